@@ -1,0 +1,44 @@
+# Every target does its own set-up: a fresh machine needs Python 3.11 and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# pytest-xdist workers; two is what the smallest machine we test on has.
+WORKERS ?= 2
+
+.PHONY: help demo test check bench evidence clean
+
+help:
+	@echo "make demo      a table made, filled, queried, its gaps drawn"
+	@echo "make test      style, types, layers and every test"
+	@echo "make check     style, types and layers alone"
+	@echo "make bench     the benchmarks; rewrites bench/RESULTS.md"
+	@echo "make evidence  the long fault runs; writes evidence/"
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest -n $(WORKERS)
+
+bench: $(READY)
+	$(BIN)/python bench/append.py
+	$(BIN)/python bench/scan.py
+	$(BIN)/python bench/log.py
+
+evidence: $(READY)
+	$(BIN)/python evidence/run.py
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

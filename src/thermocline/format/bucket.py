@@ -1,0 +1,85 @@
+"""Buckets: half-open UTC intervals of one width, numbered from 1970.
+
+Bucket `b` of width `w` seconds holds the instants from `b*w` up to, not including, `(b+1)*w`
+seconds after 1970-01-01T00:00:00Z. Instants before 1970 have negative buckets. Every instant is
+in exactly one bucket; daylight saving and leap seconds do not exist in UTC as computers count it.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from thermocline.errors import Invalid
+from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, TimeNs
+
+WIDTH_S_MIN = 1
+WIDTH_S_MAX = 86_400
+SECONDS_PER_LETTER = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+_WRITTEN = re.compile(r"^(\d{1,6})\s*(s|m|h|d|w)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A width of buckets, from one second to one day."""
+
+    width_s: int
+
+    def __post_init__(self) -> None:
+        if not WIDTH_S_MIN <= self.width_s <= WIDTH_S_MAX:
+            raise Invalid(
+                "bucket width is out of range",
+                hint="use a width from 1s to 1d, such as 1s, 15m, 1h, 1d",
+                seconds=self.width_s,
+            )
+
+    def __str__(self) -> str:
+        """Return the shortest written form, such as `15m`."""
+        for letter in ("d", "h", "m"):
+            if self.width_s % SECONDS_PER_LETTER[letter] == 0:
+                return f"{self.width_s // SECONDS_PER_LETTER[letter]}{letter}"
+        return f"{self.width_s}s"
+
+    def of(self, instant: int) -> int:
+        """Return the bucket that holds an instant."""
+        return instant // (self.width_s * NS_PER_S)
+
+    def start(self, bucket: int) -> TimeNs:
+        """Return the first instant of a bucket, which is the end of the one before."""
+        return TimeNs(bucket * self.width_s * NS_PER_S)
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Return the half-open range of buckets that touch the half-open range of instants."""
+        if end <= start:
+            raise Invalid(
+                "the end is not after the start",
+                hint="give a half-open range: the end itself is not part of it",
+                start=start,
+                end=end,
+            )
+        return self.of(start), self.of(end - 1) + 1
+
+    def of_values(self, values: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
+        """Return the bucket of each time, given as integers of an Arrow timestamp unit."""
+        width = self.width_s * (NS_PER_S // NS_PER_UNIT[unit])
+        return np.floor_divide(values, width)
+
+
+def parse_bucket(text: str) -> Bucket:
+    """Return the bucket of a written width such as `1s`, `15m`, `1h` or `1d`."""
+    return Bucket(parse_duration_s(text))
+
+
+def parse_duration_s(text: str) -> int:
+    """Return the seconds of a written duration such as `30s`, `15m`, `6h`, `90d` or `2w`."""
+    found = _WRITTEN.match(text.strip())
+    if not found:
+        raise Invalid(
+            "not a duration",
+            hint="write a whole number and a unit: 30s, 15m, 6h, 90d, 2w",
+            value=text,
+        )
+    count, letter = found.groups()
+    return int(count) * (7 * 86_400 if letter == "w" else SECONDS_PER_LETTER[letter])

@@ -1,0 +1,95 @@
+"""Whether a change may still land after another one landed first: rules, as a table.
+
+In:   what a change was going to do and what it looked at; a commit that landed meanwhile
+Out:  the rule that is broken, or None: the change may land on top as it is
+
+The rules speak of files, stretches of time and settings touched, never of the names of
+operations:
+
+    rule            mine                     theirs                   because
+    table_changed   anything                 sets the table           old columns, written as new
+    table_changing  sets the table           anything but an expiry   checked against too little
+    same_segment    takes rows from s        takes rows from s        rows go twice, or come back
+    read_changed    looked at some time      adds a segment there     the look missed its rows
+    same_mark       moves a source's mark    moves the same mark      two flushes of one source
+    same_writer     sets a writer's number   sets the same number     a batch would count twice
+
+Two appends that looked at nothing (policy `allow`) never conflict. An append that must not
+overlap looked at its own stretch of time; a delete looked at the stretch it searched.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from thermocline.format.action import (
+    Action,
+    AddSegment,
+    Expire,
+    RemoveSegment,
+    SetDeletes,
+    SetMark,
+    SetTable,
+    SetTxn,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A half-open stretch of time; None is no bound."""
+
+    start: int | None = None
+    end: int | None = None
+
+    def meets(self, first: int, last: int) -> bool:
+        """Tell whether rows from `first` to `last`, both included, may lie in it."""
+        return (self.end is None or first < self.end) and (self.start is None or last >= self.start)
+
+
+EVERYTHING = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a change touches, and what it looked at to decide that."""
+
+    added: tuple[tuple[int, int], ...]
+    segments: frozenset[str]
+    marks: frozenset[str]
+    applications: frozenset[str]
+    sets_table: bool
+    only_expires: bool
+    looked_at: tuple[Window, ...]
+
+
+def touched(actions: Iterable[Action], looked_at: tuple[Window, ...] = ()) -> Touched:
+    """Return what these actions touch."""
+    actions = tuple(actions)
+    adds = (a.segment for a in actions if isinstance(a, AddSegment))
+    removed = {a.segment_id for a in actions if isinstance(a, RemoveSegment)}
+    deleted = {a.segment.segment_id for a in actions if isinstance(a, SetDeletes)}
+    return Touched(
+        added=tuple((segment.ts_min, segment.ts_max) for segment in adds),
+        segments=frozenset(removed | deleted),
+        marks=frozenset(a.source for a in actions if isinstance(a, SetMark)),
+        applications=frozenset(a.application for a in actions if isinstance(a, SetTxn)),
+        sets_table=any(isinstance(a, SetTable) for a in actions),
+        only_expires=all(isinstance(a, Expire) for a in actions),
+        looked_at=looked_at,
+    )
+
+
+RULES: dict[str, Callable[[Touched, Touched], bool]] = {
+    "table_changed": lambda mine, theirs: theirs.sets_table,
+    "table_changing": lambda mine, theirs: mine.sets_table and not theirs.only_expires,
+    "same_segment": lambda mine, theirs: bool(mine.segments & theirs.segments),
+    "read_changed": lambda mine, theirs: any(
+        window.meets(first, last) for window in mine.looked_at for first, last in theirs.added
+    ),
+    "same_mark": lambda mine, theirs: bool(mine.marks & theirs.marks),
+    "same_writer": lambda mine, theirs: bool(mine.applications & theirs.applications),
+}
+
+
+def broken_rule(mine: Touched, theirs: Touched) -> str | None:
+    """Return the name of the first rule that forbids `mine` after `theirs`, or None."""
+    return next((name for name, forbids in RULES.items() if forbids(mine, theirs)), None)

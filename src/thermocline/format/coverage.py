@@ -1,0 +1,277 @@
+"""Which buckets are held: bitmaps of bucket numbers, per entity where entities are declared.
+
+In:   bucket numbers, entity keys
+Out:  a `Coverage`, its bytes (`.roar`), and the runs that are held or missing
+
+    offset  size  field
+    0       4     magic `TCCV`
+    4       2     format version, 1
+    6       2     flags, 0
+    8       4     bucket width in seconds
+    12      4     number of entities n
+    16      8     digest: which segments this covers (0 in a segment's own sidecar)
+    24      4*n   length of each entity's key in bytes
+    ..      4*(n+1) length of each bitmap in bytes: the whole first, then each entity's
+    ..            the keys, UTF-8 JSON arrays, in ascending order of their bytes
+    ..            the bitmaps, 64-bit portable Roaring
+    end-4   4     CRC32C of all bytes before
+
+All integers are little-endian and unsigned. A bitmap's value is the bucket number plus 2**40, so
+that buckets before 1970 are positive and in order.
+
+- The whole is the union of the entities where entities are declared.
+- Bitmaps of entities are decoded only when they are asked for.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import orjson
+from pyroaring import BitMap64
+
+from thermocline.errors import Corruption, Unsupported
+
+BIAS = 1 << 40
+FORMAT_VERSION = 1
+ENTITIES_MAX_DEFAULT = 100_000
+
+_MAGIC = b"TCCV"
+_HEADER = struct.Struct("<4sHHIIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of buckets, from `first` up to, not including, `end`."""
+
+    first: int
+    end: int
+
+
+class Buckets:
+    """An immutable set of bucket numbers, decoded from its bytes when first needed."""
+
+    __slots__ = ("_bitmap", "_bytes")
+
+    def __init__(self, bitmap: BitMap64 | None = None, data: bytes | memoryview = b"") -> None:
+        self._bitmap = BitMap64() if bitmap is None and not data else bitmap
+        self._bytes = data
+
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.int64]) -> "Buckets":
+        """Return the set of these bucket numbers."""
+        return cls(BitMap64((numbers + BIAS).astype(np.uint64)))
+
+    @classmethod
+    def between(cls, first: int, end: int) -> "Buckets":
+        """Return the set of all buckets from `first` up to, not including, `end`."""
+        bitmap = BitMap64()
+        bitmap.add_range(first + BIAS, end + BIAS)
+        return cls(bitmap)
+
+    @property
+    def bitmap(self) -> BitMap64:
+        """The biased bitmap; callers do not change it."""
+        if self._bitmap is None:
+            try:
+                self._bitmap = BitMap64.deserialize(bytes(self._bytes))
+            except (ValueError, RuntimeError, MemoryError) as error:
+                raise Corruption("not a coverage bitmap", hint=_REBUILT) from error
+        return self._bitmap
+
+    def serialized(self) -> bytes:
+        """Return the portable Roaring bytes."""
+        if self._bytes:
+            return bytes(self._bytes)
+        copy = self.bitmap.copy()
+        copy.run_optimize()
+        return bytes(copy.serialize())
+
+    def __len__(self) -> int:
+        return len(self.bitmap)
+
+    def __bool__(self) -> bool:
+        return bool(self._bytes) or bool(self.bitmap)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Buckets) and bool(self.bitmap == other.bitmap)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: "Buckets") -> "Buckets":
+        return Buckets(self.bitmap | other.bitmap)
+
+    def __sub__(self, other: "Buckets") -> "Buckets":
+        return Buckets(self.bitmap - other.bitmap)
+
+    def __and__(self, other: "Buckets") -> "Buckets":
+        return Buckets(self.bitmap & other.bitmap)
+
+    def __contains__(self, bucket: int) -> bool:
+        return bucket + BIAS in self.bitmap
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """Return the bucket numbers in order."""
+        values = np.asarray(self.bitmap.to_array(), dtype=np.uint64)
+        return values.astype(np.int64) - BIAS
+
+    def first(self) -> int:
+        """Return the lowest bucket."""
+        return int(self.bitmap.min()) - BIAS
+
+    def last(self) -> int:
+        """Return the highest bucket."""
+        return int(self.bitmap.max()) - BIAS
+
+    def count(self, first: int, end: int) -> int:
+        """Return how many buckets of the range are held."""
+        return int(self.bitmap.range_cardinality(first + BIAS, end + BIAS))
+
+    def holds_all(self, first: int, end: int) -> bool:
+        """Tell whether every bucket of the range is held."""
+        return bool(self.bitmap.contains_range(first + BIAS, end + BIAS))
+
+    def runs(self) -> list[Run]:
+        """Return the held stretches, in order."""
+        # A run starts where a bit has no bit before it, and ends where it has none after it:
+        # the cost is that of the containers, not of the bits.
+        bits = self.bitmap
+        starts = (bits - bits.shift(1)).to_array()
+        ends = (bits - bits.shift(-1)).to_array()
+        return [
+            Run(int(first) - BIAS, int(last) - BIAS + 1)
+            for first, last in zip(starts, ends, strict=True)
+        ]
+
+    def missing(self, first: int, end: int) -> list[Run]:
+        """Return the stretches of the range that are not held, in order."""
+        if self.holds_all(first, end):
+            return []
+        return (Buckets.between(first, end) - self).runs()
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The buckets that are held, in all and by each entity."""
+
+    width_s: int
+    whole: Buckets
+    entities: Mapping[str, Buckets]
+    digest: int = 0
+
+    def union(self, other: "Coverage") -> "Coverage":
+        """Return what either holds."""
+        entities = dict(self.entities)
+        for key, buckets in other.entities.items():
+            entities[key] = entities[key] | buckets if key in entities else buckets
+        return Coverage(self.width_s, self.whole | other.whole, entities)
+
+    def minus(self, other: "Coverage") -> "Coverage":
+        """Return what this holds and the other does not, entity by entity."""
+        if not self.entities:
+            return Coverage(self.width_s, self.whole - other.whole, {})
+        entities = dict(self.entities)
+        for key, buckets in other.entities.items():
+            if key in entities:
+                rest = entities.pop(key) - buckets
+                if rest:
+                    entities[key] = rest
+        return Coverage(self.width_s, united(entities.values()), entities)
+
+    def overlap(self, other: "Coverage", *, has_entities: bool) -> dict[str, Buckets]:
+        """Return the buckets both hold, by entity; the key is empty where none are declared."""
+        if not has_entities:
+            both = self.whole & other.whole
+            return {"": both} if both else {}
+        found = {}
+        for key, buckets in other.entities.items():
+            if key in self.entities and (both := self.entities[key] & buckets):
+                found[key] = both
+        return found
+
+    def with_digest(self, digest: int) -> "Coverage":
+        """Return the same coverage, marked with the segments it covers."""
+        return Coverage(self.width_s, self.whole, self.entities, digest)
+
+
+def empty(width_s: int) -> Coverage:
+    """Return the coverage of nothing."""
+    return Coverage(width_s, Buckets(), {})
+
+
+def united(parts: Iterable[Buckets]) -> Buckets:
+    """Return the union of many sets."""
+    bitmaps = [part.bitmap for part in parts]
+    return Buckets(BitMap64.union(*bitmaps) if bitmaps else BitMap64())
+
+
+def entity_key(values: Iterable[Any]) -> str:
+    """Return the key of an entity: the JSON array of its columns' values."""
+    return orjson.dumps(list(values), default=str).decode()
+
+
+def entity_values(key: str) -> list[Any]:
+    """Return the values of an entity's columns."""
+    values: list[Any] = orjson.loads(key)
+    return values
+
+
+_REBUILT = "run `thermocline table fsck`; a lost sidecar is rebuilt from its segment"
+
+
+def encode_coverage(coverage: Coverage) -> bytes:
+    """Return the bytes of a sidecar."""
+    items = sorted((key.encode(), buckets) for key, buckets in coverage.entities.items())
+    keys = [key for key, _ in items]
+    bitmaps = [coverage.whole.serialized(), *(buckets.serialized() for _, buckets in items)]
+    header = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, coverage.width_s, len(keys), coverage.digest)
+    lengths = np.array([len(part) for part in (*keys, *bitmaps)], dtype="<u4").tobytes()
+    body = b"".join((header, lengths, *keys, *bitmaps))
+    return body + struct.pack("<I", google_crc32c.value(body))
+
+
+def sidecar_checksum(data: bytes) -> str:
+    """Return the checksum by which the log names a sidecar: that of all but its own CRC.
+
+    The CRC of bytes that end in their own CRC is the same number for all of them.
+    """
+    return f"crc32c:{google_crc32c.value(data[:-4]):08x}"
+
+
+def decode_coverage(data: bytes) -> Coverage:
+    """Return the coverage of a sidecar's bytes; `Corruption` when they are damaged."""
+    if len(data) < _HEADER.size + 4 or data[:4] != _MAGIC:
+        raise Corruption("not a coverage sidecar", hint=_REBUILT, size_bytes=len(data))
+    (stored,) = struct.unpack_from("<I", data, len(data) - 4)
+    computed = google_crc32c.value(data[:-4])
+    if stored != computed:
+        raise Corruption(
+            "coverage checksum differs", hint=_REBUILT, stored=stored, computed=computed
+        )
+    _, version, _, width_s, count, digest = _HEADER.unpack_from(data)
+    if version != FORMAT_VERSION:
+        raise Unsupported(
+            "coverage sidecar of a newer format",
+            hint="use a newer Thermocline",
+            needed=version,
+            supported=FORMAT_VERSION,
+        )
+    pieces = _pieces(data, count)
+    keys = [str(next(pieces), "utf-8") for _ in range(count)]
+    whole = Buckets(data=next(pieces))
+    entities = {key: Buckets(data=next(pieces)) for key in keys}
+    return Coverage(width_s, whole, entities, digest)
+
+
+def _pieces(data: bytes, count: int) -> Iterator[memoryview]:
+    view, start = memoryview(data), _HEADER.size + 4 * (2 * count + 1)
+    lengths = np.frombuffer(view[_HEADER.size : start], dtype="<u4")
+    if start + int(lengths.sum(dtype=np.uint64)) != len(data) - 4:
+        raise Corruption("coverage lengths do not add up", hint=_REBUILT, size_bytes=len(data))
+    for length in lengths.tolist():
+        yield view[start : start + length]
+        start += length

@@ -1,0 +1,92 @@
+"""Instants as whole nanoseconds since 1970 in UTC, and their one written form.
+
+- An instant is a Python integer, so that no year and no unit overflows.
+- A time without a zone is UTC.
+- The written form is ISO 8601 with `Z`, with as many digits of a second as are needed.
+- Years 1 to 9999 only: what cannot be written down is refused, never wrapped.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NewType
+
+from thermocline.errors import Invalid
+
+TimeNs = NewType("TimeNs", int)
+
+NS_PER_US = 1_000
+NS_PER_S = 1_000_000_000
+NS_PER_UNIT = {"s": NS_PER_S, "ms": 1_000_000, "us": NS_PER_US, "ns": 1}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIME_MIN = TimeNs(-62_135_596_800 * NS_PER_S)
+TIME_MAX = TimeNs(253_402_300_800 * NS_PER_S - 1)
+_WRITTEN = re.compile(
+    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?)?$"
+)
+
+
+def from_datetime(moment: datetime) -> TimeNs:
+    """Return the instant of a datetime; one without a zone is UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    exact = (aware - _EPOCH) // timedelta(microseconds=1) * NS_PER_US
+    return TimeNs(exact + getattr(moment, "nanosecond", 0))
+
+
+def to_datetime(instant: int) -> datetime:
+    """Return the datetime in UTC, nanoseconds cut off."""
+    return _EPOCH + timedelta(microseconds=checked(instant) // NS_PER_US)
+
+
+def written(instant: int) -> str:
+    """Return the ISO form: `2024-06-01T00:00:00Z`, with a fraction where there is one."""
+    whole_s, fraction_ns = divmod(checked(instant), NS_PER_S)
+    text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+    if not fraction_ns:
+        return text + "Z"
+    digits = f"{fraction_ns:09d}"
+    return f"{text}.{digits[:6] if digits.endswith('000') else digits}Z"
+
+
+def parse(text: str) -> TimeNs:
+    """Return the instant of an ISO 8601 text; one without a zone is UTC."""
+    found = _WRITTEN.match(text.strip())
+    if not found:
+        raise _not_an_instant(text)
+    day, clock, fraction, zone = found.groups()
+    zone = "+00:00" if zone in (None, "Z") else zone
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+        return TimeNs(checked(from_datetime(moment) + int((fraction or "0").ljust(9, "0"))))
+    except (ValueError, OverflowError) as error:
+        raise _not_an_instant(text) from error
+
+
+def instant(value: object) -> TimeNs:
+    """Return the instant of whatever a caller may name one with: datetime, date or ISO text."""
+    if isinstance(value, datetime):
+        return from_datetime(value)
+    if isinstance(value, str):
+        return parse(value)
+    if hasattr(value, "isoformat"):
+        return parse(str(value.isoformat()))
+    raise _not_an_instant(repr(value))
+
+
+def checked(value: int) -> int:
+    """Return `value` if it is an instant of the years 1 to 9999; raise `Invalid` otherwise."""
+    if not TIME_MIN <= value <= TIME_MAX:
+        raise Invalid(
+            "time is outside the years 1 to 9999",
+            hint="check the unit of the time column",
+            nanoseconds=value,
+        )
+    return value
+
+
+def _not_an_instant(text: str) -> Invalid:
+    return Invalid(
+        "not a time",
+        hint="write it like 2024-06-01T13:00:00Z, 2024-06-01 13:00 or 2024-06-01",
+        value=text,
+    )

@@ -1,0 +1,113 @@
+"""Every name inside a table's folder, both ways: from meaning to path and back.
+
+    _log/00000000000000000007.json                  a commit
+    _log/00000000000000000100.checkpoint.parquet    a checkpoint
+    _log/CURRENT                                    the hint
+    _coverage/segments/<id>.roar                    the buckets of one segment
+    _coverage/table/<version>.roar                  the buckets of one version
+    _pins/<id>.json                                 a reader's lease on one version
+    data/<yyyy>/<mm>/<dd>/<hh>/<id>.parquet         a segment
+
+- Paths are relative to the table's root, with forward slashes, and never leave it.
+- A temporary name starts with `.` in its last part, so that no reader mistakes it for data.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import NewType
+
+from thermocline.errors import Corruption
+from thermocline.format.instant import TimeNs, to_datetime
+
+Version = NewType("Version", int)
+
+LOG_FOLDER = "_log"
+DATA_FOLDER = "data"
+PINS_FOLDER = "_pins"
+SEGMENT_COVERAGE_FOLDER = "_coverage/segments"
+TABLE_COVERAGE_FOLDER = "_coverage/table"
+CURRENT_PATH = "_log/CURRENT"
+PATH_LENGTH_MAX = 1024
+
+_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+_CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
+_TABLE_COVERAGE_NAME = re.compile(r"^(\d{20})\.roar$")
+_PART = re.compile(r"^[^\x00-\x1f\\/:]+$")
+
+
+def commit_path(version: int) -> str:
+    """Return the path whose existence is the commit of `version`."""
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    """Return the path of the checkpoint of `version`."""
+    return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+
+
+def segment_coverage_path(coverage_id: str) -> str:
+    """Return the path of a segment's coverage sidecar."""
+    return f"{SEGMENT_COVERAGE_FOLDER}/{coverage_id}.roar"
+
+
+def table_coverage_path(version: int) -> str:
+    """Return the path of the coverage of a whole version."""
+    return f"{TABLE_COVERAGE_FOLDER}/{version:020d}.roar"
+
+
+def pin_path(pin_id: str) -> str:
+    """Return the path of a reader's lease."""
+    return f"{PINS_FOLDER}/{pin_id}.json"
+
+
+def segment_path(first: TimeNs, segment_id: str) -> str:
+    """Return the path of a segment whose first row is at `first`."""
+    hour = to_datetime(first).astimezone(UTC)
+    return f"{DATA_FOLDER}/{_hour_folder(hour)}/{segment_id}.parquet"
+
+
+def _hour_folder(hour: datetime) -> str:
+    return f"{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
+
+
+def commit_version(name: str) -> Version | None:
+    """Return the version a file name in `_log` is the commit of, or None."""
+    return _version(_COMMIT_NAME, name)
+
+
+def checkpoint_version(name: str) -> Version | None:
+    """Return the version a file name in `_log` is the checkpoint of, or None."""
+    return _version(_CHECKPOINT_NAME, name)
+
+
+def table_coverage_version(name: str) -> Version | None:
+    """Return the version a file name in `_coverage/table` is the coverage of, or None."""
+    return _version(_TABLE_COVERAGE_NAME, name)
+
+
+def _version(pattern: re.Pattern[str], name: str) -> Version | None:
+    found = pattern.match(name)
+    return Version(int(found.group(1))) if found else None
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a file name is a temporary one, which no reader may use."""
+    return name.startswith(".")
+
+
+def checked(path: str) -> str:
+    """Return `path` if it stays inside the table; raise `Corruption` otherwise.
+
+    Called before a path is written into the log and again when one is read from it.
+    """
+    parts = path.split("/")
+    good = len(path) <= PATH_LENGTH_MAX and all(
+        _PART.match(part) and part not in (".", "..") for part in parts
+    )
+    if not good:
+        raise Corruption(
+            "path leaves the table's folder or is not a plain relative path",
+            hint="a log never names such a path; restore this commit from a copy",
+            path=path[:200],
+        )
+    return path

@@ -1,0 +1,229 @@
+"""A table's columns: stable ids, names and types, and how they may change.
+
+In:   Arrow schemas of what is appended
+Out:  a `Schema`, the JSON of it, and a `Fit`: how a file's columns stand for the table's
+
+- A column is its id. Ids are never used twice, so a renamed column keeps its old values and a
+  column added later reads as null in older segments.
+- The time column is never null; every other column may be.
+- Column names differ by more than their case, because SQL engines do not tell `a` from `A`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from thermocline.errors import Corruption, Invalid, NotFound
+from thermocline.format.types import TypeJson, decode_type, encode_type, holds, is_alike
+
+COLUMNS_MAX = 10_000
+NAME_LENGTH_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; `id` is its identity, `name` only what it is called now."""
+
+    id: int
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table in order, and the id the next new one will have."""
+
+    columns: tuple[Column, ...] = ()
+    next_id: int = 1
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        """The columns by their present names."""
+        return {column.name: column for column in self.columns}
+
+    @cached_property
+    def by_id(self) -> Mapping[int, Column]:
+        """The columns by their ids."""
+        return {column.id: column for column in self.columns}
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The same columns as an Arrow schema."""
+        return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
+
+    def column(self, name: str) -> Column:
+        """Return the column of this name; `NotFound` names those that exist."""
+        if name not in self.by_name:
+            raise NotFound(
+                "no such column",
+                hint="name one of the table's columns",
+                column=name,
+                columns=list(self.by_name),
+            )
+        return self.by_name[name]
+
+    def added(self, fields: Iterable[pa.Field]) -> "Schema":
+        """Return the schema with new nullable columns at its end."""
+        columns, next_id = list(self.columns), self.next_id
+        for new in fields:
+            encode_type(new.type)
+            columns.append(Column(next_id, new.name, new.type))
+            next_id += 1
+        return _checked(Schema(tuple(columns), next_id))
+
+    def renamed(self, old: str, new: str) -> "Schema":
+        """Return the schema with one column called by another name."""
+        return self._with(replace(self.column(old), name=new))
+
+    def widened(self, name: str, kind: pa.DataType) -> "Schema":
+        """Return the schema with one column of a type that holds all its present values."""
+        column = self.column(name)
+        encode_type(kind)
+        if not holds(kind, column.type):
+            raise Invalid(
+                "the new type does not hold every value of the old one",
+                hint="widen only: int32 to int64, float32 to float64, a decimal to more digits",
+                column=name,
+                old=str(column.type),
+                new=str(kind),
+            )
+        return self._with(replace(column, type=kind))
+
+    def _with(self, changed: Column) -> "Schema":
+        columns = tuple(changed if c.id == changed.id else c for c in self.columns)
+        return _checked(replace(self, columns=columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How the columns of one file stand for the columns of a table.
+
+    `absent` are the ids the file lacks, `stored` the types of those it has in a narrower type,
+    `unknown` the fields that the table does not have, `wider` the fields whose type holds the
+    table's. `must_rewrite` is set when the file cannot be taken byte for byte.
+    """
+
+    absent: tuple[int, ...] = ()
+    stored: Mapping[int, pa.DataType] = field(default_factory=dict)
+    unknown: tuple[pa.Field, ...] = ()
+    wider: tuple[pa.Field, ...] = ()
+    must_rewrite: bool = False
+
+
+def adopt(arrow: pa.Schema, time_column: str) -> Schema:
+    """Return the schema that a first append with these columns gives the table."""
+    schema = Schema().added(arrow)
+    if time_column not in schema.by_name:
+        raise Invalid(
+            "the data has no time column",
+            hint="append data with the table's time column",
+            time_column=time_column,
+            columns=arrow.names,
+        )
+    column = schema.column(time_column)
+    if not kinds.is_timestamp(column.type):
+        raise Invalid(
+            "the time column is not a timestamp",
+            hint="cast it to an Arrow timestamp first",
+            time_column=time_column,
+            type=str(column.type),
+        )
+    return schema._with(replace(column, nullable=False))  # noqa: SLF001
+
+
+def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
+    """Return how a file with these columns fits the table; `Invalid` where a type cannot."""
+    _check_names(arrow.names)
+    if time_column not in arrow.names:
+        raise Invalid(
+            "the data has no time column",
+            hint="append data with the table's time column",
+            time_column=time_column,
+            columns=arrow.names,
+        )
+    stored: dict[int, pa.DataType] = {}
+    unknown, wider, must_rewrite = [], [], False
+    for new in arrow:
+        column = schema.by_name.get(new.name)
+        if column is None:
+            unknown.append(new)
+        elif is_alike(column.type, new.type):
+            continue
+        elif new.name == time_column and kinds.is_timestamp(new.type):
+            must_rewrite = True
+        elif holds(column.type, new.type):
+            stored[column.id] = new.type
+            must_rewrite = must_rewrite or kinds.is_temporal(new.type)
+        elif holds(new.type, column.type):
+            wider.append(new)
+        else:
+            raise _does_not_fit(column, new)
+    absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
+    return Fit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
+
+
+def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
+    return Invalid(
+        "a column has another type than the table's",
+        hint="cast the column to the table's type, or append it under another name",
+        column=column.name,
+        expected=str(column.type),
+        got=str(new.type),
+    )
+
+
+def _checked(schema: Schema) -> Schema:
+    _check_names([column.name for column in schema.columns])
+    return schema
+
+
+def _check_names(names: list[str]) -> None:
+    if not names or len(names) > COLUMNS_MAX:
+        raise Invalid(
+            "a table has at least one column and at most the limit",
+            columns=len(names),
+            columns_max=COLUMNS_MAX,
+        )
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name or len(name) > NAME_LENGTH_MAX or "\x00" in name:
+            raise Invalid("a column's name is empty, too long or has a NUL", column=name[:80])
+        folded = name.lower()
+        if folded in seen:
+            raise Invalid(
+                "two columns have the same name, or names that differ only in case",
+                hint="rename one of them",
+                columns=[seen[folded], name],
+            )
+        seen[folded] = name
+
+
+def encode_schema(schema: Schema) -> dict[str, Any]:
+    """Return the schema as JSON."""
+    columns = [
+        {"id": c.id, "name": c.name, "type": encode_type(c.type), "nullable": c.nullable}
+        for c in schema.columns
+    ]
+    return {"columns": columns, "next_id": schema.next_id}
+
+
+def decode_schema(json: Mapping[str, Any]) -> Schema:
+    """Return the schema of its JSON; `Corruption` when it is none."""
+    try:
+        columns = tuple(
+            Column(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))
+            for c in json["columns"]
+        )
+        return Schema(columns, int(json["next_id"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corruption("not a schema", hint="restore this commit from a copy") from error
+
+
+def encode_stored(stored: Mapping[int, pa.DataType]) -> dict[str, TypeJson]:
+    """Return the narrower types of a segment's columns as JSON."""
+    return {str(column_id): encode_type(kind) for column_id, kind in stored.items()}

@@ -1,0 +1,208 @@
+"""Arrow types as JSON, and which of them hold which others without loss.
+
+In:   `pyarrow.DataType`
+Out:  a word such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
+
+- `decode_type(encode_type(t)) == t` for every type a table can hold.
+- Two types are *alike* when Parquet stores them the same way and their values are the same:
+  string, large_string, string_view and a dictionary of strings are alike.
+- A type *holds* another when every value of the other is a value of it, exactly.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from thermocline.errors import Corruption, Invalid
+
+TypeJson: TypeAlias = str | dict[str, Any]
+
+NESTING_MAX = 32
+
+_PLAIN: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "bool": pa.bool_(),
+    **{
+        f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")()
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "large_string": pa.large_string(),
+    "string_view": pa.string_view(),
+    "binary": pa.binary(),
+    "large_binary": pa.large_binary(),
+    "binary_view": pa.binary_view(),
+    "date32": pa.date32(),
+    "date64": pa.date64(),
+}
+_WORD = {kind: word for word, kind in _PLAIN.items()}
+_TEMPORAL = re.compile(r"^(timestamp|time32|time64|duration)\[(s|ms|us|ns)(?:, tz=(.+))?\]$")
+_DECIMAL = re.compile(r"^decimal(32|64|128|256)\((\d+), (-?\d+)\)$")
+_FIXED = re.compile(r"^fixed_binary\[(\d+)\]$")
+
+
+def encode_type(kind: pa.DataType) -> TypeJson:
+    """Return the JSON of a type; `Invalid` for one that Parquet cannot hold."""
+    if kind in _WORD:
+        return _WORD[kind]
+    if kinds.is_timestamp(kind):
+        return f"timestamp[{kind.unit}, tz={kind.tz}]" if kind.tz else f"timestamp[{kind.unit}]"
+    if kinds.is_time(kind):
+        return f"time{kind.bit_width}[{kind.unit}]"
+    if kinds.is_duration(kind):
+        return f"duration[{kind.unit}]"
+    if kinds.is_decimal(kind):
+        return f"decimal{kind.bit_width}({kind.precision}, {kind.scale})"
+    if kinds.is_fixed_size_binary(kind):
+        return f"fixed_binary[{kind.byte_width}]"
+    if kinds.is_dictionary(kind):
+        index, value = encode_type(kind.index_type), encode_type(kind.value_type)
+        return {"dictionary": value, "index": index, "ordered": kind.ordered}
+    return _encode_nested(kind)
+
+
+def _encode_nested(kind: pa.DataType) -> TypeJson:
+    if kinds.is_fixed_size_list(kind):
+        return {"fixed_list": _encode_field(kind.value_field), "size": kind.list_size}
+    if kinds.is_large_list(kind):
+        return {"large_list": _encode_field(kind.value_field)}
+    if kinds.is_list(kind):
+        return {"list": _encode_field(kind.value_field)}
+    if kinds.is_struct(kind) and kind.num_fields:
+        return {"struct": [_encode_field(kind.field(i)) for i in range(kind.num_fields)]}
+    if kinds.is_map(kind):
+        ends = [_encode_field(kind.key_field), _encode_field(kind.item_field)]
+        return {"map": ends, "sorted": kind.keys_sorted}
+    raise Invalid(
+        "a table cannot hold this type",
+        hint="cast the column to an ordinary Arrow type first",
+        type=str(kind),
+    )
+
+
+def _encode_field(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": encode_type(field.type), "nullable": field.nullable}
+
+
+def decode_type(json: TypeJson) -> pa.DataType:
+    """Return the type of its JSON; `Corruption` when it is none."""
+    try:
+        return _decode(json, 0)
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise Corruption("not a type", hint="restore this commit from a copy", type=json) from error
+
+
+def _decode(json: TypeJson, depth: int) -> pa.DataType:
+    if depth > NESTING_MAX:
+        raise ValueError("nested too deep")
+    if isinstance(json, str):
+        return _decode_word(json)
+    makers: dict[str, Callable[[], pa.DataType]] = {
+        "dictionary": lambda: pa.dictionary(
+            _decode(json["index"], depth + 1),
+            _decode(json["dictionary"], depth + 1),
+            bool(json["ordered"]),
+        ),
+        "fixed_list": lambda: pa.list_(_decode_field(json["fixed_list"], depth), int(json["size"])),
+        "large_list": lambda: pa.large_list(_decode_field(json["large_list"], depth)),
+        "list": lambda: pa.list_(_decode_field(json["list"], depth)),
+        "struct": lambda: pa.struct([_decode_field(field, depth) for field in json["struct"]]),
+        "map": lambda: pa.map_(
+            _decode_field(json["map"][0], depth),
+            _decode_field(json["map"][1], depth),
+            keys_sorted=bool(json["sorted"]),
+        ),
+    }
+    return next(make for key, make in makers.items() if key in json)()
+
+
+def _decode_word(word: str) -> pa.DataType:
+    if word in _PLAIN:
+        return _PLAIN[word]
+    if found := _TEMPORAL.match(word):
+        kind, unit, zone = found.groups()
+        maker = getattr(pa, kind)
+        made: pa.DataType = maker(unit, tz=zone) if kind == "timestamp" else maker(unit)
+        return made
+    if found := _DECIMAL.match(word):
+        bits, precision, scale = (int(part) for part in found.groups())
+        decimal: pa.DataType = getattr(pa, f"decimal{bits}")(precision, scale)
+        return decimal
+    if found := _FIXED.match(word):
+        return pa.binary(int(found.group(1)))
+    raise ValueError(word)
+
+
+def _decode_field(json: dict[str, Any], depth: int) -> pa.Field:
+    return pa.field(str(json["name"]), _decode(json["type"], depth + 1), bool(json["nullable"]))
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type that stands for all its alikes: what a value is, not how Arrow packs it."""
+    if kinds.is_dictionary(kind):
+        return plain(kind.value_type)
+    if kinds.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, tz="UTC")  # Parquet keeps the instant, not the zone's name
+    if kinds.is_large_string(kind) or kinds.is_string_view(kind):
+        return pa.string()
+    if kinds.is_large_binary(kind) or kinds.is_binary_view(kind):
+        return pa.binary()
+    if kinds.is_decimal(kind):
+        wide = kind.precision > 38
+        return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale)
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return pa.list_(pa.field("item", plain(kind.value_type)))
+    if kinds.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in fields])
+    if kinds.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    return kind
+
+
+def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Tell whether both types store the same values the same way in Parquet."""
+    return bool(plain(one).equals(plain(other)))
+
+
+def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Tell whether every value of `narrow` is exactly a value of `wide`."""
+    wide, narrow = plain(wide), plain(narrow)
+    if wide.equals(narrow) or kinds.is_null(narrow):
+        return True
+    if kinds.is_integer(narrow):
+        return _holds_integer(wide, narrow)
+    if kinds.is_floating(narrow) and kinds.is_floating(wide):
+        return bool(wide.bit_width >= narrow.bit_width)
+    if kinds.is_decimal(narrow) and kinds.is_decimal(wide):
+        digits = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return bool(digits and wide.scale >= narrow.scale)
+    if kinds.is_date32(narrow) and kinds.is_date64(wide):
+        return True
+    if kinds.is_timestamp(narrow) and kinds.is_timestamp(wide):
+        return bool(narrow.tz) == bool(wide.tz) and _finer(wide.unit, narrow.unit)
+    if kinds.is_time(narrow) and kinds.is_time(wide):
+        return _finer(wide.unit, narrow.unit)
+    return False
+
+
+def _holds_integer(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    signed = kinds.is_signed_integer(narrow)
+    if kinds.is_integer(wide):
+        if kinds.is_signed_integer(wide) == signed:
+            return bool(wide.bit_width >= narrow.bit_width)
+        return kinds.is_signed_integer(wide) and bool(wide.bit_width > narrow.bit_width)
+    exact_bits = {16: 8, 32: 16, 64: 32}
+    return kinds.is_floating(wide) and bool(narrow.bit_width <= exact_bits[wide.bit_width])
+
+
+def _finer(wide: str, narrow: str) -> bool:
+    order = ("s", "ms", "us", "ns")
+    return order.index(wide) >= order.index(narrow)

@@ -1,0 +1,277 @@
+"""Answers from metadata alone: what is missing, what is held, what happened. No Parquet is opened.
+
+In:   a table, a stretch of time, perhaps one entity
+Out:  Arrow tables (`gaps`, `coverage`, `history`, `diff`) and single values
+
+- A stretch is half-open and in UTC; without one, it is from the first bucket held to the last.
+- Where entity columns are declared, gaps are told for each entity; with `per_entity=False` a
+  bucket counts as held when any entity has it.
+- An entity that was never seen is an error, never "no gaps".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from thermocline.errors import Invalid, NotFound
+from thermocline.format.action import AddSegment, RemoveSegment, SetDeletes
+from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
+from thermocline.format.instant import NS_PER_US, instant
+from thermocline.format.runs import Runs, complement, runs_of
+from thermocline.format.state import TableState
+from thermocline.format.types import plain
+from thermocline.lake.table import Table
+
+TIME = pa.timestamp("us", tz="UTC")
+HISTORY_ROWS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a version holds: the answer to every question about coverage."""
+
+    state: TableState
+    coverage: Coverage
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether coverage is kept for each entity."""
+        return bool(self.state.spec.entity_columns)
+
+    def span(self, start: object, end: object) -> tuple[int, int]:
+        """Return the range of buckets of a stretch; what is not given is what is held."""
+        bucket, whole = self.state.spec.bucket, self.coverage.whole
+        if not whole and (start is None or end is None):
+            return (0, 0)
+        first = bucket.of(instant(start)) if start is not None else whole.first()
+        after = bucket.of(instant(end) - 1) + 1 if end is not None else whole.last() + 1
+        if start is not None and end is not None:
+            bucket.span(instant(start), instant(end))
+        return first, max(first, after)
+
+    def buckets(self, entity: object = None) -> Buckets:
+        """Return the buckets of one entity, or of the whole table."""
+        return self.coverage.whole if entity is None else self._of(entity)
+
+    def _of(self, entity: object) -> Buckets:
+        key = self.key(entity)
+        if key not in self.coverage.entities:
+            raise NotFound(
+                "the table holds no such entity",
+                hint="`coverage` lists the entities it holds",
+                entity=entity,
+            )
+        return self.coverage.entities[key]
+
+    def key(self, entity: object) -> str:
+        """Return the key of an entity named by a mapping, a sequence or one plain value."""
+        names = self.state.spec.entity_columns
+        if isinstance(entity, Mapping):
+            if set(entity) != set(names):
+                raise _not_an_entity(names, entity)
+            return entity_key([entity[name] for name in names])
+        values = list(entity) if isinstance(entity, tuple | list) else [entity]
+        if len(values) != len(names):
+            raise _not_an_entity(names, entity)
+        return entity_key(values)
+
+    def gaps(
+        self, start: object, end: object, entity: object = None, *, per_entity: bool = True
+    ) -> pa.Table:
+        """Return the missing stretches: entity columns, start, end, buckets."""
+        first, after = self.span(start, end)
+        if entity is not None:
+            keys, parts = [self.key(entity)], [self._of(entity)]
+        elif self.has_entities and per_entity:
+            keys, parts = list(self.coverage.entities), list(self.coverage.entities.values())
+        else:
+            keys, parts = [], [self.coverage.whole]
+        runs = runs_of([part.serialized() for part in parts])
+        holes = complement(runs, len(parts), first + BIAS, after + BIAS)
+        return self._stretches(holes, keys)
+
+    def runs(self, *, per_entity: bool = True) -> pa.Table:
+        """Return the held stretches: entity columns, start, end, buckets."""
+        is_split = self.has_entities and per_entity
+        parts = list(self.coverage.entities.values()) if is_split else [self.coverage.whole]
+        keys = list(self.coverage.entities) if is_split else []
+        return self._stretches(runs_of([part.serialized() for part in parts]), keys)
+
+    def _stretches(self, runs: Runs, keys: Sequence[str]) -> pa.Table:
+        width_us = self.state.spec.bucket.width_s * 1_000_000
+        columns: dict[str, Any] = {}
+        if keys:
+            distinct = self._entity_columns(keys)
+            columns = {name: c.take(pa.array(runs.owner)) for name, c in distinct.items()}
+        columns["start"] = _times((runs.first - BIAS) * width_us)
+        columns["end"] = _times((runs.end - BIAS) * width_us)
+        columns["buckets"] = pa.array(runs.end - runs.first)
+        return pa.table(columns)
+
+    def ratio(self, start: object, end: object, entity: object = None) -> float:
+        """Return the share of buckets held, of one entity or of all that were ever seen."""
+        first, after = self.span(start, end)
+        parts = [self._of(entity)] if entity is not None else self._parts()
+        cells = (after - first) * len(parts)
+        held = sum(part.count(first, after) for part in parts)
+        return held / cells if cells else 0.0
+
+    def is_covered(self, start: object, end: object, entity: object = None) -> bool:
+        """Tell whether every bucket of the stretch is held, by every entity if none is named."""
+        first, after = self.span(start, end)
+        parts = [self._of(entity)] if entity is not None else self._parts()
+        return bool(parts) and all(part.holds_all(first, after) for part in parts)
+
+    def last_full(
+        self, buckets: int, before: object = None, entity: object = None
+    ) -> tuple[int, int] | None:
+        """Return the newest stretch of this many buckets that is held in full, or None."""
+        if buckets < 1:
+            raise Invalid("a window has at least one bucket", hint="ask for a longer window")
+        parts = [self._of(entity)] if entity is not None else self._parts()
+        if not parts:
+            return None
+        shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
+        limit = self.state.spec.bucket.of(instant(before)) if before is not None else None
+        for run in reversed(shared.runs()):
+            end = run.end if limit is None else min(run.end, limit)
+            if end - run.first >= buckets:
+                return end - buckets, end
+        return None
+
+    def silent(self, start: object, end: object) -> pa.Table:
+        """Return the entities without a row in the stretch: entity columns and last_seen."""
+        if not self.has_entities:
+            raise Invalid(
+                "the table has no entity columns", hint="declare entity_columns at creation"
+            )
+        first, after = self.span(start, end)
+        found = {
+            key: buckets.last() + 1
+            for key, buckets in self.coverage.entities.items()
+            if not buckets.count(first, after)
+        }
+        columns = self._entity_columns(list(found))
+        width_us = self.state.spec.bucket.width_s * 1_000_000
+        ends = np.array(list(found.values()), dtype=np.int64)
+        columns["last_seen_before"] = _times(ends * width_us)
+        return pa.table(columns)
+
+    def _entity_columns(self, keys: Sequence[str]) -> dict[str, Any]:
+        rows = [entity_values(key) for key in keys]
+        return {
+            name: pa.array([row[place] for row in rows]).cast(
+                plain(self.state.schema.column(name).type)
+            )
+            for place, name in enumerate(self.state.spec.entity_columns)
+        }
+
+    def _parts(self) -> list[Buckets]:
+        if self.has_entities:
+            return list(self.coverage.entities.values())
+        return [self.coverage.whole] if self.coverage.whole else []
+
+
+def held(table: Table, at: object = None) -> Held:
+    """Return what a table holds, now or at a version or instant."""
+    state, coverage = table.coverage(at)
+    return Held(state, coverage)
+
+
+HISTORY = pa.schema(
+    [
+        ("version", pa.int64()),
+        ("time", TIME),
+        ("operation", pa.string()),
+        ("segments_added", pa.int64()),
+        ("segments_removed", pa.int64()),
+        ("rows_added", pa.int64()),
+        ("rows_removed", pa.int64()),
+        ("txn_id", pa.string()),
+    ]
+)
+
+
+def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
+    """Return the commits, newest first."""
+    rows: list[dict[str, Any]] = []
+    for commit in table.commits():
+        if len(rows) >= limit:
+            break
+        added = [a.segment for a in commit.actions if isinstance(a, AddSegment)]
+        removed = [a for a in commit.actions if isinstance(a, RemoveSegment)]
+        hidden = [a for a in commit.actions if isinstance(a, SetDeletes)]
+        rows.append(
+            {
+                "version": commit.version,
+                "time": commit.time // NS_PER_US,
+                "operation": commit.operation,
+                "segments_added": len(added),
+                "segments_removed": len(removed),
+                "rows_added": sum(s.row_count - s.deleted_count for s in added),
+                "rows_removed": sum(a.row_count - a.deleted_count for a in removed)
+                + sum(a.segment.deleted_count - a.before_count for a in hidden),
+                "txn_id": commit.txn_id,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=HISTORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What changed between two versions, told by segments and counts."""
+
+    old: int
+    new: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    rows: int
+    size_bytes: int
+    columns: tuple[str, ...]
+    buckets_gained: int
+    buckets_lost: int
+
+
+def diff(table: Table, old: object, new: object) -> Diff:
+    """Return what changed from one version or instant to another."""
+    before, after = held(table, old), held(table, new)
+    one = {segment.segment_id: segment for segment in before.state.segments}
+    two = {segment.segment_id: segment for segment in after.state.segments}
+    shared = one.keys() & two.keys()
+    columns = {c.name: str(c.type) for c in before.state.schema.columns}
+    changes = [
+        f"{column.name}: {column.type}"
+        for column in after.state.schema.columns
+        if columns.get(column.name) != str(column.type)
+    ]
+    return Diff(
+        before.state.version,
+        after.state.version,
+        tuple(sorted(two[key].path for key in two.keys() - one.keys())),
+        tuple(sorted(one[key].path for key in one.keys() - two.keys())),
+        tuple(sorted(two[key].path for key in shared if one[key] != two[key])),
+        after.state.totals.rows - before.state.totals.rows,
+        after.state.totals.size_bytes - before.state.totals.size_bytes,
+        tuple(changes),
+        len(after.coverage.whole - before.coverage.whole),
+        len(before.coverage.whole - after.coverage.whole),
+    )
+
+
+def _times(microseconds: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(microseconds).cast(TIME)
+
+
+def _not_an_entity(names: Sequence[str], entity: object) -> Invalid:
+    return Invalid(
+        "this does not name an entity of the table",
+        hint="name the entity by its columns' values, such as {'symbol': 'NVDA'}",
+        entity_columns=list(names),
+        got=entity,
+    )

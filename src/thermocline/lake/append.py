@@ -1,0 +1,276 @@
+"""Appends: staged data, fitted to the table, checked against what it covers, in one commit.
+
+In:   staged segments, and what the caller wants done about overlap and new columns
+Out:  a plan for the transaction
+
+- The check for overlap is part of the plan, so it is made again whenever another writer was
+  first.
+- `replace` removes exactly the buckets (of the entities) that the new data holds, in the same
+  commit that adds the new data: a run repeated gives the same table.
+- The first append gives the table its columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from thermocline.errors import Conflict, CoverageOverlapError, Invalid, Overloaded
+from thermocline.format import instant
+from thermocline.format.action import (
+    OVERLAP_POLICIES,
+    Action,
+    AddSegment,
+    Segment,
+    SetTable,
+    SetTxn,
+    TableSpec,
+    removal,
+    with_deletes,
+)
+from thermocline.format.bucket import Bucket
+from thermocline.format.conflict import Window
+from thermocline.format.coverage import Buckets, Coverage, empty, entity_values
+from thermocline.format.schema import Fit, Schema, adopt, fit
+from thermocline.format.state import TableState
+from thermocline.lake.coverage import CoverageIndex
+from thermocline.lake.measure import row_entities
+from thermocline.lake.segment import decode_deletes, encode_deletes, read_rows
+from thermocline.lake.stage import Stage, Staged
+from thermocline.lake.storage import Storage
+from thermocline.lake.transaction import Plan
+
+BUCKETS_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller wants of an append besides the rows."""
+
+    overlap: str | None = None
+    evolve: bool = False
+    txn: tuple[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.overlap is not None:
+            check_policy(self.overlap)
+
+
+def check_policy(policy: str) -> str:
+    """Return the policy if it is one; `Invalid` otherwise."""
+    if policy not in OVERLAP_POLICIES:
+        raise Invalid(
+            "not an overlap policy", hint=f"use one of {', '.join(OVERLAP_POLICIES)}", got=policy
+        )
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The table's columns after an append, and whether that changes the table."""
+
+    spec: TableSpec
+    schema_id: int
+    schema: Schema
+    is_new: bool
+
+
+class Appending:
+    """Plans the append of staged data onto whatever state the table has."""
+
+    def __init__(self, storage: Storage, index: CoverageIndex, stage: Stage, wish: Wish) -> None:
+        self._storage = storage
+        self._index = index
+        self._stage = stage
+        self._wish = wish
+
+    def plan(self, state: TableState) -> Plan | None:
+        """Return the commit that appends the staged data; None when it is there already."""
+        wish = self._wish
+        if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
+            return None
+        columns = columns_after(state, [s.arrow for s in self._stage.staged], evolve=wish.evolve)
+        actions: list[Action] = []
+        if columns.is_new:
+            actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
+        segments = [self._segment(staged, columns) for staged in self._stage.staged]
+        policy = wish.overlap or state.spec.overlap
+        coverage = self._new_coverage(state)
+        self._check_entities(state, coverage)
+        removed: list[Action] = []
+        if policy == "reject":
+            self._reject(state, coverage)
+        elif policy == "replace":
+            removed = self._replaced(state, coverage)
+        actions += [*removed, *(AddSegment(segment) for segment in segments)]
+        if wish.txn:
+            actions.append(SetTxn(*wish.txn))
+        if not actions:
+            return None
+        looked_at = () if policy == "allow" else _windows(state.spec.bucket, segments)
+        rows = sum(segment.row_count for segment in segments)
+        metrics = {"segments": len(segments), "rows": rows, "replaced": len(removed)}
+        return Plan("append", tuple(actions), looked_at, metrics)
+
+    def _segment(self, staged: Staged, columns: Columns) -> Segment:
+        found = fit(staged.arrow, columns.schema, columns.spec.time_column)
+        if found.must_rewrite or found.unknown or found.wider:
+            raise Conflict(
+                "the table's columns changed while the data was being appended",
+                hint="append it again",
+                column_names=[f.name for f in (*found.unknown, *found.wider)],
+            )
+        segment = staged.segment(columns.schema_id, columns.schema, found, columns.spec)
+        self._index.remember(segment, staged.measured.coverage)
+        return segment
+
+    def _new_coverage(self, state: TableState) -> Coverage:
+        total = empty(state.spec.bucket.width_s)
+        for staged in self._stage.staged:
+            total = total.union(staged.measured.coverage)
+        return total
+
+    def _check_entities(self, state: TableState, new: Coverage) -> None:
+        if not state.spec.entity_columns:
+            return
+        known = self._index.at(state).entities.keys()
+        count = len(known) + sum(key not in known for key in new.entities)
+        if count > state.spec.entities_max:
+            raise Overloaded(
+                "more entities than the table's limit",
+                hint="raise entities_max, or declare fewer or coarser entity columns",
+                entities=count,
+                entities_max=state.spec.entities_max,
+            )
+
+    def _overlap(self, state: TableState, new: Coverage) -> dict[str, Buckets]:
+        has_entities = bool(state.spec.entity_columns)
+        return self._index.at(state).overlap(new, has_entities=has_entities)
+
+    def _reject(self, state: TableState, new: Coverage) -> None:
+        found = self._overlap(state, new)
+        if found:
+            raise overlap_error(state, found)
+
+    def _replaced(self, state: TableState, new: Coverage) -> list[Action]:
+        if not self._overlap(state, new):
+            return []
+        bucket = state.spec.bucket
+        start, end = bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1)
+        actions: list[Action] = []
+        for segment in state.segments.overlapping(start, end):
+            held = self._index.of_segment(state, segment)
+            shared = held.overlap(new, has_entities=bool(state.spec.entity_columns))
+            if not shared:
+                continue
+            rest = held.minus(_only(shared, state))
+            if not rest.whole:
+                actions.append(removal(segment))
+                continue
+            positions = self._positions(state, segment, shared)
+            deletes = decode_deletes(segment.deletes) | BitMap(positions)
+            path, checksum = self._stage.put_coverage(rest)
+            actions.append(
+                with_deletes(
+                    segment,
+                    deletes=encode_deletes(deletes),
+                    deleted_count=len(deletes),
+                    coverage_path=path,
+                    coverage_checksum=checksum,
+                )
+            )
+        return actions
+
+    def _positions(
+        self, state: TableState, segment: Segment, shared: dict[str, Buckets]
+    ) -> npt.NDArray[np.uint32]:
+        names = [state.spec.time_column, *state.spec.entity_columns]
+        found = [np.empty(0, dtype=np.uint32)]
+        for rows in read_rows(self._storage, state, segment, names):
+            times = rows.batch.column(state.spec.time_column)
+            unit = times.type.unit
+            buckets = state.spec.bucket.of_values(times.cast(pa.int64()).to_numpy(), unit)
+            hit = np.zeros(len(buckets), dtype=bool)
+            codes, keys = row_entities(rows.batch, state.spec)
+            for code, key in enumerate(keys):
+                if key in shared:
+                    mine = codes == code
+                    hit[mine] = np.isin(buckets[mine], shared[key].numbers())
+            found.append(rows.positions[hit].astype(np.uint32))
+        return np.concatenate(found)
+
+
+def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool) -> Columns:
+    """Return the columns once data of these schemas is in; `Invalid` where it does not fit."""
+    schema, spec, is_new = state.schema, state.spec, False
+    for arrow in incoming:
+        if not schema.columns:
+            schema, is_new = adopt(in_table_zone(arrow, spec), spec.time_column), True
+            for name in spec.entity_columns:
+                schema.column(name)
+            continue
+        found = fit(arrow, schema, spec.time_column)
+        if (found.unknown or found.wider) and not evolve:
+            raise _needs_evolve(found, schema)
+        if found.unknown:
+            schema, is_new = schema.added(found.unknown), True
+        for wider in found.wider:
+            schema, is_new = schema.widened(wider.name, wider.type), True
+    return Columns(spec, state.schema_id + is_new, schema, is_new)
+
+
+def in_table_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
+    """Return the schema with its time column as it will be stored: UTC when a zone is declared."""
+    place = arrow.get_field_index(spec.time_column)
+    if spec.timezone is None or place < 0 or not pa.types.is_timestamp(arrow.field(place).type):
+        return arrow
+    kind = pa.timestamp(arrow.field(place).type.unit, tz="UTC")
+    return arrow.set(place, pa.field(spec.time_column, kind))
+
+
+def _needs_evolve(found: Fit, schema: Schema) -> Invalid:
+    fields = [*found.unknown, *found.wider]
+    return Invalid(
+        "the data has columns, or wider types, that the table does not have",
+        hint="append with evolve=True (--evolve) to add or widen them, or drop them first",
+        columns=[f"{field.name}: {field.type}" for field in fields],
+        table_columns=list(schema.by_name)[:20],
+    )
+
+
+def _windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[Window, ...]:
+    return tuple(
+        Window(bucket.start(bucket.of(s.ts_min)), bucket.start(bucket.of(s.ts_max) + 1))
+        for s in segments
+    )
+
+
+def _only(shared: dict[str, Buckets], state: TableState) -> Coverage:
+    width_s = state.spec.bucket.width_s
+    if not state.spec.entity_columns:
+        return Coverage(width_s, shared[""], {})
+    return replace(empty(width_s), entities=shared)
+
+
+def overlap_error(state: TableState, found: dict[str, Buckets]) -> CoverageOverlapError:
+    """Return the error that names the buckets, and entities, that are held already."""
+    bucket = state.spec.bucket
+    key, buckets = next(iter(sorted(found.items())))
+    first = buckets.numbers()[:BUCKETS_NAMED_MAX].tolist()
+    facts: dict[str, Any] = {
+        "buckets": [instant.written(bucket.start(number)) for number in first],
+        "bucket": str(bucket),
+        "overlapping": sum(len(held) for held in found.values()),
+    }
+    if key:
+        facts["entity"] = dict(zip(state.spec.entity_columns, entity_values(key), strict=True))
+        facts["entities_overlapping"] = len(found)
+    return CoverageOverlapError(
+        "the table already holds rows in these buckets",
+        hint="drop the overlapping rows, or append with overlap='replace' or overlap='allow'",
+        **facts,
+    )

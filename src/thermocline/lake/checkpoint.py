@@ -1,0 +1,227 @@
+"""Checkpoints: the state of one version as a Parquet file, so that opening need not replay.
+
+In:   a `TableState`
+Out:  `_log/<version>.checkpoint.parquet`, and the same state read back
+
+    column      what
+    segment_id  the id
+    ts_min_us   first time, rounded down
+    ts_max_us   last time, rounded up
+    segment     the segment's JSON, as in `AddSegment`
+
+Everything else of the state is JSON in the file's key-value metadata under `thermocline`, with a
+CRC32C of it under `thermocline.crc32c`.
+
+- A checkpoint is of exactly one version and is never named by a commit: it may be missing, torn
+  or thinned out at any time, and then the log is replayed instead. Its pages carry checksums.
+- The JSON of a segment is decoded only when that segment is needed. A file found damaged then,
+  or thinned out meanwhile, is replaced by replaying the log.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thermocline.errors import ThermoclineError, Unsupported
+from thermocline.format import instant, layout
+from thermocline.format.action import (
+    Mark,
+    Segment,
+    decode_segment,
+    decode_spec,
+    encode_segment,
+    encode_spec,
+)
+from thermocline.format.commit import FORMAT_VERSION, crc32c
+from thermocline.format.instant import NS_PER_US
+from thermocline.format.layout import Version
+from thermocline.format.schema import decode_schema, encode_schema
+from thermocline.format.state import SegmentSet, TableState, Totals
+from thermocline.lake.storage import Storage
+
+ROWS_PER_GROUP = 4_096
+
+logger = logging.getLogger(__name__)
+
+_STATE_KEY, _CHECKSUM_KEY = b"thermocline", b"thermocline.crc32c"
+_COLUMNS = pa.schema(
+    [
+        pa.field("segment_id", pa.string(), nullable=False),
+        pa.field("ts_min_us", pa.int64(), nullable=False),
+        pa.field("ts_max_us", pa.int64(), nullable=False),
+        pa.field("segment", pa.binary(), nullable=False),
+    ]
+)
+
+
+class CheckpointColumns:
+    """The segments of a checkpoint file; each column is read when first asked for."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        version: Version,
+        rows: int,
+        replay: Callable[[], Iterable[Segment]],
+    ) -> None:
+        self._storage = storage
+        self._path = layout.checkpoint_path(version)
+        self._row_count = rows
+        self._replay = replay
+        self._groups: dict[int, list[bytes]] = {}
+
+    @cached_property
+    def _replayed(self) -> pa.Table:
+        """The columns made again from the log: the same rows in the same order."""
+        logger.warning("checkpoint %s cannot be used; replaying the log instead", self._path)
+        return _columns(self._replay())
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The segments' ids, in the order of the rows."""
+        ids: list[str] = self._column("segment_id").to_pylist()
+        return ids
+
+    @cached_property
+    def ts_min_us(self) -> npt.NDArray[np.int64]:
+        """The first time of each segment, rounded down."""
+        return self._column("ts_min_us").to_numpy()
+
+    @cached_property
+    def ts_max_us(self) -> npt.NDArray[np.int64]:
+        """The last time of each segment, rounded up."""
+        return self._column("ts_max_us").to_numpy()
+
+    def segments(self, rows: Iterable[int]) -> list[Segment]:
+        """Return the segments of these rows, in their order."""
+        found = []
+        for row in rows:
+            group, place = divmod(row, ROWS_PER_GROUP)
+            if group not in self._groups:
+                self._groups[group] = self._group(group)
+            found.append(decode_segment(orjson.loads(self._groups[group][place])))
+        return found
+
+    def _group(self, group: int) -> list[bytes]:
+        table = self._read(lambda file: file.read_row_group(group, ["segment"]))
+        if table is None:
+            table = self._replayed.slice(group * ROWS_PER_GROUP, ROWS_PER_GROUP)
+        json: list[bytes] = table.column("segment").to_pylist()
+        return json
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        table = self._read(lambda file: file.read([name]))
+        if table is None or table.num_rows != self._row_count:
+            table = self._replayed
+        return table.column(name)
+
+    def _read(self, look: Callable[[pq.ParquetFile], pa.Table]) -> pa.Table | None:
+        try:
+            with self._storage.open_input(self._path) as source:
+                return look(pq.ParquetFile(source, page_checksum_verification=True))
+        except (pa.ArrowException, OSError, ThermoclineError):
+            return None
+
+
+def write_checkpoint(storage: Storage, state: TableState) -> None:
+    """Write the state down. When this returns it is durable; it may exist already."""
+    path = layout.checkpoint_path(state.version)
+    if storage.size(path) is None:
+        storage.put_new(path, encode_checkpoint(state))
+
+
+def encode_checkpoint(state: TableState) -> bytes:
+    """Return the bytes of the checkpoint of a state."""
+    json = orjson.dumps(_encode_rest(state))
+    columns = _columns(state.segments).replace_schema_metadata(
+        {_STATE_KEY: json, _CHECKSUM_KEY: crc32c(json).encode()}
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        columns,
+        sink,
+        row_group_size=ROWS_PER_GROUP,
+        compression="zstd",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def _columns(segments: Iterable[Segment]) -> pa.Table:
+    ordered = sorted(segments, key=lambda segment: (segment.ts_min, segment.segment_id))
+    return pa.table(
+        [
+            [segment.segment_id for segment in ordered],
+            [segment.ts_min // NS_PER_US for segment in ordered],
+            [-(-segment.ts_max // NS_PER_US) for segment in ordered],
+            [orjson.dumps(encode_segment(segment)) for segment in ordered],
+        ],
+        schema=_COLUMNS,
+    )
+
+
+def _encode_rest(state: TableState) -> dict[str, Any]:
+    totals = state.totals
+    return {
+        "format": FORMAT_VERSION,
+        "version": state.version,
+        "time": instant.written(state.time),
+        "table": encode_spec(state.spec),
+        "schema_id": state.schema_id,
+        "schemas": {str(key): encode_schema(schema) for key, schema in state.schemas.items()},
+        "totals": [totals.segments, totals.rows, totals.size_bytes, f"{totals.digest:016x}"],
+        "marks": dict(state.marks),
+        "txns": dict(state.txns),
+        "oldest": state.oldest,
+    }
+
+
+def read_checkpoint(
+    storage: Storage, version: Version, replay: Callable[[], Iterable[Segment]]
+) -> TableState | None:
+    """Return the state of a checkpoint, or None when there is none that can be trusted.
+
+    `replay` gives the same segments from the log alone, should the file turn out damaged.
+    """
+    try:
+        with storage.open_input(layout.checkpoint_path(version)) as source:
+            metadata = pq.read_metadata(source).metadata or {}
+        json = metadata[_STATE_KEY]
+        if metadata[_CHECKSUM_KEY].decode() != crc32c(json):
+            return None
+        return _decode_rest(storage, orjson.loads(json), version, replay)
+    except Unsupported:
+        raise
+    except (ThermoclineError, pa.ArrowException, OSError, KeyError, ValueError, TypeError):
+        return None
+
+
+def _decode_rest(
+    storage: Storage,
+    rest: dict[str, Any],
+    version: Version,
+    replay: Callable[[], Iterable[Segment]],
+) -> TableState | None:
+    if rest["format"] > FORMAT_VERSION or rest["version"] != version:
+        return None
+    segments, rows, size_bytes, digest = rest["totals"]
+    return TableState(
+        version,
+        instant.parse(rest["time"]),
+        decode_spec(rest["table"]),
+        int(rest["schema_id"]),
+        {int(key): decode_schema(schema) for key, schema in rest["schemas"].items()},
+        SegmentSet(CheckpointColumns(storage, version, segments, replay)),
+        Totals(segments, rows, size_bytes, int(digest, 16)),
+        {source: Mark(mark) for source, mark in rest["marks"].items()},
+        dict(rest["txns"]),
+        Version(int(rest["oldest"])),
+    )

@@ -1,0 +1,198 @@
+"""The coverage of a version: the union of its segments' sidecars, found without opening Parquet.
+
+In:   a state; sidecars of segments, which the log names with their checksums
+Out:  a `Coverage`
+
+- The sidecar of a whole version is a shortcut nobody depends on. It carries the digest of the
+  segments it was made from and is believed only when that digest is the state's.
+- Coverage moves from one version to the next by the commits between them. Where segments went,
+  the buckets they held are counted again from the live segments that meet them.
+- A sidecar that is missing or damaged is made again from its segment, with a warning, and must
+  then have the checksum the log names.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from thermocline.errors import Corruption, NotFound, ThermoclineError
+from thermocline.format import layout
+from thermocline.format.action import Action, AddSegment, RemoveSegment, Segment, SetDeletes
+from thermocline.format.coverage import (
+    Buckets,
+    Coverage,
+    decode_coverage,
+    empty,
+    encode_coverage,
+    sidecar_checksum,
+    united,
+)
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState, coverage_digest
+from thermocline.lake.log import Log
+from thermocline.lake.segment import measure_segment
+from thermocline.lake.storage import Storage
+
+LOOK_BACK_COMMITS_MAX = 128
+WRITE_EVERY = 16
+ENTITIES_WRITTEN_EACH_TIME_MAX = 256
+SIDECARS_CACHED_MAX = 1_024
+
+logger = logging.getLogger(__name__)
+
+
+class CoverageIndex:
+    """Answers what a version covers, keeping the last answer to begin the next from."""
+
+    def __init__(self, storage: Storage, log: Log) -> None:
+        self._storage = storage
+        self._log = log
+        self._lock = threading.RLock()
+        self._known: dict[str, Coverage] = {}
+        self._last: tuple[Version, Coverage] | None = None
+
+    def at(self, state: TableState) -> Coverage:
+        """Return the coverage of exactly this state."""
+        with self._lock:
+            if self._last and self._last[1].digest == state.totals.digest:
+                return self._last[1]
+            coverage = self._moved(state) or self._counted(state, state.segments)
+            coverage = coverage.with_digest(state.totals.digest)
+            self._last = (state.version, coverage)
+            return coverage
+
+    def of_segment(self, state: TableState, segment: Segment) -> Coverage:
+        """Return the coverage of one live segment, from its sidecar or else from its file."""
+        known = self._known.get(segment.coverage_checksum)
+        if known is None:
+            known = self._read(segment) or self._rebuilt(state, segment)
+            self.remember(segment, known)
+        return known
+
+    def remember(self, segment: Segment, coverage: Coverage) -> None:
+        """Keep the coverage of a segment that was just written, to save reading it again."""
+        while len(self._known) >= SIDECARS_CACHED_MAX:
+            self._known.pop(next(iter(self._known)))
+        self._known[segment.coverage_checksum] = coverage
+
+    def write(self, state: TableState) -> None:
+        """Write the shortcut for this version where that is cheap, or due; trouble is ignored."""
+        with suppress(ThermoclineError):
+            coverage = self.at(state)
+            is_due = state.version % WRITE_EVERY == 0
+            if len(coverage.entities) > ENTITIES_WRITTEN_EACH_TIME_MAX and not is_due:
+                return
+            path = layout.table_coverage_path(state.version)
+            self._storage.put_hint(path, encode_coverage(coverage))
+            if (state.version - 1) % WRITE_EVERY:
+                self._storage.delete(layout.table_coverage_path(state.version - 1))
+
+    def _moved(self, state: TableState) -> Coverage | None:
+        """Return the coverage by way of an earlier one, or None when none is near."""
+        actions: list[Action] = []
+        digest = state.totals.digest
+        for version in range(state.version, max(0, state.version - LOOK_BACK_COMMITS_MAX), -1):
+            earlier = self._shortcut(version, digest)
+            if earlier is not None:
+                return self._applied(state, earlier, actions) if actions else earlier
+            commit = self._log.commit(version)
+            actions.extend(commit.actions)
+            for action in commit.actions:
+                digest ^= _digest_change(action)
+        return None
+
+    def _shortcut(self, version: int, digest: int) -> Coverage | None:
+        if self._last and self._last[0] == version and self._last[1].digest == digest:
+            return self._last[1]
+        try:
+            coverage = decode_coverage(self._storage.read(layout.table_coverage_path(version)))
+        except (NotFound, Corruption):
+            return None
+        return coverage if coverage.digest == digest else None
+
+    def _applied(self, state: TableState, earlier: Coverage, actions: list[Action]) -> Coverage:
+        lost = [
+            (a.ts_min, a.ts_max)
+            if isinstance(a, RemoveSegment)
+            else (a.segment.ts_min, a.segment.ts_max)
+            for a in actions
+            if isinstance(a, RemoveSegment | SetDeletes)
+        ]
+        added = [a.segment.segment_id for a in actions if isinstance(a, AddSegment)]
+        live = [segment for key in added if (segment := state.segments.find(key)) is not None]
+        coverage = earlier.union(self._counted(state, live))
+        if not lost:
+            return coverage
+        start, end = min(first for first, _ in lost), max(last for _, last in lost) + 1
+        return self._recounted(state, coverage, start, end)
+
+    def _recounted(self, state: TableState, before: Coverage, start: int, end: int) -> Coverage:
+        """Return `before` with every bucket that meets the stretch counted from live segments."""
+        first, after = state.spec.bucket.span(start, end)
+        low = state.spec.bucket.start(first)
+        high = state.spec.bucket.start(after)
+        meeting = self._counted(state, state.segments.overlapping(low, high))
+        return _cut(before, first, after).union(meeting)
+
+    def _counted(self, state: TableState, segments: Iterable[Segment]) -> Coverage:
+        parts = [self.of_segment(state, segment) for segment in segments]
+        if not parts:
+            return empty(state.spec.bucket.width_s)
+        by_entity: dict[str, list[Coverage]] = {}
+        for part in parts:
+            for key in part.entities:
+                by_entity.setdefault(key, []).append(part)
+        entities = {
+            key: united(holder.entities[key] for holder in holders)
+            for key, holders in by_entity.items()
+        }
+        return Coverage(state.spec.bucket.width_s, united(p.whole for p in parts), entities)
+
+    def _read(self, segment: Segment) -> Coverage | None:
+        try:
+            data = self._storage.read(segment.coverage_path)
+            if sidecar_checksum(data) == segment.coverage_checksum:
+                return decode_coverage(data)
+        except (NotFound, Corruption):
+            pass
+        return None
+
+    def _rebuilt(self, state: TableState, segment: Segment) -> Coverage:
+        logger.warning(
+            "coverage sidecar %s is missing or damaged; made again from %s",
+            segment.coverage_path,
+            segment.path,
+        )
+        coverage = measure_segment(self._storage, state, segment).coverage
+        data = encode_coverage(coverage)
+        if sidecar_checksum(data) != segment.coverage_checksum:
+            raise Corruption(
+                "a segment does not hold the buckets that the log says",
+                hint="restore the segment and its sidecar from a copy",
+                path=segment.path,
+                coverage_path=segment.coverage_path,
+            )
+        with suppress(ThermoclineError):
+            self._storage.put_hint(segment.coverage_path, data)
+        return coverage
+
+
+def _cut(coverage: Coverage, first: int, end: int) -> Coverage:
+    """Return the coverage outside a stretch of buckets."""
+    stretch = Buckets.between(first, end)
+    entities = {key: buckets - stretch for key, buckets in coverage.entities.items()}
+    kept = {key: buckets for key, buckets in entities.items() if buckets}
+    return Coverage(coverage.width_s, coverage.whole - stretch, kept)
+
+
+def _digest_change(action: Action) -> int:
+    match action:
+        case AddSegment(segment):
+            return coverage_digest(segment.segment_id, segment.coverage_checksum)
+        case RemoveSegment():
+            return coverage_digest(action.segment_id, action.coverage_checksum)
+        case SetDeletes(segment, _, before):
+            gone = coverage_digest(segment.segment_id, before)
+            return gone ^ coverage_digest(segment.segment_id, segment.coverage_checksum)
+    return 0

@@ -1,0 +1,130 @@
+"""Deletes: rows found by a test or by their age, hidden by deletion vectors in one commit.
+
+In:   a test of rows, or an instant before which rows go
+Out:  a plan for the transaction
+
+- A segment whose live rows all go is removed; any other keeps its file and gets a deletion
+  vector and a new coverage sidecar, so that gaps tell the truth at once.
+- The stretch of time that was searched counts as looked at: rows appended there meanwhile make
+  the search start again, so a delete misses nothing that was committed before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from thermocline.errors import Invalid
+from thermocline.format import instant
+from thermocline.format.action import Action, Segment, removal, with_deletes
+from thermocline.format.conflict import Window
+from thermocline.format.instant import NS_PER_S, TimeNs
+from thermocline.format.state import TableState
+from thermocline.lake.measure import Measuring
+from thermocline.lake.segment import decode_deletes, encode_deletes, read_rows, within
+from thermocline.lake.stage import Stage
+from thermocline.lake.storage import Storage
+from thermocline.lake.transaction import Plan
+
+Matcher = Callable[[pa.RecordBatch], pa.Array]
+"""Tells, for each row of a batch, whether it is meant: a boolean array as long as the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which rows are meant: those in the window for which the matcher says so."""
+
+    matcher: Matcher
+    columns: Sequence[str]
+    window: Window = Window()
+
+
+class Deleting:
+    """Plans the deletion of rows from whatever state the table has."""
+
+    def __init__(self, storage: Storage, stage: Stage, search: Search, operation: str) -> None:
+        self._storage = storage
+        self._stage = stage
+        self._search = search
+        self._operation = operation
+        self.rows_deleted = 0
+
+    def plan(self, state: TableState) -> Plan | None:
+        """Return the commit that deletes the rows found now; None when there are none."""
+        self.rows_deleted = 0
+        window = self._search.window
+        actions: list[Action] = []
+        for segment in state.segments.overlapping(window.start, window.end):
+            action = self._searched(state, segment)
+            if action is not None:
+                actions.append(action)
+        if not actions:
+            return None
+        metrics = {"rows": self.rows_deleted, "segments": len(actions)}
+        return Plan(self._operation, tuple(actions), (window,), metrics)
+
+    def _searched(self, state: TableState, segment: Segment) -> Action | None:
+        names = list(
+            dict.fromkeys(
+                [state.spec.time_column, *state.spec.entity_columns, *self._search.columns]
+            )
+        )
+        found = [np.empty(0, dtype=np.uint32)]
+        left = Measuring(state.spec)
+        for rows in read_rows(self._storage, state, segment, names):
+            hit = self._hits(state, rows.batch)
+            found.append(rows.positions[hit].astype(np.uint32))
+            left.add(rows.batch.filter(pa.array(~hit)))
+        positions = np.concatenate(found)
+        if not len(positions):
+            return None
+        self.rows_deleted += len(positions)
+        deletes = decode_deletes(segment.deletes) | BitMap(positions)
+        if len(deletes) == segment.row_count:
+            return removal(segment)
+        path, checksum = self._stage.put_coverage(left.done().coverage)
+        return with_deletes(
+            segment,
+            deletes=encode_deletes(deletes),
+            deleted_count=len(deletes),
+            coverage_path=path,
+            coverage_checksum=checksum,
+        )
+
+    def _hits(self, state: TableState, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        hit = within(batch.column(state.spec.time_column), self._search.window)
+        if hit.any():
+            matched = self._search.matcher(batch.select(list(self._search.columns)))
+            hit &= matched.fill_null(False).to_numpy(zero_copy_only=False)
+        return hit
+
+
+def everything(batch: pa.RecordBatch) -> pa.Array:
+    """Match every row."""
+    return pa.array(np.ones(batch.num_rows, dtype=bool))
+
+
+def older_than(state: TableState, now: TimeNs, *, is_confirmed: bool) -> Search:
+    """Return the search for rows past the table's retention.
+
+    `Invalid` when the clock looks wrong: when the cut-off lies after the newest row, every row
+    would go, which a clock that jumped ahead asks for more often than a person.
+    """
+    if state.spec.retention_s is None:
+        raise Invalid(
+            "the table keeps its rows for ever",
+            hint="set a retention first, such as 90d",
+        )
+    cut_off = TimeNs(now - state.spec.retention_s * NS_PER_S)
+    newest = max((segment.ts_max for segment in state.segments), default=None)
+    if newest is not None and cut_off > newest and not is_confirmed:
+        raise Invalid(
+            "every row would go: the cut-off is after the newest row",
+            hint="check the clock; if it is right, confirm with yes=True (--yes)",
+            cut_off=instant.written(cut_off),
+            newest=instant.written(newest),
+        )
+    return Search(everything, (), Window(None, cut_off))

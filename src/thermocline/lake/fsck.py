@@ -1,0 +1,196 @@
+"""fsck: proof that a table is what its log says, file by file.
+
+In:   a table
+Out:  findings, each with a kind, a path and what is wrong; none means proven
+
+    log       commits are dense, each has its checksum and follows from the ones before
+    current   the hint does not point past the end
+    state     every checkpoint says what replaying the log says
+    segment   every live file is there, with its size, checksum, rows and times
+    coverage  every sidecar has its checksum and equals a recount from its Parquet file
+    orphan    files no version names; harmless, and vacuum removes them
+
+- Nothing is changed. A finding never stops the search: all of them are reported.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import google_crc32c
+import orjson
+import pyarrow as pa
+
+from thermocline.disk import COPY_CHUNK_BYTES
+from thermocline.errors import ThermoclineError
+from thermocline.format import layout
+from thermocline.format.action import Segment
+from thermocline.format.commit import Commit
+from thermocline.format.coverage import (
+    Coverage,
+    decode_coverage,
+    encode_coverage,
+    sidecar_checksum,
+)
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState, fold
+from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint
+from thermocline.lake.segment import measure_segment
+from thermocline.lake.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be; `is_harmless` for what costs space only."""
+
+    kind: str
+    path: str
+    what: str
+    is_harmless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was checked and what was found."""
+
+    version: int
+    commits: int
+    segments: int
+    rows: int
+    size_bytes: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the table is proven: nothing found but what is harmless."""
+        return all(finding.is_harmless for finding in self.findings)
+
+
+def fsck(table: Table, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
+    """Check everything a table is made of; see the findings for what is wrong."""
+    findings: list[Finding] = []
+    names = [item.path.rsplit("/", 1)[-1] for item in table.storage.list(layout.LOG_FOLDER)]
+    state, commits = _replayed(table, names, findings)
+    if state is None:
+        return Checked(0, len(commits), 0, 0, 0, tuple(findings))
+    findings += _check_hint(table, state.version)
+    findings += _check_checkpoints(table, names, commits)
+    segments = list(state.segments)
+    for done, segment in enumerate(segments, start=1):
+        findings += _check_segment(table, state, segment)
+        progress(done, len(segments))
+    findings += _orphans(table, commits)
+    totals = state.totals
+    return Checked(
+        state.version, len(commits), len(segments), totals.rows, totals.size_bytes, tuple(findings)
+    )
+
+
+def _replayed(
+    table: Table, names: list[str], findings: list[Finding]
+) -> tuple[TableState | None, list[Commit]]:
+    newest = max((v for name in names if (v := layout.commit_version(name))), default=Version(0))
+    commits: list[Commit] = []
+    for version in range(1, newest + 1):
+        try:
+            commits.append(table.log.commit(version))
+        except ThermoclineError as error:
+            findings.append(Finding("log", layout.commit_path(version), str(error)))
+    if not newest:
+        findings.append(Finding("log", layout.LOG_FOLDER, "there is no commit"))
+    if findings:
+        return None, commits
+    try:
+        return fold(None, commits), commits
+    except ThermoclineError as error:
+        findings.append(Finding("log", layout.LOG_FOLDER, str(error)))
+        return None, commits
+
+
+def _check_hint(table: Table, newest: int) -> Iterator[Finding]:
+    try:
+        hint = int(orjson.loads(table.storage.read(layout.CURRENT_PATH))["version"])
+    except (ThermoclineError, ValueError, TypeError, KeyError):
+        what = "missing or garbage; it is written again by the next writer"
+        yield Finding("current", layout.CURRENT_PATH, what, is_harmless=True)
+        return
+    if hint > newest:
+        yield Finding("current", layout.CURRENT_PATH, f"points past the end, at version {hint}")
+
+
+def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) -> Iterator[Finding]:
+    versions = sorted(v for name in names if (v := layout.checkpoint_version(name)) is not None)
+    replayed: TableState | None = None
+    for version in versions:
+        path = layout.checkpoint_path(version)
+        if version > len(commits):
+            yield Finding("state", path, "is of a version that does not exist")
+            continue
+        replayed = fold(replayed, commits[replayed.version if replayed else 0 : version])
+        live = tuple(replayed.segments)
+        stored = read_checkpoint(table.storage, version, lambda live=live: live)  # type: ignore[misc]
+        if stored is None:
+            what = "torn or damaged; the log is used instead"
+            yield Finding("state", path, what, is_harmless=True)
+        elif encode_checkpoint(stored) != encode_checkpoint(replayed):
+            yield Finding("state", path, "does not say what the log says")
+
+
+def _check_segment(table: Table, state: TableState, segment: Segment) -> Iterator[Finding]:
+    try:
+        table.storage.check(segment.path, segment.file_size)
+        checksum = _file_checksum(table, segment.path)
+        if checksum != segment.checksum:
+            what = f"checksum is {checksum}, the log says {segment.checksum}"
+            yield Finding("segment", segment.path, what)
+            return
+        measured = measure_segment(table.storage, state, segment)
+    except ThermoclineError as error:
+        yield Finding("segment", segment.path, str(error))
+        return
+    # Bounds are those of the rows as written, so hidden rows may leave slack inside them.
+    times = (measured.ts_min or segment.ts_min, measured.ts_max or segment.ts_max)
+    if not segment.deletes and times != (segment.ts_min, segment.ts_max):
+        yield Finding("segment", segment.path, "has other times than the log says")
+    yield from _check_coverage(table, segment, measured.coverage)
+
+
+def _file_checksum(table: Table, path: str) -> str:
+    checksum = 0
+    with table.storage.open_input(path) as source:
+        while chunk := _chunk(source):
+            checksum = google_crc32c.extend(checksum, chunk)
+    return f"crc32c:{checksum:08x}"
+
+
+def _chunk(source: pa.NativeFile) -> bytes:
+    return bytes(source.read(COPY_CHUNK_BYTES))
+
+
+def _check_coverage(table: Table, segment: Segment, recount: Coverage) -> Iterator[Finding]:
+    path = segment.coverage_path
+    try:
+        data = table.storage.read(path)
+        stored = decode_coverage(data)
+    except ThermoclineError as error:
+        yield Finding("coverage", path, str(error))
+        return
+    if sidecar_checksum(data) != segment.coverage_checksum:
+        yield Finding("coverage", path, "has another checksum than the log says")
+    elif encode_coverage(stored) != encode_coverage(recount):
+        extra, lacking = stored.minus(recount), recount.minus(stored)
+        what = f"{len(extra.whole)} buckets too many, {len(lacking.whole)} too few"
+        yield Finding("coverage", path, what)
+
+
+def _orphans(table: Table, commits: list[Commit]) -> Iterator[Finding]:
+    named = {
+        path
+        for commit in commits
+        for action in commit.actions
+        if (segment := getattr(action, "segment", None)) is not None
+        for path in (segment.path, segment.coverage_path)
+    }
+    for folder in (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER):
+        for item in table.storage.list(folder):
+            if item.path not in named:
+                yield Finding("orphan", item.path, "no version names it", is_harmless=True)

@@ -1,0 +1,314 @@
+"""A table's folder on a file system: durable writes, and one atomic create.
+
+In:   `Storage` calls
+Out:  calls on a `Disk`, in the order that makes them durable
+
+- Bytes are synced before their name exists where anybody looks for it, and the name is synced
+  before the caller is told. Folders above a new name are synced once by each process, even if
+  another process made them: that one may have died before its own sync.
+- `put_new` writes a temporary file, syncs it and links it to its name. `link` fails when the
+  name exists; a check followed by a rename would let two writers win.
+- A path that leads out of the root through a symbolic link is refused.
+"""
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import google_crc32c
+import pyarrow as pa
+
+from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk
+from thermocline.errors import (
+    Corruption,
+    Invalid,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+    Unsupported,
+)
+from thermocline.format import layout
+from thermocline.lake.storage import Stored, Taken
+
+
+class LocalStorage:
+    """A folder of a file system."""
+
+    def __init__(self, root: str, disk: Disk | None = None) -> None:
+        self._root = os.path.abspath(root)
+        self._disk = disk or OsDisk()
+        self._durable_folders: set[str] = set()
+        self._is_probed = False
+
+    @property
+    def root(self) -> str:
+        """The folder."""
+        return self._root
+
+    def probe(self) -> None:
+        """Try the atomic create on this file system; `Unsupported` when it does not hold.
+
+        Two files are linked to one name: the second link must fail and must not replace the
+        first. Asked once by each process that writes.
+        """
+        if self._is_probed:
+            return
+        folder = self._absolute(layout.LOG_FOLDER)
+        names = [f"{folder}/.{uuid.uuid4().hex}.{part}.tmp" for part in ("one", "two", "won")]
+        one, two, won = names
+        with translated(layout.LOG_FOLDER):
+            self._make_folders(folder)
+            try:
+                self._write_synced(one, b"one")
+                self._write_synced(two, b"two")
+                holds = self._links(one, won) and not self._links(two, won)
+                holds = holds and self._disk.read(won) == b"one"
+            finally:
+                for name in names:
+                    with suppress(OSError):
+                        self._disk.unlink(name)
+        if not holds:
+            raise Unsupported(
+                "this file system does not create a name atomically",
+                hint="put the table on a local file system or on an object store",
+                root=self._root,
+            )
+        self._is_probed = True
+
+    def _links(self, source: str, target: str) -> bool:
+        try:
+            self._disk.link(source, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                return False
+            raise
+        return True
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file; `NotFound` when there is none."""
+        with translated(path):
+            return self._disk.read(self._absolute(path))
+
+    def size(self, path: str) -> int | None:
+        """Return the size of a file, or None when there is none."""
+        with translated(path):
+            return self._disk.size(self._absolute(path))
+
+    def list(self, folder: str) -> Iterator[Stored]:
+        """Yield every file below a folder; nothing when there is no such folder."""
+        with translated(folder):
+            try:
+                entries = self._disk.entries(self._absolute(folder))
+            except FileNotFoundError:
+                return
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if entry.is_folder:
+                yield from self.list(path)
+            else:
+                yield Stored(path, entry.size_bytes, entry.modified_ns)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Return a random-access input on a file; `NotFound` when there is none."""
+        with translated(path):
+            return self._disk.open_input(self._absolute(path))
+
+    def locate(self, path: str, size_bytes: int) -> str:
+        """Return the absolute path of a checked file."""
+        self.check(path, size_bytes)
+        return self._absolute(path)
+
+    def check(self, path: str, size_bytes: int) -> None:
+        """Raise an error that names the file unless it is there, inside the root, of this size."""
+        absolute = self._absolute(path)
+        with translated(path):
+            found = self._disk.size(absolute)
+            inside = self._disk.resolve(absolute) == f"{self._disk.resolve(self._root)}/{path}"
+        if found is None:
+            raise NotFound(
+                "a live file is missing",
+                hint="restore it from a copy; `thermocline table fsck` lists all that are missing",
+                path=path,
+            )
+        if found != size_bytes:
+            raise Corruption(
+                "a live file has another size than the log says",
+                hint="restore it from a copy; segments are never changed in place",
+                path=path,
+                expected_bytes=size_bytes,
+                found_bytes=found,
+            )
+        if not inside:
+            raise Corruption(
+                "a live file is reached through a symbolic link",
+                hint="move the file itself into the table's folder",
+                path=path,
+            )
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file under a name nobody else uses. When this returns it is durable."""
+        absolute = self._absolute(path)
+        with translated(path):
+            self._make_folders(os.path.dirname(absolute))
+            self._write_synced(absolute, data)
+            self._disk.sync_folder(os.path.dirname(absolute))
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """Create a file if there is none of this name, and tell whether this call did."""
+        absolute = self._absolute(path)
+        folder = os.path.dirname(absolute)
+        temporary = f"{folder}/.{uuid.uuid4().hex}.tmp"
+        linked = False
+        try:
+            self._make_folders(folder)
+            self._write_synced(temporary, data)
+            try:
+                self._disk.link(temporary, absolute)
+                linked = True
+            except FileExistsError:
+                # Order matters: what is built on the winner's name must not outlive that name.
+                self._disk.sync_folder(folder)
+                return False
+            # Crash here: the name may or may not be found again. Nobody was told yet.
+            self._disk.sync_folder(folder)
+            return True
+        except OSError as error:
+            if linked:
+                raise OutcomeUnknown(
+                    "a new file was made but may not be durable",
+                    hint="look whether it is there before trying again",
+                    path=path,
+                    error=os.strerror(error.errno or 0),
+                ) from error
+            raise translation(error, path) from error
+        finally:
+            with suppress(OSError):
+                self._disk.unlink(temporary)
+
+    def put_hint(self, path: str, data: bytes) -> None:
+        """Replace a file whose loss does no harm: atomic for readers, synced by nobody."""
+        absolute = self._absolute(path)
+        temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
+        with translated(path):
+            try:
+                self._make_folders(os.path.dirname(absolute))
+                writer = self._disk.create(temporary)
+                try:
+                    writer.write(data)
+                finally:
+                    writer.close()
+                self._disk.rename(temporary, absolute)
+            except OSError:
+                with suppress(OSError):
+                    self._disk.unlink(temporary)
+                raise
+
+    def open_source(self, source: str) -> pa.NativeFile:
+        """Return a random-access input on a caller's file; `NotFound` when there is none."""
+        with translated(source):
+            return self._disk.open_input(source)
+
+    def take(self, source: str, path: str, *, link: bool) -> Taken:
+        """Take a file in. When this returns, its bytes and its name are durable.
+
+        A link shares the bytes with the caller's file, which must then never be written again.
+        Where a link cannot be made the file is copied.
+        """
+        absolute = self._absolute(path)
+        folder = os.path.dirname(absolute)
+        with translated(path):
+            self._make_folders(folder)
+            if link and self._linked(source, absolute):
+                self._disk.sync_file(absolute)
+                taken = self._checksummed(source, absolute, is_copy=False)
+            else:
+                taken = self._checksummed(source, absolute, is_copy=True)
+            self._disk.sync_folder(folder)
+        return taken
+
+    def _linked(self, source: str, target: str) -> bool:
+        try:
+            self._disk.link(source, target)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+                return False
+            raise
+        return True
+
+    def _checksummed(self, source: str, target: str, *, is_copy: bool) -> Taken:
+        checksum, size_bytes = 0, 0
+        with ExitStack() as opened:
+            reader = self._disk.open_reader(source)
+            opened.callback(reader.close)
+            writer = self._disk.create(target) if is_copy else None
+            if writer:
+                opened.callback(writer.close)
+            while chunk := reader.read(COPY_CHUNK_BYTES):
+                checksum = google_crc32c.extend(checksum, chunk)
+                size_bytes += len(chunk)
+                if writer:
+                    writer.write(chunk)
+            if writer:
+                writer.sync()
+        return Taken(size_bytes, f"crc32c:{checksum:08x}")
+
+    def delete(self, path: str) -> None:
+        """Remove a file; nothing happens when there is none."""
+        with translated(path), suppress(FileNotFoundError):
+            self._disk.unlink(self._absolute(path))
+
+    def _absolute(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def _write_synced(self, absolute: str, data: bytes) -> None:
+        writer = self._disk.create(absolute)
+        try:
+            writer.write(data)
+            writer.sync()
+        finally:
+            writer.close()
+
+    def _make_folders(self, folder: str) -> None:
+        if folder in self._durable_folders:
+            return
+        parent = os.path.dirname(folder)
+        if parent != folder:
+            if self._disk.size(parent) is None or folder.startswith(self._root + "/"):
+                self._make_folders(parent)
+            with suppress(FileExistsError):
+                self._disk.make_folder(folder)
+            self._disk.sync_folder(parent)
+        self._durable_folders.add(folder)
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn errors of the operating system into kinds of this package, naming the path."""
+    try:
+        yield
+    except OSError as error:
+        raise translation(error, path) from error
+
+
+def translation(error: OSError, path: str) -> ThermoclineError:
+    """Return the error of this package that an error of the operating system stands for."""
+    facts = {"path": path, "error": os.strerror(error.errno) if error.errno else str(error)}
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return NotFound("no such file", hint="check the path", **facts)
+        case errno.ENOSPC | errno.EDQUOT:
+            return Unavailable("the disk is full", hint="free space, then try again", **facts)
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            hint = "make the folder writable for this user, then try again"
+            return Unavailable("the file system does not allow this", hint=hint, **facts)
+        case errno.EMFILE | errno.ENFILE:
+            return Overloaded("too many open files", hint="raise `ulimit -n`, or do less", **facts)
+        case errno.EISDIR:
+            return Invalid("a folder where a file is needed", hint="name a file", **facts)
+    return Unavailable("the disk failed", hint="look at the machine, then try again", **facts)

@@ -1,0 +1,228 @@
+"""Segments as Parquet: rows to bytes, and bytes to the rows of the table as it is now.
+
+In:   Arrow batches to write; a live segment and the state it is read under
+Out:  Parquet bytes; batches with the table's present names and types
+
+- A row's position in its file never changes; deletion vectors name rows by it.
+- A file that is missing, short or not Parquet is an error that names it, never fewer rows.
+- Columns are found by id: under the name they had when the segment was written, null where the
+  segment has none, cast where it was written in a narrower type.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from thermocline.errors import Corruption, Invalid, Overloaded
+from thermocline.format.action import Segment, TableSpec
+from thermocline.format.conflict import Window
+from thermocline.format.instant import NS_PER_UNIT
+from thermocline.format.schema import Column, Schema
+from thermocline.format.state import TableState
+from thermocline.lake.measure import Measured, measure
+from thermocline.lake.storage import Storage
+
+ROWS_PER_GROUP = 131_072
+ROWS_PER_BATCH = 131_072
+DELETES_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a segment; `positions` are their places in the file."""
+
+    positions: npt.NDArray[np.int64]
+    batch: pa.RecordBatch
+
+
+def encode_parquet(table: pa.Table) -> bytes:
+    """Return the table as the bytes of a Parquet file that any engine reads."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=ROWS_PER_GROUP,
+        compression="zstd",
+        compression_level=1,
+        write_page_checksum=True,
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def read_rows(
+    storage: Storage,
+    state: TableState,
+    segment: Segment,
+    names: Sequence[str] | None = None,
+) -> Iterator[Rows]:
+    """Yield the rows of a segment that are not deleted, with the table's present columns."""
+    schema = state.schema
+    wanted = schema.columns if names is None else [schema.column(name) for name in names]
+    stored = {c.id: stored_name(state, segment, c) for c in wanted}
+    deleted = decode_deletes(segment.deletes)
+    first = 0
+    storage.check(segment.path, segment.file_size)
+    try:
+        with storage.open_input(segment.path) as source:
+            file = pq.ParquetFile(source)
+            physical = [name for name in stored.values() if name is not None]
+            for batch in file.iter_batches(ROWS_PER_BATCH, columns=physical):
+                positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
+                first += batch.num_rows
+                rows = Rows(positions, _presented(batch, wanted, stored))
+                yield _without(rows, deleted) if deleted else rows
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(segment.path, error) from error
+    if first != segment.row_count:
+        raise Corruption(
+            "a segment has another number of rows than the log says",
+            hint="restore the file from a copy",
+            path=segment.path,
+            expected=segment.row_count,
+            found=first,
+        )
+
+
+def stored_name(state: TableState, segment: Segment, column: Column) -> str | None:
+    """Return what a segment's file calls a column, or None when the file does not have it."""
+    then = state.schemas[segment.schema_id].by_id.get(column.id)
+    return None if then is None or column.id in segment.absent else then.name
+
+
+def _presented(
+    batch: pa.RecordBatch, wanted: Sequence[Column], stored: dict[int, str | None]
+) -> pa.RecordBatch:
+    arrays, fields = [], []
+    for column in wanted:
+        name = stored[column.id]
+        if name is None:
+            arrays.append(pa.nulls(batch.num_rows, column.type))
+        else:
+            arrays.append(cast(batch.column(name), column.type))
+        fields.append(pa.field(column.name, column.type, column.nullable))
+    if not fields:  # no column is asked for: the number of rows still counts
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _without(rows: Rows, deleted: BitMap) -> Rows:
+    first, last = int(rows.positions[0]), int(rows.positions[-1])
+    if not deleted.range_cardinality(first, last + 1):
+        return rows
+    inside = deleted & BitMap(range(first, last + 1))
+    gone = np.asarray(inside.to_array(), dtype=np.int64) - first
+    keep = np.ones(len(rows.positions), dtype=bool)
+    keep[gone] = False
+    return Rows(rows.positions[keep], rows.batch.filter(pa.array(keep)))
+
+
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the column in another type that holds its values; `Invalid` when one does not fit."""
+    if column.type.equals(kind):
+        return column
+    try:
+        if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
+            column = pc.dictionary_encode(pc.cast(column, kind.value_type))
+        return pc.cast(column, kind)
+    except pa.ArrowException as error:
+        raise Invalid(
+            "a value does not fit the table's type",
+            hint="widen the column first",
+            expected=str(kind),
+            got=str(column.type),
+            why=str(error),
+        ) from error
+
+
+def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
+    """Return the batch with the table's columns and types, and its times in UTC."""
+    arrays, fields = [], []
+    for column in schema.columns:
+        fields.append(pa.field(column.name, column.type, column.nullable))
+        if column.name not in batch.schema.names:
+            arrays.append(pa.nulls(batch.num_rows, column.type))
+            continue
+        array = batch.column(column.name)
+        if column.name == spec.time_column:
+            array = in_utc(array, column.type, spec)
+        arrays.append(cast(array, column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
+    """Return times as instants: those without a zone are clock times of the table's zone.
+
+    `Invalid` for a clock time that daylight saving skips or repeats: it names no one instant.
+    """
+    if times.type.tz is None and spec.timezone is not None:
+        try:
+            times = pc.assume_timezone(times, spec.timezone)
+        except pa.ArrowException as error:
+            raise Invalid(
+                "a clock time does not exist, or exists twice, in the table's time zone",
+                hint="append times in UTC",
+                timezone=spec.timezone,
+                why=str(error),
+            ) from error
+    # A time without a zone is UTC, so its integer is the instant's either way.
+    return times.cast(pa.int64()).cast(pa.timestamp(times.type.unit, tz=kind.tz))
+
+
+def within(times: pa.Array, window: Window) -> npt.NDArray[np.bool_]:
+    """Tell for each time whether it lies in the window."""
+    unit_ns = NS_PER_UNIT[times.type.unit]
+    values = times.cast(pa.int64()).to_numpy()
+    inside = np.ones(len(values), dtype=bool)
+    if window.start is not None:
+        inside &= values >= -(-window.start // unit_ns)
+    if window.end is not None:
+        inside &= values < -(-window.end // unit_ns)
+    return inside
+
+
+def measure_segment(storage: Storage, state: TableState, segment: Segment) -> Measured:
+    """Return what the live rows of a segment hold, from its Parquet file."""
+    names = [state.spec.time_column, *state.spec.entity_columns]
+    rows = read_rows(storage, state, segment, names)
+    return measure((part.batch for part in rows), state.spec)
+
+
+def decode_deletes(text: str) -> BitMap:
+    """Return the deleted positions of a segment; `Corruption` when they cannot be read."""
+    if not text:
+        return BitMap()
+    try:
+        return BitMap.deserialize(base64.b64decode(text, validate=True))
+    except (ValueError, RuntimeError) as error:
+        raise Corruption("not a deletion vector", hint="restore the commit from a copy") from error
+
+
+def encode_deletes(positions: BitMap) -> str:
+    """Return deleted positions as they stand in a commit; `Overloaded` past the limit."""
+    positions.run_optimize()
+    data = positions.serialize()
+    if len(data) > DELETES_BYTES_MAX:
+        raise Overloaded(
+            "the deletion vector of one segment is too large",
+            hint="delete fewer rows at once, and compact in between",
+            size_bytes=len(data),
+            size_bytes_max=DELETES_BYTES_MAX,
+        )
+    return base64.b64encode(data).decode()
+
+
+def unreadable(path: str, error: Exception) -> Corruption:
+    """Return the error for a file that is not the Parquet that was written."""
+    return Corruption(
+        "a segment cannot be read as Parquet",
+        hint="restore the file from a copy",
+        path=path,
+        why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+    )

@@ -1,0 +1,263 @@
+"""Staging: data made durable in the table's folder before any commit names it.
+
+In:   Parquet files of the caller, or Arrow batches
+Out:  `Staged` segments: file and coverage sidecar written, synced and measured
+
+- A Parquet file whose columns fit is copied byte for byte, or linked when asked; it is decoded
+  only in its time and entity columns. It is written anew only when a type or a zone must change.
+- Nothing reads a staged file before a commit names it. `discard` removes it, and is called only
+  when the commit was definitely not made.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from thermocline.errors import Invalid, ThermoclineError
+from thermocline.format import layout
+from thermocline.format.action import Segment, TableSpec
+from thermocline.format.commit import crc32c
+from thermocline.format.coverage import Coverage, encode_coverage, sidecar_checksum
+from thermocline.format.instant import TimeNs, from_datetime
+from thermocline.format.schema import Fit, Schema, encode_stored
+from thermocline.lake.measure import Measured, Measuring, entity_stats, measure
+from thermocline.lake.segment import coerce, encode_parquet
+from thermocline.lake.storage import Storage, Taken
+
+SEGMENT_ROWS_MAX = 4_000_000
+SEGMENT_BYTES_MAX = 256 << 20
+MEASURE_ROWS_AT_ONCE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A durable file that no commit names yet, and what it holds."""
+
+    segment_id: str
+    path: str
+    taken: Taken
+    measured: Measured
+    arrow: pa.Schema
+    coverage_path: str
+    coverage_checksum: str
+
+    def segment(self, schema_id: int, schema: Schema, fit: Fit, spec: TableSpec) -> Segment:
+        """Return the segment to commit, given how its columns fit the table's."""
+        assert self.measured.ts_min is not None
+        assert self.measured.ts_max is not None
+        ids = [schema.column(name).id for name in spec.entity_columns]
+        return Segment(
+            self.segment_id,
+            self.path,
+            self.measured.ts_min,
+            self.measured.ts_max,
+            self.measured.row_count,
+            self.taken.size_bytes,
+            self.taken.checksum,
+            self.coverage_path,
+            self.coverage_checksum,
+            schema_id,
+            stats=entity_stats(spec, self.measured.coverage, ids),
+            absent=fit.absent,
+            stored=encode_stored(fit.stored),
+        )
+
+
+class Stage:
+    """Writes segments into a table's folder and remembers them until they are committed."""
+
+    def __init__(self, storage: Storage, *, workers: int = 2) -> None:
+        self._storage = storage
+        self._workers = workers
+        self._paths: list[str] = []
+        self.schemas: list[pa.Schema] = []
+        self.staged: list[Staged] = []
+
+    def take_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
+        """Take a caller's Parquet file in as it is, measuring it meanwhile."""
+        with parquet_file(self._storage, source) as file:
+            if not file.metadata.num_rows:
+                return
+            arrow, segment_id = file.schema_arrow, new_id()
+            columns = _measured_columns(self._storage, source, file, spec)
+            first = _first_time(file, spec.time_column)
+            measured = measure(columns, spec) if first is None else None
+            path = layout.segment_path(_known(first, measured), segment_id)
+            self._paths.append(path)
+            with _Alongside(self._workers) as alongside:
+                copying = alongside.start(lambda: self._storage.take(source, path, link=link))
+                measured = measured or measure(columns, spec)
+                coverage_path, checksum = self.put_coverage(measured.coverage)
+                taken = copying()
+        self.staged.append(
+            Staged(segment_id, path, taken, measured, arrow, coverage_path, checksum)
+        )
+
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], schema: Schema, spec: TableSpec
+    ) -> None:
+        """Write batches as segments of the table's columns, cut at a bounded size."""
+        held: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in batches:
+            held.append(coerce(batch, schema, spec))
+            rows += batch.num_rows
+            size_bytes += held[-1].nbytes
+            if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
+                self._write(pa.Table.from_batches(held), spec)
+                held, rows, size_bytes = [], 0, 0
+        if rows:
+            self._write(pa.Table.from_batches(held), spec)
+
+    def _write(self, table: pa.Table, spec: TableSpec) -> None:
+        measuring = Measuring(spec)
+        measuring.add(table)
+        measured = measuring.done()
+        assert measured.ts_min is not None
+        try:
+            data = encode_parquet(table)
+        except pa.ArrowException as error:
+            raise Invalid(
+                "the data cannot be written as Parquet",
+                hint="cast the column to an ordinary Arrow type first",
+                why=str(error),
+            ) from error
+        segment_id = new_id()
+        path = layout.segment_path(measured.ts_min, segment_id)
+        self._paths.append(path)
+        with _Alongside(self._workers) as alongside:
+            putting = alongside.start(lambda: self._storage.put(path, data))
+            coverage_path, checksum = self.put_coverage(measured.coverage)
+            putting()
+        taken = Taken(len(data), crc32c(data))
+        self.staged.append(
+            Staged(segment_id, path, taken, measured, table.schema, coverage_path, checksum)
+        )
+
+    def put_coverage(self, coverage: Coverage) -> tuple[str, str]:
+        """Write a coverage sidecar under a new name; return its path and checksum."""
+        path = layout.segment_coverage_path(new_id())
+        data = encode_coverage(coverage)
+        self._paths.append(path)
+        self._storage.put(path, data)
+        return path, sidecar_checksum(data)
+
+    def discard(self) -> None:
+        """Remove all that was staged. Only when no commit can ever name it."""
+        for path in self._paths:
+            with suppress(ThermoclineError):
+                self._storage.delete(path)
+        self._paths.clear()
+
+
+class _Alongside:
+    """Runs one thing beside the caller, or at once where only one worker is allowed."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ThreadPoolExecutor(1) if workers > 1 else None
+
+    def __enter__(self) -> "_Alongside":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=True)
+
+    def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Start the work; the returned function waits for it and gives what it returned."""
+        if self._pool is None:
+            done: Any = work()
+            return lambda: done
+        future: Future[Any] = self._pool.submit(work)
+        return future.result
+
+
+def new_id() -> str:
+    """Return a name nobody else has: 128 random bits."""
+    return uuid.uuid4().hex
+
+
+def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:
+    """Return a caller's Parquet file, opened; errors name it."""
+    try:
+        return pq.ParquetFile(storage.open_source(source), **options)
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid(
+            "this is not a Parquet file that can be read",
+            hint="check the file; a torn download or upload looks like this",
+            path=source,
+            why=str(error).splitlines()[0],
+        ) from error
+
+
+def parquet_batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a caller's Parquet file."""
+    try:
+        yield from file.iter_batches()
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid("the Parquet file cannot be read", why=str(error)) from error
+
+
+def _measured_columns(
+    storage: Storage, source: str, file: pq.ParquetFile, spec: TableSpec
+) -> Iterator[pa.Table]:
+    names = [spec.time_column, *spec.entity_columns]
+    missing = [name for name in names if name not in file.schema_arrow.names]
+    if missing:
+        raise Invalid(
+            "the data lacks columns that the table needs",
+            hint="append data with the table's time and entity columns",
+            missing=missing,
+        )
+    # Entities repeat: read as dictionaries they are decoded once each, not once a row.
+    texts = [name for name in spec.entity_columns if _is_text(file, name)]
+    opened = parquet_file(storage, source, metadata=file.metadata, read_dictionary=texts)
+    groups: list[int] = []
+    rows = 0
+    try:
+        with opened as entities:
+            for group in range(file.num_row_groups):
+                groups.append(group)
+                rows += file.metadata.row_group(group).num_rows
+                if rows >= MEASURE_ROWS_AT_ONCE or group == file.num_row_groups - 1:
+                    yield entities.read_row_groups(groups, columns=names)
+                    groups, rows = [], 0
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid(
+            "the Parquet file cannot be read",
+            hint="check the file; a torn download or upload looks like this",
+            path=source,
+            why=str(error).splitlines()[0],
+        ) from error
+
+
+def _is_text(file: pq.ParquetFile, name: str) -> bool:
+    kind = file.schema_arrow.field(name).type
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def _first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
+    """Return the first time of a file's first rows by its footer, or None when it does not say."""
+    group = file.metadata.row_group(0)
+    for place in range(group.num_columns):
+        chunk = group.column(place)
+        if chunk.path_in_schema == time_column and chunk.is_stats_set:
+            low = chunk.statistics.min
+            return from_datetime(low) if isinstance(low, datetime) else None
+    return None
+
+
+def _known(first: TimeNs | None, measured: Measured | None) -> TimeNs:
+    if first is not None:
+        return first
+    assert measured is not None
+    assert measured.ts_min is not None
+    return measured.ts_min

@@ -1,0 +1,243 @@
+"""A table of the cold tier: its log, its segments and its coverage behind one object.
+
+In:   data to append, rows to delete, versions to read
+Out:  new versions; states; rows of exactly one version
+
+- When a call that changes the table returns a version, that version is durable and visible.
+- When it raises anything but `OutcomeUnknown`, the table is as if it had never been called, and
+  what was staged is removed.
+- Safe to use from many threads and processes at once; the log decides who was first.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.errors import Conflict, Invalid, OutcomeUnknown
+from thermocline.format.action import Action, AddSegment, SetTable, TableSpec, removal
+from thermocline.format.commit import Commit
+from thermocline.format.conflict import EVERYTHING, Window
+from thermocline.format.coverage import Coverage
+from thermocline.format.instant import instant
+from thermocline.format.layout import Version
+from thermocline.format.schema import Schema, fit
+from thermocline.format.state import TableState
+from thermocline.lake.append import Appending, Wish, check_policy, columns_after
+from thermocline.lake.coverage import CoverageIndex
+from thermocline.lake.delete import Deleting, Matcher, Search, older_than
+from thermocline.lake.log import CHECKPOINT_EVERY, Log
+from thermocline.lake.segment import read_rows, within
+from thermocline.lake.stage import Stage, new_id, parquet_batches, parquet_file
+from thermocline.lake.storage import Storage
+from thermocline.lake.transaction import Plan, Planner, transact
+
+FILES_PER_APPEND_MAX = 10_000
+
+
+class Table:
+    """One table, wherever its files are."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        now_ns: Callable[[], int] | None = None,
+        checkpoint_every: int = CHECKPOINT_EVERY,
+        workers: int = 2,
+    ) -> None:
+        clock: dict[str, Any] = {} if now_ns is None else {"now_ns": now_ns}
+        self.storage = storage
+        self.log = Log(storage, checkpoint_every=checkpoint_every, **clock)
+        self.index = CoverageIndex(storage, self.log)
+        self._workers = workers
+
+    def create(self, spec: TableSpec) -> TableState:
+        """Make the table; `Conflict` when there is one here already."""
+        check_policy(spec.overlap)
+        _ = spec.retention_s  # refuses a retention that cannot be read
+        if self.log.exists():
+            raise self._exists()
+        self.storage.probe()
+        spec = replace(spec, table_id=new_id())
+        first = Commit(
+            Version(1),
+            Version(0),
+            new_id(),
+            self.log.now(),
+            "create",
+            (SetTable(spec, 0, Schema()),),
+        )
+        landed = self.log.land(first)
+        if landed is None:
+            raise self._exists()
+        return self.log.accept(None, landed)
+
+    def _exists(self) -> Conflict:
+        return Conflict(
+            "there is a table here already",
+            hint="open it, or choose another folder",
+            root=self.storage.root,
+        )
+
+    def state(self, at: object = None) -> TableState:
+        """Return the newest state, or that of a version (int) or an instant (datetime, text)."""
+        if at is None:
+            return self.log.head()
+        if isinstance(at, int) and not isinstance(at, bool):
+            return self.log.state(at)
+        return self.log.state(self.log.version_at(instant(at)))
+
+    def append_parquet(
+        self, sources: Sequence[str], wish: Wish, *, link: bool = False
+    ) -> TableState:
+        """Append Parquet files in one commit, each as it is where it fits."""
+        if not sources or len(sources) > FILES_PER_APPEND_MAX:
+            raise Invalid(
+                "an append takes at least one file and at most the limit",
+                hint="append in several steps",
+                files=len(sources),
+                files_max=FILES_PER_APPEND_MAX,
+            )
+
+        def fill(stage: Stage, state: TableState) -> None:
+            for source in sources:
+                self._stage_file(stage, state, source, wish, link=link)
+
+        return self._append(fill, wish)
+
+    def _stage_file(
+        self, stage: Stage, state: TableState, source: str, wish: Wish, *, link: bool
+    ) -> None:
+        with parquet_file(self.storage, source) as file:
+            arrow = file.schema_arrow
+            columns = columns_after(state, [*stage.schemas, arrow], evolve=wish.evolve)
+            found = fit(arrow, columns.schema, state.spec.time_column)
+            in_zone = state.spec.timezone is None or arrow.field(state.spec.time_column).type.tz
+            stage.schemas.append(arrow)
+            if found.must_rewrite or not in_zone:
+                stage.write_batches(parquet_batches(file), columns.schema, state.spec)
+                return
+        stage.take_parquet(source, state.spec, link=link)
+
+    def append(self, data: pa.RecordBatchReader, wish: Wish) -> TableState:
+        """Append a stream of Arrow batches in one commit."""
+
+        def fill(stage: Stage, state: TableState) -> None:
+            columns = columns_after(state, [data.schema], evolve=wish.evolve)
+            stage.schemas.append(data.schema)
+            stage.write_batches(data, columns.schema, state.spec)
+
+        return self._append(fill, wish)
+
+    def _append(self, fill: Callable[[Stage, TableState], None], wish: Wish) -> TableState:
+        state = self.log.head()
+        if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
+            return state
+        stage = Stage(self.storage, workers=self._workers)
+        appending = Appending(self.storage, self.index, stage, wish)
+        return self._landed(stage, appending.plan, before=lambda: fill(stage, state))
+
+    def delete(
+        self, matcher: Matcher, columns: Sequence[str], window: Window = EVERYTHING
+    ) -> tuple[TableState, int]:
+        """Delete the rows in the window that match; return the state and how many went."""
+        return self._delete(Search(matcher, columns, window), "delete")
+
+    def retain(self, *, is_confirmed: bool = False) -> tuple[TableState, int]:
+        """Delete the rows that are past the table's retention; return the state and how many."""
+        search = older_than(self.log.head(), self.log.now(), is_confirmed=is_confirmed)
+        return self._delete(search, "retain")
+
+    def _delete(self, search: Search, operation: str) -> tuple[TableState, int]:
+        for name in search.columns:
+            self.log.head().schema.column(name)
+        stage = Stage(self.storage, workers=self._workers)
+        deleting = Deleting(self.storage, stage, search, operation)
+        state = self._landed(stage, deleting.plan)
+        return state, deleting.rows_deleted
+
+    def restore(self, at: object) -> TableState:
+        """Make the table what it was at a version or instant, in a new version."""
+        wanted = self.state(at)
+
+        def plan(state: TableState) -> Plan | None:
+            now = {segment.segment_id: segment for segment in state.segments}
+            then = {segment.segment_id: segment for segment in wanted.segments}
+            actions: list[Action] = []
+            if (wanted.spec, wanted.schema) != (state.spec, state.schema):
+                schema_id = max(state.schemas) + 1
+                schema = replace(wanted.schema, next_id=state.schema.next_id)
+                actions.append(SetTable(wanted.spec, schema_id, schema))
+            actions += [removal(s) for key, s in now.items() if then.get(key) != s]
+            actions += [AddSegment(s) for key, s in then.items() if now.get(key) != s]
+            if not actions:
+                return None
+            metrics = {"restored": wanted.version}
+            return Plan("restore", tuple(actions), (EVERYTHING,), metrics)
+
+        return self._landed(Stage(self.storage), plan)
+
+    def change(
+        self, operation: str, changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]]
+    ) -> TableState:
+        """Change what the table is or its columns, in one commit."""
+
+        def plan(state: TableState) -> Plan | None:
+            spec, schema = changed(state.spec, state.schema)
+            check_policy(spec.overlap)
+            _ = spec.retention_s
+            if (spec, schema) == (state.spec, state.schema):
+                return None
+            schema_id = state.schema_id if schema == state.schema else max(state.schemas) + 1
+            return Plan(operation, (SetTable(spec, schema_id, schema),))
+
+        return self._landed(Stage(self.storage), plan)
+
+    def _landed(
+        self, stage: Stage, planner: Planner, before: Callable[[], None] | None = None
+    ) -> TableState:
+        """Run a transaction; remove what was staged when it was definitely not made."""
+        try:
+            self.storage.probe()
+            if before:
+                before()
+            outcome = transact(self.log, planner)
+        except OutcomeUnknown:
+            raise  # the log may yet name what was staged
+        except BaseException:
+            stage.discard()
+            raise
+        if outcome.is_landed:
+            self.index.write(outcome.state)
+        else:
+            stage.discard()
+        return outcome.state
+
+    def read(
+        self, state: TableState, names: Sequence[str] | None, window: Window = EVERYTHING
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the live rows of a state whose times lie in the window."""
+        time_column = state.spec.time_column
+        wanted = [c.name for c in state.schema.columns] if names is None else list(names)
+        loaded = list(dict.fromkeys([*wanted, time_column]))
+        for segment in state.segments.overlapping(window.start, window.end):
+            for rows in read_rows(self.storage, state, segment, loaded):
+                batch = rows.batch
+                inside = within(batch.column(time_column), window)
+                if not inside.all():
+                    batch = batch.filter(pa.array(inside))
+                if batch.num_rows:
+                    yield batch.select(wanted)
+
+    def coverage(self, at: object = None) -> tuple[TableState, Coverage]:
+        """Return a state and what it covers."""
+        state = self.state(at)
+        return state, self.index.at(state)
+
+    def commits(self, newest: int | None = None) -> Iterator[Commit]:
+        """Yield the commits, newest first; a damaged one is raised when it is reached."""
+        head = self.log.head().version
+        for version in range(min(newest or head, head), 0, -1):
+            yield self.log.commit(version)

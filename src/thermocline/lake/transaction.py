@@ -1,0 +1,103 @@
+"""The one way a change reaches the log: plan, try, and plan again when somebody was first.
+
+In:   a plan: from a state to the actions that change it
+Out:  the landed commit; or an error, after which the change was definitely not made, unless it
+      is `OutcomeUnknown`
+
+- A plan made against an older state lands only if `conflict` says it is still right; otherwise
+  it is made anew against the newest state, with every check it has.
+- The number of tries is bounded, with a random wait between them that grows.
+"""
+
+import random
+import time as clock
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thermocline.errors import Conflict
+from thermocline.format.action import Action
+from thermocline.format.commit import Commit
+from thermocline.format.conflict import Window, broken_rule, touched
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.lake.log import Log
+
+TRIES_MAX = 64
+WAIT_S_FIRST = 0.002
+WAIT_S_MAX = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to commit, and which stretches of time were looked at to decide it."""
+
+    operation: str
+    actions: tuple[Action, ...]
+    looked_at: tuple[Window, ...] = ()
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+Planner = Callable[[TableState], Plan | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The state after a transaction, and whether it made a commit at all."""
+
+    state: TableState
+    is_landed: bool
+
+
+def transact(
+    log: Log,
+    planner: Planner,
+    *,
+    tries_max: int = TRIES_MAX,
+    sleep: Callable[[float], None] = clock.sleep,
+    txn_id: str | None = None,
+) -> Outcome:
+    """Land what the planner wants and return the state after it.
+
+    A planner that returns None wants nothing: the newest state is returned. Errors of the
+    planner are passed on; they are definite. Once the commit has landed nothing is raised.
+    """
+    txn_id = txn_id or uuid.uuid4().hex
+    state = log.head()
+    plan = planner(state)
+    rule = ""
+    for attempt in range(tries_max):
+        if plan is None:
+            return Outcome(state, is_landed=False)
+        commit = Commit(
+            Version(state.version + 1),
+            state.version,
+            txn_id,
+            log.now(),
+            plan.operation,
+            plan.actions,
+            plan.metrics,
+        )
+        landed = log.land(commit)
+        if landed is not None:
+            return Outcome(log.accept(state, landed), is_landed=True)
+        sleep(random.uniform(0, min(WAIT_S_MAX, WAIT_S_FIRST * 2**attempt)))  # noqa: S311
+        newest = log.head()
+        mine = touched(plan.actions, plan.looked_at)
+        rule = next(
+            (
+                broken
+                for version in range(state.version + 1, newest.version + 1)
+                if (broken := broken_rule(mine, touched(log.commit(version).actions)))
+            ),
+            "",
+        )
+        plan = planner(newest) if rule else plan
+        state = newest
+    raise Conflict(
+        "other writers were first every time; this change was definitely not made",
+        hint="try again, or let fewer writers commit at once",
+        tries=tries_max,
+        last_conflict=rule or "version taken",
+    )

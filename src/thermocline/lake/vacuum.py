@@ -1,0 +1,135 @@
+"""Vacuum: removing files that no kept version and no pinned reader names.
+
+In:   how long versions are kept
+Out:  the files removed, or, by default, those that would be
+
+- A file goes only if it is named by no version that is kept (the newest, those within the grace
+  period, those under a reader's pin) and is itself older than the grace period: a writer that
+  has not committed yet is never robbed.
+- Order matters: the commit that expires old versions lands before the first file goes, so that
+  a reader of an old version is told so, and never gets part of it.
+- Running it again after a crash finishes the work.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from thermocline.errors import Invalid
+from thermocline.format import layout
+from thermocline.format.action import Expire
+from thermocline.format.instant import NS_PER_S
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.lake.pin import pinned_versions
+from thermocline.lake.storage import Stored
+from thermocline.lake.table import Table
+from thermocline.lake.transaction import Plan, transact
+
+GRACE_S_DEFAULT = 7 * 86_400
+GRACE_S_MIN = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """What a vacuum removed, or would remove."""
+
+    is_dry_run: bool
+    oldest: Version
+    files: tuple[str, ...]
+    size_bytes: int
+
+
+def vacuum(
+    table: Table,
+    *,
+    grace_s: int = GRACE_S_DEFAULT,
+    is_dry_run: bool = True,
+    allow_short_grace: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Vacuumed:
+    """Remove what nobody needs; by default only say what that is.
+
+    `Invalid` for a grace period under an hour, unless it is allowed: a shorter one may rob
+    writers and readers that are under way.
+    """
+    if grace_s < GRACE_S_MIN and not allow_short_grace:
+        raise Invalid(
+            "the grace period is too short to be safe",
+            hint="use at least 1h, or say that no writer or reader is under way",
+            grace_s=grace_s,
+            grace_s_min=GRACE_S_MIN,
+        )
+    # Order matters: files are listed before the log is read, so that a file committed meanwhile
+    # is found in the log and not taken for an orphan.
+    stored = _listed(table)
+    head = table.log.head()
+    cut_off = table.log.now() - grace_s * NS_PER_S
+    oldest = _oldest_kept(table, head, cut_off)
+    needed = _named(table, head, oldest)
+    doomed = [item for item in stored if _is_doomed(item, needed, cut_off, oldest)]
+    size_bytes = sum(item.size_bytes for item in doomed)
+    if not is_dry_run and doomed:
+        _expire(table, oldest)
+        for done, item in enumerate(doomed, start=1):
+            table.storage.delete(item.path)
+            progress(done, len(doomed))
+    return Vacuumed(is_dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
+
+
+def _listed(table: Table) -> list[Stored]:
+    folders = (
+        layout.DATA_FOLDER,
+        layout.SEGMENT_COVERAGE_FOLDER,
+        layout.TABLE_COVERAGE_FOLDER,
+        layout.LOG_FOLDER,
+    )
+    return [item for folder in folders for item in table.storage.list(folder)]
+
+
+def _oldest_kept(table: Table, head: TableState, cut_off: int) -> Version:
+    """Return the oldest version to keep: the one that was newest at the cut-off, or pinned."""
+    low = int(head.oldest)
+    high = int(head.version)
+    while low < high:  # the last version committed at or before the cut-off is still readable then
+        middle = (low + high + 1) // 2
+        if table.log.commit(middle).time <= cut_off:
+            low = middle
+        else:
+            high = middle - 1
+    pins = [version for version in pinned_versions(table) if version >= head.oldest]
+    return Version(min([low, *pins]))
+
+
+def _named(table: Table, head: TableState, oldest: Version) -> set[str]:
+    """Return every path that a kept version names."""
+    named: set[str] = set()
+    kept = table.log.state(oldest)
+    for segment in (*kept.segments, *head.segments):
+        named |= {segment.path, segment.coverage_path}
+    for version in range(oldest + 1, head.version + 1):
+        for action in table.log.commit(version).actions:
+            segment = getattr(action, "segment", None)
+            if segment is not None:
+                named |= {segment.path, segment.coverage_path}
+    return named
+
+
+def _is_doomed(item: Stored, needed: set[str], cut_off: int, oldest: Version) -> bool:
+    if item.path in needed or item.modified_ns > cut_off:
+        return False
+    folder, _, name = item.path.rpartition("/")
+    if folder == layout.LOG_FOLDER:
+        return layout.is_temporary(name)  # commits are kept: they are the history
+    if folder == layout.TABLE_COVERAGE_FOLDER:
+        version = layout.table_coverage_version(name)
+        return version is None or version < oldest
+    return True
+
+
+def _expire(table: Table, oldest: Version) -> None:
+    def plan(state: TableState) -> Plan | None:
+        if state.oldest >= oldest:
+            return None
+        return Plan("vacuum", (Expire(oldest),))
+
+    transact(table.log, plan)

@@ -1,0 +1,163 @@
+"""Every public operation of a table, as a step from one known content to another.
+
+Used by the loops that fail or kill each call of an operation. `seen` is what a user would notice:
+the rows, the buckets that are held, the columns and the settings.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from fixtures.lake import lake_on, rows, spec
+from fixtures.sim_disk import SimDisk
+from fixtures.sim_verbs import write
+
+from thermocline.format.conflict import Window
+from thermocline.format.instant import parse
+from thermocline.lake.append import Wish
+from thermocline.lake.fsck import fsck
+from thermocline.lake.table import Table
+from thermocline.lake.vacuum import vacuum
+
+INCOMING = "/incoming/day.parquet"
+CHECKPOINT_EVERY = 5
+NOW_NS = parse("2024-07-01")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing a user does; `is_silent` when it leaves the content as it was."""
+
+    name: str
+    act: Callable[[Table], object]
+    is_silent: bool = False
+
+
+def opened(disk: SimDisk) -> Table:
+    """Return the table as a new process would meet it."""
+    clock = iter(range(NOW_NS, NOW_NS + 10**15, 10**9))
+    return lake_on(disk, checkpoint_every=CHECKPOINT_EVERY, now_ns=lambda: next(clock))
+
+
+def _deleted(table: Table) -> object:
+    return table.delete(lambda batch: pc.equal(batch.column("close"), 5.0), ["close"])
+
+
+def _changed(table: Table) -> object:
+    return table.change("add column", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
+
+
+def _vacuumed(table: Table) -> object:
+    return vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+
+
+OPERATIONS = [
+    Operation("append", lambda t: t.append(rows([10, 11]).to_reader(), Wish())),
+    Operation("append_parquet", lambda t: t.append_parquet([INCOMING], Wish())),
+    Operation("append_link", lambda t: t.append_parquet([INCOMING], Wish(), link=True)),
+    Operation("append_many", lambda t: t.append_parquet([INCOMING] * 2, Wish(overlap="allow"))),
+    Operation(
+        "replace", lambda t: t.append(rows([1, 9], close=99).to_reader(), Wish(overlap="replace"))
+    ),
+    Operation(
+        "evolve",
+        lambda t: t.append(
+            rows([12]).append_column("note", pa.array(["new"])).to_reader(), Wish(evolve=True)
+        ),
+    ),
+    Operation("delete", _deleted),
+    Operation(
+        "delete_window",
+        lambda t: t.delete(
+            lambda b: pa.array([True] * b.num_rows),
+            [],
+            Window(parse("2024-06-01T00:00:00"), parse("2024-06-01T02:00:00")),
+        ),
+    ),
+    Operation("restore", lambda t: t.restore(3)),
+    Operation("change", _changed),
+    Operation("vacuum", _vacuumed, is_silent=True),
+    Operation("checkpoint", lambda t: t.log.write_checkpoint(t.state().version), is_silent=True),
+    Operation("read", lambda t: seen_in(t), is_silent=True),
+]
+
+
+def create(table: Table) -> object:
+    """Make the table all other operations work on."""
+    return table.create(spec())
+
+
+@cache
+def _incoming() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(rows(range(20, 30)), sink)
+    return sink.getvalue()
+
+
+@cache
+def _base_volume():
+    disk = empty_disk()
+    table = opened(disk)
+    create(table)
+    table.append(rows([0, 1, 2]).to_reader(), Wish())
+    table.append(rows([0, 1, 2], "AMD").to_reader(), Wish())
+    table.append(rows([5, 6, 7]).to_reader(), Wish())
+    table.delete(lambda batch: pc.equal(batch.column("close"), 6.0), ["close"])
+    table.append(rows([8]).to_reader(), Wish())
+    return disk.freeze()
+
+
+def empty_disk() -> SimDisk:
+    """Return a disk with a file to append and no table."""
+    disk = SimDisk(["/lake", "/incoming"])
+    write(disk, INCOMING, _incoming())
+    disk.sync_folder("/incoming")
+    return disk
+
+
+def base_disk() -> SimDisk:
+    """Return a disk with a table of six versions, one of them a delete."""
+    return SimDisk.thaw(_base_volume())
+
+
+def seen_in(table: Table) -> tuple:
+    """Return what a user would notice of a table's newest version."""
+    state = table.state()
+    content = sorted(
+        str(row) for batch in table.read(state, None) for row in batch.to_pylist()
+    )
+    held = {key: tuple(b.runs()) for key, b in table.index.at(state).entities.items()}
+    return content, sorted(held.items()), state.schema, state.spec
+
+
+def seen(disk: SimDisk) -> tuple:
+    """Return what a new process would notice of the table on a disk."""
+    return seen_in(opened(disk))
+
+
+@cache
+def contents(name: str) -> tuple[tuple, tuple]:
+    """Return what is seen before and after an operation that meets no trouble."""
+    operation = next(o for o in OPERATIONS if o.name == name)
+    disk = base_disk()
+    before = seen(disk)
+    operation.act(opened(disk))
+    after = seen(disk)
+    assert (before == after) is operation.is_silent
+    return before, after
+
+
+def check_whole(disk: SimDisk) -> None:
+    """Prove a table: fsck finds nothing, the next writer can write, vacuum leaves no orphan."""
+    table = opened(disk)
+    assert [f for f in fsck(table).findings if not f.is_harmless] == []
+    table.append(rows([100], "LATER").to_reader(), Wish())
+    vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    again = opened(disk)
+    found = fsck(again).findings
+    assert [f for f in found if f.kind == "orphan" or not f.is_harmless] == []
+    assert '["LATER"]' in again.index.at(again.state()).entities
