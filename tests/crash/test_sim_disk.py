@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +319,7 @@ def test_calls_of_many_threads_are_all_counted_and_one_creator_wins(disk: SimDis
             except FileExistsError:
                 continue
 
-    run_together([lambda number=n: work(number) for n in range(4)], ["a", "b", "c", "d"])  # type: ignore[misc]
+    run_together([partial(work, number) for number in range(4)], ["a", "b", "c", "d"])
     assert sorted(won) == list(range(50))
     assert len(disk.calls) == 4 * 50 * 6 + 50
     assert [data for path, data in disk.tree().items() if "-" in path].count(b"xy") == 200

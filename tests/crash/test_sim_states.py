@@ -7,8 +7,11 @@ wrong one is caught.
 import errno
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
@@ -69,6 +72,43 @@ def test_each_pending_change_is_dropped_alone_and_kept_alone_in_some_state(
     for name in names:
         assert {name} in found
         assert set(names) - {name} in found
+
+
+PATHS = st.sampled_from(["/a", "/b", "/a/b", "/a/c", "/b/c", "/a/b/c"])
+HISTORIES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["write", "link", "rename", "unlink", "make_folder", "sync_folder", "sync_file"]
+        ),
+        PATHS,
+        PATHS,
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(HISTORIES)
+def test_after_any_history_synced_disks_lose_nothing_and_others_at_most_what_is_pending(
+    history: list[tuple[str, str, str]],
+) -> None:
+    disk = SimDisk()
+    for operation, path, target in history:
+        with suppress(OSError):
+            if operation == "write":
+                write(disk, path, text(700), synced=False)
+            elif operation in ("link", "rename"):
+                getattr(disk, operation)(path, target)
+            else:
+                getattr(disk, operation)(path)
+    assert disk.tree() in [state.tree() for state in disk.crash_states(20)]
+    for path, data in disk.tree().items():
+        if data is None:
+            disk.sync_folder(path)
+        else:
+            disk.sync_file(path)
+    disk.sync_folder("/")
+    assert trees(disk) == [disk.tree()]
 
 
 def test_a_power_cut_changes_nothing_on_the_disk_it_came_from(disk: SimDisk) -> None:
