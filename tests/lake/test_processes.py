@@ -66,13 +66,13 @@ def test_T02_writers_killed_with_9_at_any_moment_lose_nothing_they_were_answered
         ]
         for writer in writers:
             writer.start()
-        _wait_for_more(ledgers)
+        wait_for_more(ledgers)
         time.sleep(0.05 * round_)
         for writer in writers:
             os.kill(writer.pid, signal.SIGKILL)
             writer.join()
         found = closes(Table(LocalStorage(root)))
-        answered = {float(line) for ledger in ledgers for line in _lines(ledger)}
+        answered = {float(line) for ledger in ledgers for line in lines_of(ledger)}
         assert answered <= set(found), "an answered append is lost"
         assert len(found) == len(set(found)), "an append is there twice"
     assert answered, "nobody was answered; the test proves nothing"
@@ -81,15 +81,15 @@ def test_T02_writers_killed_with_9_at_any_moment_lose_nothing_they_were_answered
     table.append(rows([1], "AFTER").to_reader(), Wish())
 
 
-def _wait_for_more(ledgers):
-    before = [len(_lines(ledger)) for ledger in ledgers]
+def wait_for_more(ledgers):
+    before = [len(lines_of(ledger)) for ledger in ledgers]
     give_up = time.monotonic() + 60
-    while any(len(_lines(ledger)) < n + 3 for ledger, n in zip(ledgers, before, strict=True)):
+    while any(len(lines_of(ledger)) < n + 3 for ledger, n in zip(ledgers, before, strict=True)):
         assert time.monotonic() < give_up, "no writer gets anywhere"
         time.sleep(0.02)
 
 
-def _lines(path):
+def lines_of(path):
     if not os.path.exists(path):
         return []
     with open(path) as file:
