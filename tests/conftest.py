@@ -15,4 +15,4 @@ settings.register_profile(
 )
 settings.load_profile("here")
 
-pytest_plugins = ["fixtures.lake"]
+pytest_plugins = ["fixtures.lake", "fixtures.s3"]

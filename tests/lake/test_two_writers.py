@@ -14,9 +14,13 @@ from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 
 from thermocline.errors import CoverageOverlapError, ThermoclineError
+from thermocline.format.action import AddSegment, removal
+from thermocline.format.schema import Fit
 from thermocline.lake.append import Wish
 from thermocline.lake.fsck import fsck
 from thermocline.lake.log import Log
+from thermocline.lake.stage import Stage
+from thermocline.lake.transaction import Plan, transact
 
 PHASES = 5
 SCHEDULES = sorted(set(itertools.combinations(range(2 * PHASES), PHASES)))
@@ -145,7 +149,36 @@ def test_T16_of_two_appends_into_one_bucket_exactly_one_lands_in_every_schedule(
         assert sound(table)
 
 
-def test_T12_T13_two_deletes_of_one_row_delete_it_once_in_every_schedule():
+def compact(table):
+    """Merge all segments into one, as a compaction would: rows read, rewritten, swapped."""
+
+    def plan(state):
+        stage = Stage(table.storage, workers=1)
+        batches = list(table.read(state, None))
+        stage.write_batches(batches, state.schema, state.spec)
+        adds = [
+            AddSegment(staged.segment(state.schema_id, state.schema, Fit(), state.spec))
+            for staged in stage.staged
+        ]
+        return Plan("compact", (*(removal(s) for s in state.segments), *adds))
+
+    return transact(table.log, plan).state
+
+
+def test_T13_a_compaction_and_a_delete_bring_no_row_back_and_lose_none_in_every_schedule():
+    def prepare(table):
+        append([1, 2])(table)
+        append([3])(table)
+
+    for schedule in SCHEDULES[::2]:
+        table, outcomes = run(schedule, [compact, delete(2.0)], prepare)
+        assert [isinstance(o, Exception) for o in outcomes] == [False, False], outcomes
+        assert closes(table) == [1.0, 3.0]
+        assert table.state().totals.rows == 2
+        assert sound(table)
+
+
+def test_T12_two_deletes_of_one_row_delete_it_once_in_every_schedule():
     for schedule in SCHEDULES[::3]:
         table, outcomes = run(
             schedule, [delete(2.0), delete(2.0)], append([1, 2, 3])

@@ -1,0 +1,186 @@
+"""Local copies of objects that never change, bounded in bytes, shared by threads and processes.
+
+In:   the name and size of an object, and a way to fetch its bytes
+Out:  the path of a local file with exactly those bytes
+
+    <key>.<window>.parquet      a copy; the window is the stretch of time it was last asked for in
+    .<size>-<random>.tmp        a copy being fetched: its size counts from its first byte
+
+- A path handed out stays for at least `keep_s`, whatever other threads and processes evict. No
+  lock is needed for that: a copy asked for again gets a second name (a link) in the window of
+  now, and only names of windows long past are removed. A link finds the copy or it does not.
+- Copies and fetches under way are never more than `bytes_max` together. When all of it is in
+  use, `Overloaded` is raised: the limit is not passed.
+- Bytes are synced before their name exists, so that a copy of the right size is a whole one.
+
+Only for names whose bytes never change, such as segments: a copy is not compared with its origin
+again.
+"""
+
+import hashlib
+import os
+import re
+import threading
+import time as clock
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from thermocline.disk import Disk, Entry, OsDisk, Writer
+from thermocline.errors import Overloaded
+from thermocline.format.instant import NS_PER_S
+from thermocline.lake.local import translated
+
+CACHE_BYTES_MAX = 16 << 30
+CACHE_KEEP_S = 600
+FETCH_IDLE_S_MAX = 3600
+FETCH_LOCKS = 64
+
+_COPY_NAME = re.compile(r"^([0-9a-f]{40})\.(\d{1,19})\.parquet$")
+_FETCH_NAME = re.compile(r"^\.(\d{1,19})-[0-9a-f]{32}\.tmp$")
+
+Fetch = Callable[[Writer], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One name of a local copy."""
+
+    key: str
+    window: int
+    entry: Entry
+
+
+class Cache:
+    """A folder of local copies. Safe to use from many threads and processes."""
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        *,
+        bytes_max: int = CACHE_BYTES_MAX,
+        keep_s: float = CACHE_KEEP_S,
+        disk: Disk | None = None,
+        now_s: Callable[[], float] = clock.time,
+    ) -> None:
+        self._folder = os.path.abspath(folder or default_folder())
+        self._bytes_max = bytes_max
+        self._keep_s = keep_s
+        self._disk = disk or OsDisk()
+        self._now_s = now_s
+        self._locks = [threading.Lock() for _ in range(FETCH_LOCKS)]
+
+    def path(self, name: str, size_bytes: int, fetch: Fetch) -> str:
+        """Return a local file with the object's bytes, fetched unless a copy is there.
+
+        The path is good for `keep_s` from now; a file opened within that time can be read to
+        its end. Errors of `fetch` are passed on and leave no copy.
+        """
+        key = hashlib.sha256(f"{size_bytes} {name}".encode()).hexdigest()[:40]
+        with self._locks[int(key[:8], 16) % FETCH_LOCKS], translated(self._folder):
+            now = self._copy_path(key)
+            if self._disk.size(now) == size_bytes or self._is_renewed(key, size_bytes, now):
+                return now
+            return self._fetched(key, size_bytes, fetch)
+
+    def _copy_path(self, key: str) -> str:
+        return f"{self._folder}/{key}.{self._window()}.parquet"
+
+    def _window(self) -> int:
+        return int(self._now_s() // self._keep_s)
+
+    def _is_renewed(self, key: str, size_bytes: int, now: str) -> bool:
+        """Give an older copy a name in the window of now, if there is one."""
+        for copy in self._copies(self._entries()):
+            if copy.key != key or copy.entry.size_bytes != size_bytes:
+                continue
+            try:
+                self._disk.link(f"{self._folder}/{copy.entry.name}", now)
+            except FileExistsError:
+                return True  # another process renewed it
+            except OSError:
+                continue  # evicted meanwhile, or no links here: it is fetched again
+            return True
+        return False
+
+    def _fetched(self, key: str, size_bytes: int, fetch: Fetch) -> str:
+        # The folder is the user's own: rows of a lake are not for everybody on this machine.
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        temporary = f"{self._folder}/.{size_bytes}-{uuid.uuid4().hex}.tmp"
+        writer = self._disk.create(temporary)
+        try:
+            try:
+                # Order matters: the name that reserves the bytes exists before room is made for
+                # them, so that of two processes at least one sees what the other wants.
+                self._make_room(size_bytes)
+                fetch(writer)
+                writer.sync()
+            finally:
+                writer.close()
+            path = self._copy_path(key)
+            self._disk.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                self._disk.unlink(temporary)
+            raise
+        return path
+
+    def _make_room(self, size_bytes: int) -> None:
+        entries = self._entries()
+        newest: dict[str, Copy] = {}
+        for copy in sorted(self._copies(entries), key=lambda copy: copy.window):
+            if copy.key in newest:
+                self._remove_if_past(newest[copy.key])  # it has a newer name
+            newest[copy.key] = copy
+        held_bytes = sum(copy.entry.size_bytes for copy in newest.values())
+        held_bytes += sum(self._reserved_bytes(entry) for entry in entries)
+        for copy in sorted(newest.values(), key=lambda c: (c.window, c.entry.modified_ns)):
+            if held_bytes <= self._bytes_max:
+                return
+            if self._remove_if_past(copy):
+                held_bytes -= copy.entry.size_bytes
+        if held_bytes > self._bytes_max:
+            raise Overloaded(
+                "the local cache of the object store is full of files in use",
+                hint="raise `cache_bytes_max`, read a shorter time, or try again later",
+                folder=self._folder,
+                bytes_max=self._bytes_max,
+                wanted_bytes=size_bytes,
+                in_use_bytes=held_bytes - size_bytes,
+            )
+
+    def _remove_if_past(self, copy: Copy) -> bool:
+        # A path is handed out in one window and is good through all of the next.
+        if copy.window >= self._window() - 1:
+            return False
+        with suppress(FileNotFoundError):
+            self._disk.unlink(f"{self._folder}/{copy.entry.name}")
+        return True
+
+    def _reserved_bytes(self, entry: Entry) -> int:
+        """Return what a fetch under way will take; one that nobody goes on with is removed."""
+        found = _FETCH_NAME.match(entry.name)
+        if not found:
+            return 0
+        if self._now_s() - entry.modified_ns / NS_PER_S > FETCH_IDLE_S_MAX:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(f"{self._folder}/{entry.name}")
+            return 0
+        return int(found.group(1))
+
+    def _entries(self) -> list[Entry]:
+        try:
+            return self._disk.entries(self._folder)
+        except FileNotFoundError:
+            return []
+
+    def _copies(self, entries: Iterable[Entry]) -> list[Copy]:
+        found = ((_COPY_NAME.match(entry.name), entry) for entry in entries)
+        return [Copy(name.group(1), int(name.group(2)), entry) for name, entry in found if name]
+
+
+def default_folder() -> str:
+    """Return the user's folder for local copies: `$XDG_CACHE_HOME` or `~/.cache`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return f"{home}/thermocline/objects"

@@ -1,0 +1,84 @@
+"""Where a table is: from a path or an address to the storage behind it.
+
+In:   a folder, `file://`, `s3://`, `gs://`, `az://` or `memory://`, and options for the store
+Out:  a `Storage`
+
+- `memory://` is one store for the whole process: it is gone when the process ends.
+- Options are passed on, never kept, logged or shown.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from thermocline.errors import Invalid
+from thermocline.lake.local import LocalStorage
+from thermocline.lake.storage import Storage
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStoreMethods
+
+    from thermocline.lake.cache import Cache
+    from thermocline.lake.objects import ObjectStorage
+
+OBJECT_SCHEMES = ("s3", "gs", "az", "memory")
+
+_memory_lock = threading.Lock()
+
+
+def open_storage(root: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
+    """Return the storage of a table; nothing is asked of it yet.
+
+    `cache_folder` and `cache_bytes_max` say where and how much of an object store is kept
+    locally; all other options go to the store's client, by its names.
+    """
+    place = os.fspath(root)
+    scheme, is_address, _ = place.partition("://")
+    if is_address and scheme in OBJECT_SCHEMES:
+        return _objects(place, dict(options or {}))
+    if options:
+        raise Invalid("a folder takes no options", hint="leave them out", options=sorted(options))
+    if not is_address:
+        return LocalStorage(place)
+    parts = urlsplit(place)
+    if scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        return LocalStorage(unquote(parts.path))
+    raise Invalid(
+        "not a place where a table can be",
+        hint=f"use a folder, file:///folder, or an address of {', '.join(OBJECT_SCHEMES)}",
+        scheme=scheme,
+    )
+
+
+def _objects(url: str, options: dict[str, str]) -> "ObjectStorage":
+    from thermocline.lake.objects import ObjectStorage, checked_url, open_store
+
+    url = checked_url(url)
+    kept = _cache(options)
+    if not url.startswith("memory://"):
+        return ObjectStorage(open_store(url, options), url, kept)
+    with _memory_lock:
+        store, process = _memory()
+    # The prefix names the process, too: a local copy of another process's object never fits.
+    return ObjectStorage(store, url, kept, prefix=f"{process}/{url.removeprefix('memory://')}")
+
+
+def _cache(options: dict[str, str]) -> "Cache":
+    from thermocline.lake.cache import CACHE_BYTES_MAX, Cache
+
+    folder = options.pop("cache_folder", None)
+    bytes_max = options.pop("cache_bytes_max", str(CACHE_BYTES_MAX))
+    if not (bytes_max.isascii() and bytes_max.isdigit()):
+        raise Invalid("not a number of bytes", hint="use digits", cache_bytes_max=bytes_max)
+    return Cache(folder, bytes_max=int(bytes_max))
+
+
+@cache
+def _memory() -> "tuple[ObjectStoreMethods, str]":
+    from thermocline.lake.objects import memory_store
+
+    return memory_store(), uuid.uuid4().hex
