@@ -61,7 +61,6 @@ def kills(until: float, seed: int) -> dict[str, int]:
 
     from fixtures.lake import closes, spec
     from lake.test_processes import lines_of, spawn, wait_for_more, write_for_ever
-
     from thermocline.lake.fsck import fsck
     from thermocline.lake.local import LocalStorage
     from thermocline.lake.table import Table

@@ -12,10 +12,10 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_verbs import write
-
 from thermocline.format.conflict import Window
 from thermocline.format.instant import parse
 from thermocline.lake.append import Wish
@@ -127,9 +127,7 @@ def base_disk() -> SimDisk:
 def seen_in(table: Table) -> tuple:
     """Return what a user would notice of a table's newest version."""
     state = table.state()
-    content = sorted(
-        str(row) for batch in table.read(state, None) for row in batch.to_pylist()
-    )
+    content = sorted(str(row) for batch in table.read(state, None) for row in batch.to_pylist())
     held = {key: tuple(b.runs()) for key, b in table.index.at(state).entities.items()}
     return content, sorted(held.items()), state.schema, state.spec
 

@@ -7,6 +7,7 @@ has not; the table is whole, the next writer can write, and nothing of the old c
 import errno
 
 import pytest
+
 from crash.operations import (
     OPERATIONS,
     base_disk,
@@ -18,7 +19,6 @@ from crash.operations import (
     seen,
 )
 from fixtures.sim_fault import Died
-
 from thermocline.errors import OutcomeUnknown, ThermoclineError
 
 ERRNOS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]

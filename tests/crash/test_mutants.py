@@ -7,11 +7,11 @@ right code passes must fail on it.
 import random
 
 import pytest
+
 from crash.operations import base_disk, contents, opened, seen
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
-
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
 from thermocline.lake.append import Appending, Wish

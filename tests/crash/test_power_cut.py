@@ -7,6 +7,7 @@ the cut can be read, proven and written.
 import random
 
 import pytest
+
 from crash.operations import OPERATIONS, base_disk, check_whole, contents, opened, seen
 from fixtures.sim_fault import Died
 

@@ -2,10 +2,10 @@
 
 import orjson
 import pytest
+
 from crash.operations import base_disk, opened, seen
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
-
 from thermocline.errors import (
     Conflict,
     Corruption,
@@ -175,9 +175,7 @@ def test_T08_when_all_tries_are_lost_it_is_definite_and_what_was_staged_is_remov
     before = {path for path in disk.tree() if path.endswith(".parquet") and "data/" in path}
     with pytest.raises(Conflict, match="definitely not made"):
         table.append(rows([50]).to_reader(), Wish(overlap="allow"))
-    mine = {
-        path for path in disk.tree() if path.endswith(".parquet") and "data/" in path
-    } - before
+    mine = {path for path in disk.tree() if path.endswith(".parquet") and "data/" in path} - before
     named = {f"/lake/prices/{s.path}" for s in rival.state().segments}
     assert mine <= named, "a staged file was left behind"
     assert closes(opened(disk)).count(50.0) == 0
@@ -287,7 +285,9 @@ def test_T24_an_unknown_action_is_refused_by_name(disk):
         opened(disk).state()
 
 
-@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "data//x", "data/../x", "a\\b"])
+@pytest.mark.parametrize(
+    "path", ["../../etc/passwd", "/etc/passwd", "data//x", "data/../x", "a\\b"]
+)
 def test_T22_a_path_that_leaves_the_table_is_refused_when_the_log_is_read(disk, path):
     commit = orjson.loads(disk.read(commit_file(6)))
     commit["actions"][0]["AddSegment"]["path"] = path

@@ -29,7 +29,6 @@ from thermocline.lake.objects import PART_BYTES, READ_WHOLE_BYTES_MAX, ObjectSto
 from thermocline.lake.place import open_storage
 from thermocline.lake.table import Table
 
-
 WRITERS, APPENDS = 4, 10
 ALLOW = Wish(overlap="allow")
 

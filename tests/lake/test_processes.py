@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-from fixtures.lake import closes, rows, spec
 
+from fixtures.lake import closes, rows, spec
 from thermocline.lake.append import Wish
 from thermocline.lake.fsck import fsck
 from thermocline.lake.local import LocalStorage

@@ -10,9 +10,9 @@ import threading
 
 import pyarrow.compute as pc
 import pytest
+
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
-
 from thermocline.errors import CoverageOverlapError, ThermoclineError
 from thermocline.format.action import AddSegment, removal
 from thermocline.format.schema import Fit
@@ -180,9 +180,7 @@ def test_T13_a_compaction_and_a_delete_bring_no_row_back_and_lose_none_in_every_
 
 def test_T12_two_deletes_of_one_row_delete_it_once_in_every_schedule():
     for schedule in SCHEDULES[::3]:
-        table, outcomes = run(
-            schedule, [delete(2.0), delete(2.0)], append([1, 2, 3])
-        )
+        table, outcomes = run(schedule, [delete(2.0), delete(2.0)], append([1, 2, 3]))
         assert [isinstance(o, Exception) for o in outcomes] == [False, False], outcomes
         assert sorted(o[1] for o in outcomes) == [0, 1]
         assert closes(table) == [1.0, 3.0]

@@ -18,7 +18,7 @@ WIDTH_S_MIN = 1
 WIDTH_S_MAX = 86_400
 SECONDS_PER_LETTER = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-_WRITTEN = re.compile(r"^(\d{1,6})\s*(s|m|h|d|w)$")
+_WRITTEN = re.compile(r"^(\d{1,6})\s*(s|m|h|d|w)$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

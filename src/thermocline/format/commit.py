@@ -1,6 +1,6 @@
 """One commit: what it says, its bytes, and the checksum that proves them.
 
-A commit file is one JSON object on one line. Its last field is
+A commit file is one JSON object on one line that ends in a newline. Its last field is
 `"checksum":"crc32c:xxxxxxxx"`, the CRC32C of the object without that field: of the bytes up to
 the comma before it, followed by `}`. The bytes themselves are checked, so no rule about spaces
 or the order of fields is needed.
@@ -17,7 +17,7 @@ from typing import Any
 import google_crc32c
 import orjson
 
-from thermocline.errors import Corruption, ThermoclineError, Unsupported
+from thermocline.errors import Corruption, Invalid, Overloaded, ThermoclineError, Unsupported
 from thermocline.format import instant
 from thermocline.format.action import Action, decode_action, encode_action
 from thermocline.format.instant import TimeNs
@@ -26,7 +26,7 @@ from thermocline.format.layout import Version, commit_path
 FORMAT_VERSION = 1
 COMMIT_BYTES_MAX = 256 << 20
 
-_CHECKSUM = re.compile(rb',"checksum":"crc32c:([0-9a-f]{8})"\}\n?$')
+_CHECKSUM = re.compile(rb',"checksum":"crc32c:([0-9a-f]{8})"\}\n\Z')
 _HINT = "restore this file from a copy; earlier versions are still readable"
 
 
@@ -49,7 +49,7 @@ def crc32c(data: bytes | memoryview) -> str:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Return the bytes of a commit file."""
+    """Return the bytes of a commit file; `Overloaded` when they are past the limit."""
     body = orjson.dumps(
         {
             "format": FORMAT_VERSION,
@@ -62,6 +62,13 @@ def encode_commit(commit: Commit) -> bytes:
             "metrics": dict(commit.metrics),
         }
     )
+    if len(body) > COMMIT_BYTES_MAX:
+        raise Overloaded(
+            "one commit does too much",
+            hint="do it in several steps, and compact in between",
+            size_bytes=len(body),
+            size_bytes_max=COMMIT_BYTES_MAX,
+        )
     return body[:-1] + b',"checksum":"' + crc32c(body).encode() + b'"}\n'
 
 
@@ -97,13 +104,14 @@ def decode_commit(data: bytes, version: int) -> Commit:
             tuple(decode_action(action) for action in json["actions"]),
             json["metrics"],
         )
-    except ThermoclineError as error:
-        error.facts.setdefault("path", commit_path(version))
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, Invalid) as error:
+        # What would be a caller's mistake elsewhere was written by somebody here.
         raise Corruption(
             "a commit lacks what every commit has", hint=_HINT, path=commit_path(version)
         ) from error
+    except ThermoclineError as error:
+        error.facts.setdefault("path", commit_path(version))
+        raise
 
 
 def _verified(data: bytes, version: int) -> dict[str, Any]:

@@ -10,12 +10,14 @@ operations:
     table_changed   anything                 sets the table           old columns, written as new
     table_changing  sets the table           anything but an expiry   checked against too little
     same_segment    takes rows from s        takes rows from s        rows go twice, or come back
-    read_changed    looked at some time      adds a segment there     the look missed its rows
+    read_changed    looked at some time      adds or takes rows there the look saw other rows
+    read_expired    looked at some time      expires versions         what it read may be gone
     same_mark       moves a source's mark    moves the same mark      two flushes of one source
     same_writer     sets a writer's number   sets the same number     a batch would count twice
 
 Two appends that looked at nothing (policy `allow`) never conflict. An append that must not
-overlap looked at its own stretch of time; a delete looked at the stretch it searched.
+overlap looked at its own stretch of time; a delete looked at the stretch it searched; a restore
+looked at everything, so that no row comes or goes beside it.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +28,7 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     RemoveSegment,
+    Segment,
     SetDeletes,
     SetMark,
     SetTable,
@@ -53,10 +56,12 @@ class Touched:
     """What a change touches, and what it looked at to decide that."""
 
     added: tuple[tuple[int, int], ...]
+    taken: tuple[tuple[int, int], ...]
     segments: frozenset[str]
     marks: frozenset[str]
     applications: frozenset[str]
     sets_table: bool
+    expires: bool
     only_expires: bool
     looked_at: tuple[Window, ...]
 
@@ -64,15 +69,17 @@ class Touched:
 def touched(actions: Iterable[Action], looked_at: tuple[Window, ...] = ()) -> Touched:
     """Return what these actions touch."""
     actions = tuple(actions)
-    adds = (a.segment for a in actions if isinstance(a, AddSegment))
-    removed = {a.segment_id for a in actions if isinstance(a, RemoveSegment)}
-    deleted = {a.segment.segment_id for a in actions if isinstance(a, SetDeletes)}
+    adds = [a.segment for a in actions if isinstance(a, AddSegment)]
+    takes: list[RemoveSegment | Segment] = [a for a in actions if isinstance(a, RemoveSegment)]
+    takes += [a.segment for a in actions if isinstance(a, SetDeletes)]
     return Touched(
         added=tuple((segment.ts_min, segment.ts_max) for segment in adds),
-        segments=frozenset(removed | deleted),
+        taken=tuple((taken.ts_min, taken.ts_max) for taken in takes),
+        segments=frozenset(taken.segment_id for taken in takes),
         marks=frozenset(a.source for a in actions if isinstance(a, SetMark)),
         applications=frozenset(a.application for a in actions if isinstance(a, SetTxn)),
         sets_table=any(isinstance(a, SetTable) for a in actions),
+        expires=any(isinstance(a, Expire) for a in actions),
         only_expires=all(isinstance(a, Expire) for a in actions),
         looked_at=looked_at,
     )
@@ -83,8 +90,11 @@ RULES: dict[str, Callable[[Touched, Touched], bool]] = {
     "table_changing": lambda mine, theirs: mine.sets_table and not theirs.only_expires,
     "same_segment": lambda mine, theirs: bool(mine.segments & theirs.segments),
     "read_changed": lambda mine, theirs: any(
-        window.meets(first, last) for window in mine.looked_at for first, last in theirs.added
+        window.meets(first, last)
+        for window in mine.looked_at
+        for first, last in (*theirs.added, *theirs.taken)
     ),
+    "read_expired": lambda mine, theirs: bool(mine.looked_at) and theirs.expires,
     "same_mark": lambda mine, theirs: bool(mine.marks & theirs.marks),
     "same_writer": lambda mine, theirs: bool(mine.applications & theirs.applications),
 }

@@ -26,6 +26,8 @@ that buckets before 1970 are positive and in order.
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, time
+from decimal import Decimal
 from typing import Any
 
 import google_crc32c
@@ -35,6 +37,7 @@ import orjson
 from pyroaring import BitMap64
 
 from thermocline.errors import Corruption, Unsupported
+from thermocline.format.instant import from_datetime, written
 
 BIAS = 1 << 40
 FORMAT_VERSION = 1
@@ -83,19 +86,23 @@ class Buckets:
                 raise Corruption("not a coverage bitmap", hint=_REBUILT) from error
         return self._bitmap
 
-    def serialized(self) -> bytes:
-        """Return the portable Roaring bytes."""
-        if self._bytes:
-            return bytes(self._bytes)
-        copy = self.bitmap.copy()
-        copy.run_optimize()
-        return bytes(copy.serialize())
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the bytes are at hand."""
+        return bool(self._bytes)
+
+    def serialized(self) -> bytes | memoryview:
+        """Return the portable Roaring bytes, kept for the next time."""
+        if not self._bytes:
+            self.bitmap.run_optimize()  # changes how the bits are kept, not which
+            self._bytes = self.bitmap.serialize()
+        return self._bytes
 
     def __len__(self) -> int:
         return len(self.bitmap)
 
     def __bool__(self) -> bool:
-        return bool(self._bytes) or bool(self.bitmap)
+        return bool(self.bitmap)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Buckets) and bool(self.bitmap == other.bitmap)
@@ -133,7 +140,9 @@ class Buckets:
 
     def holds_all(self, first: int, end: int) -> bool:
         """Tell whether every bucket of the range is held."""
-        return bool(self.bitmap.contains_range(first + BIAS, end + BIAS))
+        # Counted, because the library's own `contains_range` (1.2.0) overlooks a container that
+        # is missing where the range ends.
+        return end <= first or self.count(first, end) == end - first
 
     def runs(self) -> list[Run]:
         """Return the held stretches, in order."""
@@ -171,16 +180,20 @@ class Coverage:
         return Coverage(self.width_s, self.whole | other.whole, entities)
 
     def minus(self, other: "Coverage") -> "Coverage":
-        """Return what this holds and the other does not, entity by entity."""
+        """Return what this holds and the other does not, entity by entity.
+
+        Its bytes are those of a coverage measured from rows: what is left of a segment is
+        written down, and may have to be made again.
+        """
         if not self.entities:
-            return Coverage(self.width_s, self.whole - other.whole, {})
+            return Coverage(self.width_s, _remade(self.whole - other.whole), {})
         entities = dict(self.entities)
         for key, buckets in other.entities.items():
             if key in entities:
                 rest = entities.pop(key) - buckets
                 if rest:
-                    entities[key] = rest
-        return Coverage(self.width_s, united(entities.values()), entities)
+                    entities[key] = _remade(rest)
+        return Coverage(self.width_s, _remade(united(entities.values())), entities)
 
     def overlap(self, other: "Coverage", *, has_entities: bool) -> dict[str, Buckets]:
         """Return the buckets both hold, by entity; the key is empty where none are declared."""
@@ -198,6 +211,12 @@ class Coverage:
         return Coverage(self.width_s, self.whole, self.entities, digest)
 
 
+def _remade(buckets: Buckets) -> Buckets:
+    # A bitmap remembers how it came about: a run of three cut from a longer one stays a run,
+    # three single bits stay single, and their bytes differ. Made from its numbers, it forgets.
+    return Buckets.of(buckets.numbers())
+
+
 def empty(width_s: int) -> Coverage:
     """Return the coverage of nothing."""
     return Coverage(width_s, Buckets(), {})
@@ -210,8 +229,34 @@ def united(parts: Iterable[Buckets]) -> Buckets:
 
 
 def entity_key(values: Iterable[Any]) -> str:
-    """Return the key of an entity: the JSON array of its columns' values."""
-    return orjson.dumps(list(values), default=str).decode()
+    """Return the key of an entity: the JSON array of its columns' values.
+
+    One value has one written form, whatever unit, zone or scale it came in: an instant is
+    `2024-06-01T00:00:00Z` (without `Z` where the column has no zone), and neither it nor a
+    decimal ends in zeros after the point.
+    """
+    return orjson.dumps([_named(value) for value in values], default=str).decode()
+
+
+def _named(value: Any) -> Any:
+    match value:
+        case datetime():
+            return instant_name(from_datetime(value), has_zone=value.tzinfo is not None)
+        case Decimal():
+            return trimmed(f"{value:f}")
+        case time():
+            return trimmed(value.isoformat())
+    return value
+
+
+def instant_name(instant: int, *, has_zone: bool) -> str:
+    """Return how an instant stands in an entity's key."""
+    return trimmed(written(instant)[:-1]) + ("Z" if has_zone else "")
+
+
+def trimmed(text: str) -> str:
+    """Return a written number or time without the zeros that end its fraction."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def entity_values(key: str) -> list[Any]:
@@ -261,7 +306,10 @@ def decode_coverage(data: bytes) -> Coverage:
             supported=FORMAT_VERSION,
         )
     pieces = _pieces(data, count)
-    keys = [str(next(pieces), "utf-8") for _ in range(count)]
+    try:
+        keys = [str(next(pieces), "utf-8") for _ in range(count)]
+    except UnicodeDecodeError as error:
+        raise Corruption("not the key of an entity", hint=_REBUILT) from error
     whole = Buckets(data=next(pieces))
     entities = {key: Buckets(data=next(pieces)) for key in keys}
     return Coverage(width_s, whole, entities, digest)
@@ -269,8 +317,9 @@ def decode_coverage(data: bytes) -> Coverage:
 
 def _pieces(data: bytes, count: int) -> Iterator[memoryview]:
     view, start = memoryview(data), _HEADER.size + 4 * (2 * count + 1)
-    lengths = np.frombuffer(view[_HEADER.size : start], dtype="<u4")
-    if start + int(lengths.sum(dtype=np.uint64)) != len(data) - 4:
+    fits = start <= len(data) - 4
+    lengths = np.frombuffer(view[_HEADER.size : start] if fits else b"", dtype="<u4")
+    if not fits or start + int(lengths.sum(dtype=np.uint64)) != len(data) - 4:
         raise Corruption("coverage lengths do not add up", hint=_REBUILT, size_bytes=len(data))
     for length in lengths.tolist():
         yield view[start : start + length]

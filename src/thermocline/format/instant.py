@@ -2,7 +2,7 @@
 
 - An instant is a Python integer, so that no year and no unit overflows.
 - A time without a zone is UTC.
-- The written form is ISO 8601 with `Z`, with as many digits of a second as are needed.
+- The written form is ISO 8601 with `Z`, with no, six or nine digits of a second's fraction.
 - Years 1 to 9999 only: what cannot be written down is refused, never wrapped.
 """
 
@@ -22,7 +22,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MIN = TimeNs(-62_135_596_800 * NS_PER_S)
 TIME_MAX = TimeNs(253_402_300_800 * NS_PER_S - 1)
 _WRITTEN = re.compile(
-    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?)?$"
+    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?)?$",
+    re.ASCII,
 )
 
 
@@ -30,7 +31,8 @@ def from_datetime(moment: datetime) -> TimeNs:
     """Return the instant of a datetime; one without a zone is UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     exact = (aware - _EPOCH) // timedelta(microseconds=1) * NS_PER_US
-    return TimeNs(exact + getattr(moment, "nanosecond", 0))
+    # Checked: a zone moves the ends of the years 1 and 9999 out of them, and NaT is a datetime.
+    return TimeNs(checked(exact + getattr(moment, "nanosecond", 0)))
 
 
 def to_datetime(instant: int) -> datetime:

@@ -29,10 +29,10 @@ TABLE_COVERAGE_FOLDER = "_coverage/table"
 CURRENT_PATH = "_log/CURRENT"
 PATH_LENGTH_MAX = 1024
 
-_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
-_CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
-_TABLE_COVERAGE_NAME = re.compile(r"^(\d{20})\.roar$")
-_PART = re.compile(r"^[^\x00-\x1f\\/:]+$")
+_COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT_NAME = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
+_TABLE_COVERAGE_NAME = re.compile(r"([0-9]{20})\.roar")
+_PART = re.compile(r"[^\x00-\x1f\\/:]+")
 
 
 def commit_path(version: int) -> str:
@@ -86,7 +86,7 @@ def table_coverage_version(name: str) -> Version | None:
 
 
 def _version(pattern: re.Pattern[str], name: str) -> Version | None:
-    found = pattern.match(name)
+    found = pattern.fullmatch(name)
     return Version(int(found.group(1))) if found else None
 
 
@@ -102,7 +102,7 @@ def checked(path: str) -> str:
     """
     parts = path.split("/")
     good = len(path) <= PATH_LENGTH_MAX and all(
-        _PART.match(part) and part not in (".", "..") for part in parts
+        _PART.fullmatch(part) and part not in (".", "..") for part in parts
     )
     if not good:
         raise Corruption(

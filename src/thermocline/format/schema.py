@@ -6,6 +6,7 @@ Out:  a `Schema`, the JSON of it, and a `Fit`: how a file's columns stand for th
 - A column is its id. Ids are never used twice, so a renamed column keeps its old values and a
   column added later reads as null in older segments.
 - The time column is never null; every other column may be.
+- A dictionary's index has at least 32 bits: 8 would hold the first append and break the next.
 - Column names differ by more than their case, because SQL engines do not tell `a` from `A`.
 """
 
@@ -18,10 +19,18 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.errors import Corruption, Invalid, NotFound
-from thermocline.format.types import TypeJson, decode_type, encode_type, holds, is_alike
+from thermocline.format.types import (
+    TypeJson,
+    decode_type,
+    encode_type,
+    holds,
+    is_alike,
+    is_finer_timestamp,
+)
 
 COLUMNS_MAX = 10_000
 NAME_LENGTH_MAX = 255
+INDEX_BITS_MIN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class Schema:
         columns, next_id = list(self.columns), self.next_id
         for new in fields:
             encode_type(new.type)
-            columns.append(Column(next_id, new.name, new.type))
+            columns.append(Column(next_id, new.name, _roomy(new.type)))
             next_id += 1
         return _checked(Schema(tuple(columns), next_id))
 
@@ -92,7 +101,7 @@ class Schema:
                 old=str(column.type),
                 new=str(kind),
             )
-        return self._with(replace(column, type=kind))
+        return self._with(replace(column, type=_roomy(kind)))
 
     def _with(self, changed: Column) -> "Schema":
         columns = tuple(changed if c.id == changed.id else c for c in self.columns)
@@ -152,10 +161,12 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
         column = schema.by_name.get(new.name)
         if column is None:
             unknown.append(new)
-        elif is_alike(column.type, new.type):
+        elif column.type.equals(new.type) or is_alike(column.type, new.type):
             continue
         elif new.name == time_column and kinds.is_timestamp(new.type):
             must_rewrite = True
+        elif is_finer_timestamp(column.type, new.type):
+            must_rewrite = True  # the cast refuses a time that nanoseconds do not reach
         elif holds(column.type, new.type):
             stored[column.id] = new.type
             must_rewrite = must_rewrite or kinds.is_temporal(new.type)
@@ -165,6 +176,13 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
             raise _does_not_fit(column, new)
     absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
     return Fit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
+
+
+def _roomy(kind: pa.DataType) -> pa.DataType:
+    """Return the type with room for the dictionaries of many appends, not of the first alone."""
+    if kinds.is_dictionary(kind) and kind.index_type.bit_width < INDEX_BITS_MIN:
+        return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+    return kind
 
 
 def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
@@ -220,7 +238,7 @@ def decode_schema(json: Mapping[str, Any]) -> Schema:
             for c in json["columns"]
         )
         return Schema(columns, int(json["next_id"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise Corruption("not a schema", hint="restore this commit from a copy") from error
 
 

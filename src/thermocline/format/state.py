@@ -222,17 +222,16 @@ class _Folding:
             self._sums[place] += sign * value
         self._digest ^= coverage_digest(segment.segment_id, segment.coverage_checksum)
 
-    def _is_live(self, segment_id: str) -> bool:
-        return segment_id in self._changed or (
-            segment_id not in self._gone and segment_id in self._set
-        )
+    # Whether a checkpoint has a segment is not looked up: that would read all its ids and make
+    # opening slower with every segment. A fold from the first commit, as in fsck, checks it all.
 
     def _present(self, segment_id: str, version: Version) -> None:
-        if not self._is_live(segment_id):
+        is_in_base = self._set.base is not None and segment_id not in self._gone
+        if segment_id not in self._changed and not is_in_base:
             raise _wrong("a commit changes a segment that is not live", segment_id, version)
 
     def _absent(self, segment_id: str, version: Version) -> None:
-        if self._is_live(segment_id):
+        if segment_id in self._changed:
             raise _wrong("a commit adds a segment that is live already", segment_id, version)
 
     def state(self) -> TableState:

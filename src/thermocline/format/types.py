@@ -6,7 +6,9 @@ Out:  a word such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
 - `decode_type(encode_type(t)) == t` for every type a table can hold.
 - Two types are *alike* when Parquet stores them the same way and their values are the same:
   string, large_string, string_view and a dictionary of strings are alike.
-- A type *holds* another when every value of the other is a value of it, exactly.
+- A type *holds* another when every value of the other is a value of it, exactly. Timestamps
+  are those of the years 1 to 9999: microseconds hold them all, nanoseconds do not.
+- A type is nested no deeper than the limit, when it is written and when it is read.
 """
 
 import re
@@ -50,6 +52,16 @@ _FIXED = re.compile(r"^fixed_binary\[(\d+)\]$")
 
 def encode_type(kind: pa.DataType) -> TypeJson:
     """Return the JSON of a type; `Invalid` for one that Parquet cannot hold."""
+    return _encode(kind, 0)
+
+
+def _encode(kind: pa.DataType, depth: int) -> TypeJson:
+    if depth > NESTING_MAX:
+        raise Invalid(
+            "a type is nested too deep",
+            hint="flatten the column first",
+            nesting_max=NESTING_MAX,
+        )
     if kind in _WORD:
         return _WORD[kind]
     if kinds.is_timestamp(kind):
@@ -63,22 +75,22 @@ def encode_type(kind: pa.DataType) -> TypeJson:
     if kinds.is_fixed_size_binary(kind):
         return f"fixed_binary[{kind.byte_width}]"
     if kinds.is_dictionary(kind):
-        index, value = encode_type(kind.index_type), encode_type(kind.value_type)
+        index, value = _encode(kind.index_type, depth + 1), _encode(kind.value_type, depth + 1)
         return {"dictionary": value, "index": index, "ordered": kind.ordered}
-    return _encode_nested(kind)
+    return _encode_nested(kind, depth)
 
 
-def _encode_nested(kind: pa.DataType) -> TypeJson:
+def _encode_nested(kind: pa.DataType, depth: int) -> TypeJson:
     if kinds.is_fixed_size_list(kind):
-        return {"fixed_list": _encode_field(kind.value_field), "size": kind.list_size}
+        return {"fixed_list": _encode_field(kind.value_field, depth), "size": kind.list_size}
     if kinds.is_large_list(kind):
-        return {"large_list": _encode_field(kind.value_field)}
+        return {"large_list": _encode_field(kind.value_field, depth)}
     if kinds.is_list(kind):
-        return {"list": _encode_field(kind.value_field)}
+        return {"list": _encode_field(kind.value_field, depth)}
     if kinds.is_struct(kind) and kind.num_fields:
-        return {"struct": [_encode_field(kind.field(i)) for i in range(kind.num_fields)]}
+        return {"struct": [_encode_field(kind.field(i), depth) for i in range(kind.num_fields)]}
     if kinds.is_map(kind):
-        ends = [_encode_field(kind.key_field), _encode_field(kind.item_field)]
+        ends = [_encode_field(end, depth) for end in (kind.key_field, kind.item_field)]
         return {"map": ends, "sorted": kind.keys_sorted}
     raise Invalid(
         "a table cannot hold this type",
@@ -87,15 +99,16 @@ def _encode_nested(kind: pa.DataType) -> TypeJson:
     )
 
 
-def _encode_field(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": encode_type(field.type), "nullable": field.nullable}
+def _encode_field(field: pa.Field, depth: int) -> dict[str, Any]:
+    kind = _encode(field.type, depth + 1)
+    return {"name": field.name, "type": kind, "nullable": field.nullable}
 
 
 def decode_type(json: TypeJson) -> pa.DataType:
     """Return the type of its JSON; `Corruption` when it is none."""
     try:
         return _decode(json, 0)
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         raise Corruption("not a type", hint="restore this commit from a copy", type=json) from error
 
 
@@ -120,7 +133,10 @@ def _decode(json: TypeJson, depth: int) -> pa.DataType:
             keys_sorted=bool(json["sorted"]),
         ),
     }
-    return next(make for key, make in makers.items() if key in json)()
+    for key, make in makers.items():
+        if key in json:
+            return make()
+    raise ValueError("no type has such keys")
 
 
 def _decode_word(word: str) -> pa.DataType:
@@ -157,14 +173,20 @@ def plain(kind: pa.DataType) -> pa.DataType:
     if kinds.is_decimal(kind):
         wide = kind.precision > 38
         return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale)
-    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
-        return pa.list_(pa.field("item", plain(kind.value_type)))
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field, "item"), kind.list_size)
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return pa.list_(_plain_field(kind.value_field, "item"))
     if kinds.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([pa.field(field.name, plain(field.type)) for field in fields])
+        return pa.struct([_plain_field(field, field.name) for field in fields])
     if kinds.is_map(kind):
-        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+        return pa.map_(plain(kind.key_type), _plain_field(kind.item_field, "value"))
     return kind
+
+
+def _plain_field(field: pa.Field, name: str) -> pa.Field:
+    return pa.field(name, plain(field.type), field.nullable)
 
 
 def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
@@ -187,10 +209,41 @@ def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if kinds.is_date32(narrow) and kinds.is_date64(wide):
         return True
     if kinds.is_timestamp(narrow) and kinds.is_timestamp(wide):
-        return bool(narrow.tz) == bool(wide.tz) and _finer(wide.unit, narrow.unit)
+        return is_finer_timestamp(wide, narrow) and wide.unit != "ns"
     if kinds.is_time(narrow) and kinds.is_time(wide):
         return _finer(wide.unit, narrow.unit)
+    return _holds_nested(wide, narrow)
+
+
+def is_finer_timestamp(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Tell whether `wide` counts the same timestamps in at least as small a unit.
+
+    It need not hold them all: nanoseconds reach from 1677 to 2262 only.
+    """
+    if not (kinds.is_timestamp(wide) and kinds.is_timestamp(narrow)):
+        return False
+    return bool(narrow.tz) == bool(wide.tz) and _finer(wide.unit, narrow.unit)
+
+
+def _holds_nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Tell whether plain nested types differ only in what `wide` leaves open: nulls and sizes."""
+    if kinds.is_list(wide) and (kinds.is_list(narrow) or kinds.is_fixed_size_list(narrow)):
+        return _holds_field(wide.value_field, narrow.value_field)
+    if kinds.is_fixed_size_list(wide) and kinds.is_fixed_size_list(narrow):
+        same_size = wide.list_size == narrow.list_size
+        return same_size and _holds_field(wide.value_field, narrow.value_field)
+    if kinds.is_struct(wide) and kinds.is_struct(narrow) and wide.num_fields == narrow.num_fields:
+        pairs = [(wide.field(i), narrow.field(i)) for i in range(wide.num_fields)]
+        return all(w.name == n.name and _holds_field(w, n) for w, n in pairs)
+    if kinds.is_map(wide) and kinds.is_map(narrow):
+        same_keys = bool(wide.key_type.equals(narrow.key_type))
+        return same_keys and _holds_field(wide.item_field, narrow.item_field)
     return False
+
+
+def _holds_field(wide: pa.Field, narrow: pa.Field) -> bool:
+    same = wide.type.equals(narrow.type) or _holds_nested(wide.type, narrow.type)
+    return bool(same and (wide.nullable or not narrow.nullable))
 
 
 def _holds_integer(wide: pa.DataType, narrow: pa.DataType) -> bool:

@@ -6,7 +6,10 @@ Out:  Arrow tables (`gaps`, `coverage`, `history`, `diff`) and single values
 - A stretch is half-open and in UTC; without one, it is from the first bucket held to the last.
 - Where entity columns are declared, gaps are told for each entity; with `per_entity=False` a
   bucket counts as held when any entity has it.
-- An entity that was never seen is an error, never "no gaps".
+- An entity that was never seen is an error, never "no gaps". Where no entity was ever seen, the
+  gap is the whole stretch, of an entity of nulls.
+- Tables of stretches and entities carry `verified` in their schema's metadata: `false` when a
+  sidecar they are made from contradicts the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as kinds
 from pyroaring import BitMap64
 
 from thermocline.errors import Invalid, NotFound
@@ -37,6 +41,7 @@ class Held:
 
     state: TableState
     coverage: Coverage
+    is_verified: bool = True
 
     @property
     def has_entities(self) -> bool:
@@ -84,34 +89,45 @@ class Held:
         self, start: object, end: object, entity: object = None, *, per_entity: bool = True
     ) -> pa.Table:
         """Return the missing stretches: entity columns, start, end, buckets."""
+        keys: list[str] | None
         first, after = self.span(start, end)
         if entity is not None:
             keys, parts = [self.key(entity)], [self._of(entity)]
         elif self.has_entities and per_entity:
-            keys, parts = list(self.coverage.entities), list(self.coverage.entities.values())
+            keys, parts = self._by_entity()
+            if not keys:
+                nobody = entity_key([None] * len(self.state.spec.entity_columns))
+                keys, parts = [nobody], [self.coverage.whole]
         else:
-            keys, parts = [], [self.coverage.whole]
+            keys, parts = None, [self.coverage.whole]
         runs = runs_of([part.serialized() for part in parts])
         holes = complement(runs, len(parts), first + BIAS, after + BIAS)
         return self._stretches(holes, keys)
 
     def runs(self, *, per_entity: bool = True) -> pa.Table:
         """Return the held stretches: entity columns, start, end, buckets."""
-        is_split = self.has_entities and per_entity
-        parts = list(self.coverage.entities.values()) if is_split else [self.coverage.whole]
-        keys = list(self.coverage.entities) if is_split else []
+        keys: list[str] | None = None
+        parts = [self.coverage.whole]
+        if self.has_entities and per_entity:
+            keys, parts = self._by_entity()
         return self._stretches(runs_of([part.serialized() for part in parts]), keys)
 
-    def _stretches(self, runs: Runs, keys: Sequence[str]) -> pa.Table:
+    def _by_entity(self) -> tuple[list[str], list[Buckets]]:
+        """Return the entities' keys and buckets in order of the keys, however they were met."""
+        entities = self.coverage.entities
+        keys = sorted(entities)
+        return keys, [entities[key] for key in keys]
+
+    def _stretches(self, runs: Runs, keys: Sequence[str] | None) -> pa.Table:
         width_us = self.state.spec.bucket.width_s * 1_000_000
         columns: dict[str, Any] = {}
-        if keys:
+        if keys is not None:
             distinct = self._entity_columns(keys)
             columns = {name: c.take(pa.array(runs.owner)) for name, c in distinct.items()}
         columns["start"] = _times((runs.first - BIAS) * width_us)
         columns["end"] = _times((runs.end - BIAS) * width_us)
         columns["buckets"] = pa.array(runs.end - runs.first)
-        return pa.table(columns)
+        return self._marked(pa.table(columns))
 
     def ratio(self, start: object, end: object, entity: object = None) -> float:
         """Return the share of buckets held, of one entity or of all that were ever seen."""
@@ -153,23 +169,28 @@ class Held:
         first, after = self.span(start, end)
         found = {
             key: buckets.last() + 1
-            for key, buckets in self.coverage.entities.items()
+            for key, buckets in zip(*self._by_entity(), strict=True)
             if not buckets.count(first, after)
         }
         columns = self._entity_columns(list(found))
         width_us = self.state.spec.bucket.width_s * 1_000_000
         ends = np.array(list(found.values()), dtype=np.int64)
         columns["last_seen_before"] = _times(ends * width_us)
-        return pa.table(columns)
+        return self._marked(pa.table(columns))
 
     def _entity_columns(self, keys: Sequence[str]) -> dict[str, Any]:
         rows = [entity_values(key) for key in keys]
+        columns = self.state.schema.by_name  # empty before the first append
         return {
-            name: pa.array([row[place] for row in rows]).cast(
-                plain(self.state.schema.column(name).type)
+            name: _entity_column(
+                [row[place] for row in rows],
+                plain(columns[name].type) if name in columns else pa.null(),
             )
             for place, name in enumerate(self.state.spec.entity_columns)
         }
+
+    def _marked(self, answer: pa.Table) -> pa.Table:
+        return answer.replace_schema_metadata({"verified": str(self.is_verified).lower()})
 
     def _parts(self) -> list[Buckets]:
         if self.has_entities:
@@ -180,7 +201,7 @@ class Held:
 def held(table: Table, at: object = None) -> Held:
     """Return what a table holds, now or at a version or instant."""
     state, coverage = table.coverage(at)
-    return Held(state, coverage)
+    return Held(state, coverage, table.index.is_verified(state))
 
 
 HISTORY = pa.schema(
@@ -262,6 +283,18 @@ def diff(table: Table, old: object, new: object) -> Diff:
         len(after.coverage.whole - before.coverage.whole),
         len(before.coverage.whole - after.coverage.whole),
     )
+
+
+def _entity_column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return the values of entities' keys in their column's type; the inverse of `entity_key`."""
+    if kinds.is_time(kind):  # Arrow reads no clock time from a text, but a moment of a day
+        moments = [None if value is None else f"1970-01-01T{value}" for value in values]
+        return pa.array(moments, pa.string()).cast(pa.timestamp(kind.unit)).cast(kind)
+    if kinds.is_duration(kind):
+        return pa.array(values, pa.string()).cast(pa.int64()).cast(kind)
+    if kinds.is_temporal(kind) or kinds.is_decimal(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    return pa.array(values, kind)
 
 
 def _times(microseconds: npt.NDArray[np.int64]) -> pa.Array:

@@ -58,6 +58,8 @@ class Wish:
     def __post_init__(self) -> None:
         if self.overlap is not None:
             check_policy(self.overlap)
+        if self.txn is not None:
+            _check_txn(self.txn)
 
 
 def check_policy(policy: str) -> str:
@@ -67,6 +69,17 @@ def check_policy(policy: str) -> str:
             "not an overlap policy", hint=f"use one of {', '.join(OVERLAP_POLICIES)}", got=policy
         )
     return policy
+
+
+def _check_txn(txn: Any) -> None:
+    match txn:
+        case (str(application), int(sequence)) if application and sequence >= 0:
+            return
+    raise Invalid(
+        "not a writer and its number",
+        hint="pass a name and a number that goes up from 0, such as ('nightly', 7)",
+        got=txn,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +221,17 @@ def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: b
     """Return the columns once data of these schemas is in; `Invalid` where it does not fit."""
     schema, spec, is_new = state.schema, state.spec, False
     for arrow in incoming:
+        missing = [name for name in spec.entity_columns if name not in arrow.names]
+        if missing:
+            raise Invalid(
+                "the data lacks columns that the table needs",
+                hint="append data with the table's time and entity columns",
+                missing=missing,
+                columns=arrow.names,
+            )
         if not schema.columns:
             schema, is_new = adopt(in_table_zone(arrow, spec), spec.time_column), True
-            for name in spec.entity_columns:
-                schema.column(name)
+            check_entities(schema, spec)
             continue
         found = fit(arrow, schema, spec.time_column)
         if (found.unknown or found.wider) and not evolve:
@@ -220,7 +240,25 @@ def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: b
             schema, is_new = schema.added(found.unknown), True
         for wider in found.wider:
             schema, is_new = schema.widened(wider.name, wider.type), True
+            check_entities(schema, spec)
     return Columns(spec, state.schema_id + is_new, schema, is_new)
+
+
+def check_entities(schema: Schema, spec: TableSpec) -> None:
+    """Raise unless every entity column is there, in a type that can name an entity."""
+    if not schema.columns:
+        return
+    for name in spec.entity_columns:
+        schema.column(name)
+    try:
+        row_entities(schema.arrow.empty_table(), spec)
+    except pa.ArrowException as error:
+        raise Invalid(
+            "an entity column has a type that cannot name an entity",
+            hint="use texts, whole numbers, decimals, dates, times or booleans",
+            entity_columns=list(spec.entity_columns),
+            why=str(error),
+        ) from error
 
 
 def in_table_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:

@@ -9,6 +9,8 @@ Out:  a `Coverage`
   the buckets they held are counted again from the live segments that meet them.
 - A sidecar that is missing or damaged is made again from its segment, with a warning, and must
   then have the checksum the log names.
+- A sidecar that says other than the log does of its segment (times, rows) is used, with a
+  warning, and every answer it is part of is marked as not verified.
 """
 
 import logging
@@ -18,7 +20,14 @@ from contextlib import suppress
 
 from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format import layout
-from thermocline.format.action import Action, AddSegment, RemoveSegment, Segment, SetDeletes
+from thermocline.format.action import (
+    Action,
+    AddSegment,
+    RemoveSegment,
+    Segment,
+    SetDeletes,
+    TableSpec,
+)
 from thermocline.format.coverage import (
     Buckets,
     Coverage,
@@ -36,7 +45,7 @@ from thermocline.lake.storage import Storage
 
 LOOK_BACK_COMMITS_MAX = 128
 WRITE_EVERY = 16
-ENTITIES_WRITTEN_EACH_TIME_MAX = 256
+ENTITIES_ENCODED_EACH_TIME_MAX = 1_024
 SIDECARS_CACHED_MAX = 1_024
 
 logger = logging.getLogger(__name__)
@@ -50,6 +59,7 @@ class CoverageIndex:
         self._log = log
         self._lock = threading.RLock()
         self._known: dict[str, Coverage] = {}
+        self._doubted: dict[str, str] = {}
         self._last: tuple[Version, Coverage] | None = None
 
     def at(self, state: TableState) -> Coverage:
@@ -64,24 +74,41 @@ class CoverageIndex:
 
     def of_segment(self, state: TableState, segment: Segment) -> Coverage:
         """Return the coverage of one live segment, from its sidecar or else from its file."""
-        known = self._known.get(segment.coverage_checksum)
+        known = self._known.get(segment.coverage_path)
         if known is None:
             known = self._read(segment) or self._rebuilt(state, segment)
+            self._compare(state, segment, known)
             self.remember(segment, known)
         return known
+
+    def is_verified(self, state: TableState) -> bool:
+        """Tell whether no sidecar that `at` read for this state contradicts the log."""
+        with self._lock:
+            live = {path: state.segments.find(key) for path, key in self._doubted.items()}
+        return not any(segment and segment.coverage_path == path for path, segment in live.items())
+
+    def _compare(self, state: TableState, segment: Segment, coverage: Coverage) -> None:
+        what = contradiction(state.spec, segment, coverage)
+        if not what:
+            return
+        logger.warning("coverage sidecar %s %s; run fsck on the table", segment.coverage_path, what)
+        self._doubted[segment.coverage_path] = segment.segment_id
 
     def remember(self, segment: Segment, coverage: Coverage) -> None:
         """Keep the coverage of a segment that was just written, to save reading it again."""
         while len(self._known) >= SIDECARS_CACHED_MAX:
             self._known.pop(next(iter(self._known)))
-        self._known[segment.coverage_checksum] = coverage
+        self._known[segment.coverage_path] = coverage
 
     def write(self, state: TableState) -> None:
         """Write the shortcut for this version where that is cheap, or due; trouble is ignored."""
         with suppress(ThermoclineError):
             coverage = self.at(state)
+            if not self.is_verified(state):
+                return  # whoever reads a shortcut takes it for verified
             is_due = state.version % WRITE_EVERY == 0
-            if len(coverage.entities) > ENTITIES_WRITTEN_EACH_TIME_MAX and not is_due:
+            fresh = sum(not buckets.is_encoded for buckets in coverage.entities.values())
+            if fresh > ENTITIES_ENCODED_EACH_TIME_MAX and not is_due:
                 return
             path = layout.table_coverage_path(state.version)
             self._storage.put_hint(path, encode_coverage(coverage))
@@ -107,8 +134,8 @@ class CoverageIndex:
             return self._last[1]
         try:
             coverage = decode_coverage(self._storage.read(layout.table_coverage_path(version)))
-        except (NotFound, Corruption):
-            return None
+        except ThermoclineError:
+            return None  # missing, damaged, of a newer format, out of reach: a hint like any other
         return coverage if coverage.digest == digest else None
 
     def _applied(self, state: TableState, earlier: Coverage, actions: list[Action]) -> Coverage:
@@ -176,6 +203,24 @@ class CoverageIndex:
         with suppress(ThermoclineError):
             self._storage.put_hint(segment.coverage_path, data)
         return coverage
+
+
+def contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
+    """Return how a sidecar contradicts what the log says of its segment; empty if it does not."""
+    whole, rows = coverage.whole, segment.row_count - segment.deleted_count
+    if coverage.width_s != spec.bucket.width_s:
+        return "has buckets of another width than the table"
+    if not whole:
+        return "holds no bucket though the log counts rows" if rows else ""
+    first, last = spec.bucket.of(segment.ts_min), spec.bucket.of(segment.ts_max)
+    is_inside = first <= whole.first() and whole.last() <= last
+    # Deleted rows may leave buckets at the ends empty; all other ends are those of the log.
+    has_ends = bool(segment.deletes) or (whole.first() == first and whole.last() == last)
+    if not is_inside or not has_ends:
+        return "holds other times than the log says"
+    if len(whole) > rows:
+        return "holds more buckets than the log counts rows"
+    return ""
 
 
 def _cut(coverage: Coverage, first: int, end: int) -> Coverage:

@@ -24,7 +24,7 @@ from thermocline.format.conflict import Window
 from thermocline.format.instant import NS_PER_S, TimeNs
 from thermocline.format.state import TableState
 from thermocline.lake.measure import Measuring
-from thermocline.lake.segment import decode_deletes, encode_deletes, read_rows, within
+from thermocline.lake.segment import decode_deletes, encode_deletes, filtered, read_rows, within
 from thermocline.lake.stage import Stage
 from thermocline.lake.storage import Storage
 from thermocline.lake.transaction import Plan
@@ -77,7 +77,7 @@ class Deleting:
         for rows in read_rows(self._storage, state, segment, names):
             hit = self._hits(state, rows.batch)
             found.append(rows.positions[hit].astype(np.uint32))
-            left.add(rows.batch.filter(pa.array(~hit)))
+            left.add(filtered(rows.batch, ~hit))
         positions = np.concatenate(found)
         if not len(positions):
             return None

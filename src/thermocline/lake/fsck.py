@@ -7,10 +7,12 @@ Out:  findings, each with a kind, a path and what is wrong; none means proven
     current   the hint does not point past the end
     state     every checkpoint says what replaying the log says
     segment   every live file is there, with its size, checksum, rows and times
-    coverage  every sidecar has its checksum and equals a recount from its Parquet file
+    coverage  every sidecar has its checksum and equals a recount from its Parquet file; so does
+              the newest version's shortcut, if readers would believe it
     orphan    files no version names; harmless, and vacuum removes them
 
-- Nothing is changed. A finding never stops the search: all of them are reported.
+- Nothing is changed. All findings are reported; only where the log itself is damaged the search
+  ends with it, because nothing else says what should be there.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,10 +28,12 @@ from thermocline.format import layout
 from thermocline.format.action import Segment
 from thermocline.format.commit import Commit
 from thermocline.format.coverage import (
+    Buckets,
     Coverage,
     decode_coverage,
     encode_coverage,
     sidecar_checksum,
+    united,
 )
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState, fold
@@ -75,9 +79,12 @@ def fsck(table: Table, progress: Callable[[int, int], None] = lambda done, total
     findings += _check_hint(table, state.version)
     findings += _check_checkpoints(table, names, commits)
     segments = list(state.segments)
+    recounts: list[Coverage] = []
     for done, segment in enumerate(segments, start=1):
-        findings += _check_segment(table, state, segment)
+        findings += _check_segment(table, state, segment, recounts)
         progress(done, len(segments))
+    if len(recounts) == len(segments):
+        findings += _check_shortcut(table, state, recounts)
     findings += _orphans(table, commits)
     totals = state.totals
     return Checked(
@@ -135,7 +142,9 @@ def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) ->
             yield Finding("state", path, "does not say what the log says")
 
 
-def _check_segment(table: Table, state: TableState, segment: Segment) -> Iterator[Finding]:
+def _check_segment(
+    table: Table, state: TableState, segment: Segment, recounts: list[Coverage]
+) -> Iterator[Finding]:
     try:
         table.storage.check(segment.path, segment.file_size)
         checksum = _file_checksum(table, segment.path)
@@ -151,7 +160,26 @@ def _check_segment(table: Table, state: TableState, segment: Segment) -> Iterato
     times = (measured.ts_min or segment.ts_min, measured.ts_max or segment.ts_max)
     if not segment.deletes and times != (segment.ts_min, segment.ts_max):
         yield Finding("segment", segment.path, "has other times than the log says")
+    recounts.append(measured.coverage)
     yield from _check_coverage(table, segment, measured.coverage)
+
+
+def _check_shortcut(table: Table, state: TableState, recounts: list[Coverage]) -> Iterator[Finding]:
+    path = layout.table_coverage_path(state.version)
+    try:
+        shortcut = decode_coverage(table.storage.read(path))
+    except ThermoclineError:
+        return  # nobody depends on it
+    if shortcut.digest != state.totals.digest:
+        return  # nor believes it
+    whole = united(recount.whole for recount in recounts)
+    entities: dict[str, list[Buckets]] = {}
+    for recount in recounts:
+        for key, buckets in recount.entities.items():
+            entities.setdefault(key, []).append(buckets)
+    counted = {key: united(parts) for key, parts in entities.items()}
+    if shortcut.whole != whole or dict(shortcut.entities) != counted:
+        yield Finding("coverage", path, "is not what the segments hold; remove it")
 
 
 def _file_checksum(table: Table, path: str) -> str:

@@ -224,6 +224,8 @@ class LocalStorage:
         folder = os.path.dirname(absolute)
         with translated(path):
             self._make_folders(folder)
+            if link:  # to the file itself: a link to a symbolic link is one
+                source = self._disk.resolve(source)
             if link and self._linked(source, absolute):
                 self._disk.sync_file(absolute)
                 taken = self._checksummed(source, absolute, is_copy=False)

@@ -22,10 +22,21 @@ import pyarrow.types as kinds
 from thermocline.errors import Invalid, Overloaded
 from thermocline.format import instant
 from thermocline.format.action import TableSpec
-from thermocline.format.coverage import Buckets, Coverage, entity_key, entity_values, united
+from thermocline.format.bucket import Bucket
+from thermocline.format.coverage import (
+    Buckets,
+    Coverage,
+    entity_key,
+    entity_values,
+    instant_name,
+    trimmed,
+    united,
+)
 from thermocline.format.instant import NS_PER_UNIT, TimeNs
+from thermocline.format.types import plain
 
 GRID_CELLS_MAX = 64 << 20
+BLOCK_ROWS = 16_384
 STAT_LENGTH_MAX = 128
 
 
@@ -48,7 +59,6 @@ class Measuring:
         self._rows = 0
         self._first: int | None = None
         self._last: int | None = None
-        self._whole: list[Buckets] = []
         self._entities: dict[str, list[Buckets]] = {}
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -64,13 +74,15 @@ class Measuring:
                 rows=times.null_count,
             )
         self._rows += batch.num_rows
+        unit = times.type.unit
         values = times.cast(pa.int64()).to_numpy()
-        self._bound(int(values.min()), int(values.max()), times.type.unit)
-        buckets = self._spec.bucket.of_values(values, times.type.unit)
-        if self._spec.entity_columns:
-            self._add_entities(batch, buckets)
-        else:
-            self._whole.append(_distinct(buckets))
+        self._bound(int(values.min()), int(values.max()), unit)
+        codes, keys = row_entities(batch, self._spec)
+        self._check_entities(codes, keys)
+        for code, held in _distinct_by_code(codes, len(keys), values, self._spec.bucket, unit):
+            self._entities.setdefault(keys[code], []).append(held)
+        if len(self._entities) > self._spec.entities_max:
+            raise self._too_many(len(self._entities))
 
     def _bound(self, low: int, high: int, unit: str) -> None:
         first = instant.checked(low * NS_PER_UNIT[unit])
@@ -78,16 +90,12 @@ class Measuring:
         self._first = first if self._first is None else min(self._first, first)
         self._last = last if self._last is None else max(self._last, last)
 
-    def _add_entities(
-        self, batch: pa.RecordBatch | pa.Table, buckets: npt.NDArray[np.int64]
-    ) -> None:
-        codes, keys = row_entities(batch, self._spec)
+    def _check_entities(self, codes: npt.NDArray[np.int64], keys: list[str]) -> None:
         if len(keys) > self._spec.entities_max:
-            raise self._too_many(len(keys))
-        for code, held in _distinct_by_code(codes, buckets, len(keys)):
-            self._entities.setdefault(keys[code], []).append(held)
-        if len(self._entities) > self._spec.entities_max:
-            raise self._too_many(len(self._entities))
+            # A dictionary may have values that no row has; only those of rows are entities.
+            used = int(np.count_nonzero(np.bincount(codes)))
+            if used > self._spec.entities_max:
+                raise self._too_many(used)
 
     def _too_many(self, count: int) -> Overloaded:
         return Overloaded(
@@ -100,7 +108,9 @@ class Measuring:
     def done(self) -> Measured:
         """Return the sum of all batches."""
         entities = {key: united(parts) for key, parts in self._entities.items()}
-        whole = united(entities.values() if entities else self._whole)
+        whole = united(entities.values())
+        if not self._spec.entity_columns:
+            entities = {}
         coverage = Coverage(self._spec.bucket.width_s, whole, entities)
         first = None if self._first is None else TimeNs(self._first)
         last = None if self._last is None else TimeNs(self._last)
@@ -135,37 +145,57 @@ def _is_bounded(value: Any) -> bool:
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _distinct(buckets: npt.NDArray[np.int64]) -> Buckets:
-    low, high = int(buckets.min()), int(buckets.max())
-    if high - low >= max(len(buckets) * 8, 1 << 16):
-        return Buckets.of(np.unique(buckets))
-    seen = np.zeros(high - low + 1, dtype=bool)
-    seen[buckets - low] = True
-    return Buckets.of(np.flatnonzero(seen) + low)
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if kinds.is_dictionary(column.type):
+        # Each chunk has its own dictionary; all of them together may need a wider index.
+        column = column.cast(pa.dictionary(pa.int64(), column.type.value_type))
+    return column.combine_chunks()
 
 
 def _distinct_by_code(
-    codes: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64], count: int
+    codes: npt.NDArray[np.int64],
+    count: int,
+    values: npt.NDArray[np.int64],
+    bucket: Bucket,
+    unit: str,
 ) -> Iterable[tuple[int, Buckets]]:
     """Yield the buckets of each entity: by marking a grid where it is small, else by sorting."""
-    low = int(buckets.min())
-    span = int(buckets.max()) - low + 1
-    cells = codes * span + (buckets - low)
-    if count * span <= min(GRID_CELLS_MAX, max(16 * len(cells), 1 << 20)):
+    low, high = bucket.of_values(np.array([values.min(), values.max()]), unit).tolist()
+    span = high - low + 1
+    # In blocks, so that what is computed in between stays in the processor's cache: three times
+    # as fast as whole columns for a day of 800,000 rows.
+    blocks = (
+        _cells(codes[at : at + BLOCK_ROWS], values[at : at + BLOCK_ROWS], bucket, unit, low, span)
+        for at in range(0, len(values), BLOCK_ROWS)
+    )
+    if count * span <= min(GRID_CELLS_MAX, max(16 * len(values), 1 << 20)):
         grid = np.zeros(count * span, dtype=bool)
-        grid[cells] = True
+        for cells in blocks:
+            grid[cells] = True
         held = np.flatnonzero(grid)
     else:
-        held = np.unique(cells)
+        held = np.unique(np.concatenate([np.unique(cells) for cells in blocks]))
     owners = held // span
     starts = np.searchsorted(owners, np.arange(count + 1))
     for code in range(count):
         part = held[starts[code] : starts[code + 1]]
         if len(part):
             yield code, Buckets.of(part - code * span + low)
+
+
+def _cells(
+    codes: npt.NDArray[np.int64],
+    values: npt.NDArray[np.int64],
+    bucket: Bucket,
+    unit: str,
+    low: int,
+    span: int,
+) -> npt.NDArray[np.int64]:
+    cells = bucket.of_values(values, unit)
+    cells -= low
+    cells += codes * span
+    return cells
 
 
 def row_entities(
@@ -180,10 +210,9 @@ def row_entities(
     codes: npt.NDArray[np.int64] | None = None
     values: list[list[Any]] = [[]]
     for column in (_one_chunk(batch.column(name)) for name in spec.entity_columns):
-        encoded = column if kinds.is_dictionary(column.type) else pc.dictionary_encode(column)
+        encoded = _encoded(column)
         distinct = [*_key_values(encoded.dictionary), None]
-        mine = encoded.indices.fill_null(len(distinct) - 1).to_numpy().astype(np.int64)
-        mine = np.where(mine < 0, len(distinct) - 1, mine)
+        mine = encoded.indices.cast(pa.int64()).fill_null(len(distinct) - 1).to_numpy()
         if codes is None:
             codes, values = mine, [[value] for value in distinct]
             continue
@@ -193,6 +222,17 @@ def row_entities(
         ]
     assert codes is not None
     return _merged(codes, [entity_key(row) for row in values])
+
+
+def _encoded(column: pa.Array) -> pa.DictionaryArray:
+    if kinds.is_dictionary(column.type):
+        return column
+    try:
+        # Narrow decimals cannot be encoded; the type that stands for them can.
+        plainly = column.cast(plain(column.type)) if kinds.is_decimal(column.type) else column
+        return pc.dictionary_encode(plainly)
+    except pa.ArrowNotImplementedError as error:
+        raise _cannot_name(column.type) from error
 
 
 def _merged(
@@ -207,16 +247,41 @@ def _merged(
 
 
 def _key_values(values: pa.Array) -> list[Any]:
-    """Return values as JSON can hold them, exactly: numbers and texts as they are."""
+    """Return values as an entity's key can hold them, exactly."""
     kind = values.type
     if kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_null(kind):
         return list(values.to_pylist())
     if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
+        return _texts(values)
+    if kinds.is_timestamp(kind):
+        unit_ns, has_zone = NS_PER_UNIT[kind.unit], kind.tz is not None
+        counts = values.cast(pa.int64()).to_pylist()
+        return [
+            None if count is None else instant_name(count * unit_ns, has_zone=has_zone)
+            for count in counts
+        ]
+    if kinds.is_decimal(kind):
         return list(values.to_pylist())
-    if kinds.is_temporal(kind) or kinds.is_decimal(kind):
-        return list(pc.cast(values, pa.string()).to_pylist())
-    raise Invalid(
+    if kinds.is_temporal(kind):
+        texts = pc.cast(values, pa.string()).to_pylist()
+        return [None if text is None else trimmed(text) for text in texts]
+    raise _cannot_name(kind)
+
+
+def _cannot_name(kind: pa.DataType) -> Invalid:
+    return Invalid(
         "an entity column has a type that cannot name an entity",
         hint="use texts, whole numbers, decimals, dates, times or booleans",
         type=str(kind),
     )
+
+
+def _texts(values: pa.Array) -> list[Any]:
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError as error:
+        raise Invalid(
+            "an entity column has a text that is not UTF-8",
+            hint="mend the text, or drop the rows that have it",
+            why=str(error),
+        ) from error

@@ -6,6 +6,8 @@ Out:  `_pins/<id>.json` with the version and the time the lease ends
 - A pin is a hint with an end: a reader that died holds its version no longer than the lease.
 - Where no pin can be written (a read-only file system), reading goes on; the grace period of
   vacuum is then what protects it.
+- Order matters: the log is read after the pin is written, and vacuum reads the pins after its
+  commit landed. One of the two sees the other, so a version is kept or refused, never half gone.
 """
 
 from collections.abc import Iterator
@@ -25,12 +27,17 @@ LEASE_S = 24 * 3_600
 
 @contextmanager
 def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[Version]:
-    """Keep the files of a version from being vacuumed while the block runs."""
+    """Keep the files of a version from being vacuumed while the block runs.
+
+    `NotFound` when the version has expired meanwhile.
+    """
     path = layout.pin_path(new_id())
     until = table.log.now() + lease_s * NS_PER_S
     with suppress(ThermoclineError):
         table.storage.put_hint(path, orjson.dumps({"version": version, "until_ns": until}))
     try:
+        if version < table.log.head().oldest:
+            table.log.state(version)  # raises, and says that it has expired
         yield version
     finally:
         with suppress(ThermoclineError):

@@ -26,6 +26,7 @@ from thermocline.format.conflict import Window
 from thermocline.format.instant import NS_PER_UNIT
 from thermocline.format.schema import Column, Schema
 from thermocline.format.state import TableState
+from thermocline.format.types import plain
 from thermocline.lake.measure import Measured, measure
 from thermocline.lake.storage import Storage
 
@@ -46,7 +47,7 @@ def encode_parquet(table: pa.Table) -> bytes:
     """Return the table as the bytes of a Parquet file that any engine reads."""
     sink = pa.BufferOutputStream()
     pq.write_table(
-        table,
+        _writable(table),
         sink,
         row_group_size=ROWS_PER_GROUP,
         compression="zstd",
@@ -54,6 +55,36 @@ def encode_parquet(table: pa.Table) -> bytes:
         write_page_checksum=True,
     )
     return sink.getvalue().to_pybytes()
+
+
+def _writable(table: pa.Table) -> pa.Table:
+    # Arrow cannot write views that lie inside of lists; what they view, it can.
+    for place, field in enumerate(table.schema):
+        if field.type.num_fields and _has_view(field.type):
+            kind = plain(field.type)
+            table = table.set_column(place, field.with_type(kind), table.column(place).cast(kind))
+    return table
+
+
+def filtered(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_] | pa.Array) -> pa.RecordBatch:
+    """Return the rows to keep, in the same types."""
+    mask = pa.array(keep)
+    if not any(_has_view(field.type) for field in batch.schema):
+        return batch.filter(mask)
+    # Arrow cannot pick from views, which is how polars hands over its texts; from texts, it can.
+    arrays = [
+        column.cast(plain(column.type)).filter(mask).cast(column.type)
+        if _has_view(column.type)
+        else column.filter(mask)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _has_view(kind: pa.DataType) -> bool:
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return True
+    return any(_has_view(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def read_rows(
@@ -120,7 +151,7 @@ def _without(rows: Rows, deleted: BitMap) -> Rows:
     gone = np.asarray(inside.to_array(), dtype=np.int64) - first
     keep = np.ones(len(rows.positions), dtype=bool)
     keep[gone] = False
-    return Rows(rows.positions[keep], rows.batch.filter(pa.array(keep)))
+    return Rows(rows.positions[keep], filtered(rows.batch, keep))
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -130,6 +161,8 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
             column = pc.dictionary_encode(pc.cast(column, kind.value_type))
+        elif pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(kind):
+            column = column.dictionary_decode()
         return pc.cast(column, kind)
     except pa.ArrowException as error:
         raise Invalid(

@@ -124,7 +124,7 @@ class Stage:
         assert measured.ts_min is not None
         try:
             data = encode_parquet(table)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             raise Invalid(
                 "the data cannot be written as Parquet",
                 hint="cast the column to an ordinary Arrow type first",
@@ -198,25 +198,30 @@ def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFil
         ) from error
 
 
-def parquet_batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a caller's Parquet file."""
+def parquet_batches(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a caller's Parquet file; errors name it."""
     try:
         yield from file.iter_batches()
     except (pa.ArrowException, OSError) as error:
-        raise Invalid("the Parquet file cannot be read", why=str(error)) from error
+        raise _unreadable(source, error) from error
+
+
+def stream_batches(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a caller's stream."""
+    try:
+        yield from data
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid(
+            "the stream of rows broke off",
+            hint="nothing of it was appended; append it again",
+            why=str(error).splitlines()[0],
+        ) from error
 
 
 def _measured_columns(
     storage: Storage, source: str, file: pq.ParquetFile, spec: TableSpec
 ) -> Iterator[pa.Table]:
     names = [spec.time_column, *spec.entity_columns]
-    missing = [name for name in names if name not in file.schema_arrow.names]
-    if missing:
-        raise Invalid(
-            "the data lacks columns that the table needs",
-            hint="append data with the table's time and entity columns",
-            missing=missing,
-        )
     # Entities repeat: read as dictionaries they are decoded once each, not once a row.
     texts = [name for name in spec.entity_columns if _is_text(file, name)]
     opened = parquet_file(storage, source, metadata=file.metadata, read_dictionary=texts)
@@ -231,12 +236,16 @@ def _measured_columns(
                     yield entities.read_row_groups(groups, columns=names)
                     groups, rows = [], 0
     except (pa.ArrowException, OSError) as error:
-        raise Invalid(
-            "the Parquet file cannot be read",
-            hint="check the file; a torn download or upload looks like this",
-            path=source,
-            why=str(error).splitlines()[0],
-        ) from error
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: str, error: Exception) -> Invalid:
+    return Invalid(
+        "the Parquet file cannot be read",
+        hint="check the file; a torn download or upload looks like this",
+        path=source,
+        why=str(error).splitlines()[0],
+    )
 
 
 def _is_text(file: pq.ParquetFile, name: str) -> bool:
@@ -250,7 +259,10 @@ def _first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
     for place in range(group.num_columns):
         chunk = group.column(place)
         if chunk.path_in_schema == time_column and chunk.is_stats_set:
-            low = chunk.statistics.min
+            try:
+                low = chunk.statistics.min
+            except (OverflowError, ValueError):  # a year that no datetime has
+                return None
             return from_datetime(low) if isinstance(low, datetime) else None
     return None
 

@@ -12,10 +12,11 @@ Out:  new versions; states; rows of exactly one version
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
-from thermocline.errors import Conflict, Invalid, OutcomeUnknown
+from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
 from thermocline.format.action import Action, AddSegment, SetTable, TableSpec, removal
 from thermocline.format.commit import Commit
 from thermocline.format.conflict import EVERYTHING, Window
@@ -24,12 +25,24 @@ from thermocline.format.instant import instant
 from thermocline.format.layout import Version
 from thermocline.format.schema import Schema, fit
 from thermocline.format.state import TableState
-from thermocline.lake.append import Appending, Wish, check_policy, columns_after
+from thermocline.lake.append import (
+    Appending,
+    Wish,
+    check_entities,
+    check_policy,
+    columns_after,
+)
 from thermocline.lake.coverage import CoverageIndex
 from thermocline.lake.delete import Deleting, Matcher, Search, older_than
 from thermocline.lake.log import CHECKPOINT_EVERY, Log
-from thermocline.lake.segment import read_rows, within
-from thermocline.lake.stage import Stage, new_id, parquet_batches, parquet_file
+from thermocline.lake.segment import filtered, read_rows, within
+from thermocline.lake.stage import (
+    Stage,
+    new_id,
+    parquet_batches,
+    parquet_file,
+    stream_batches,
+)
 from thermocline.lake.storage import Storage
 from thermocline.lake.transaction import Plan, Planner, transact
 
@@ -55,8 +68,7 @@ class Table:
 
     def create(self, spec: TableSpec) -> TableState:
         """Make the table; `Conflict` when there is one here already."""
-        check_policy(spec.overlap)
-        _ = spec.retention_s  # refuses a retention that cannot be read
+        _check_spec(spec)
         if self.log.exists():
             raise self._exists()
         self.storage.probe()
@@ -117,7 +129,7 @@ class Table:
             in_zone = state.spec.timezone is None or arrow.field(state.spec.time_column).type.tz
             stage.schemas.append(arrow)
             if found.must_rewrite or not in_zone:
-                stage.write_batches(parquet_batches(file), columns.schema, state.spec)
+                stage.write_batches(parquet_batches(file, source), columns.schema, state.spec)
                 return
         stage.take_parquet(source, state.spec, link=link)
 
@@ -127,7 +139,7 @@ class Table:
         def fill(stage: Stage, state: TableState) -> None:
             columns = columns_after(state, [data.schema], evolve=wish.evolve)
             stage.schemas.append(data.schema)
-            stage.write_batches(data, columns.schema, state.spec)
+            stage.write_batches(stream_batches(data), columns.schema, state.spec)
 
         return self._append(fill, wish)
 
@@ -160,15 +172,17 @@ class Table:
 
     def restore(self, at: object) -> TableState:
         """Make the table what it was at a version or instant, in a new version."""
-        wanted = self.state(at)
+        version = self.state(at).version
 
         def plan(state: TableState) -> Plan | None:
+            # Asked each time: a vacuum may have expired the version since the last try.
+            wanted = self.log.state(version)
             now = {segment.segment_id: segment for segment in state.segments}
             then = {segment.segment_id: segment for segment in wanted.segments}
             actions: list[Action] = []
-            if (wanted.spec, wanted.schema) != (state.spec, state.schema):
+            schema = replace(wanted.schema, next_id=state.schema.next_id)
+            if (wanted.spec, schema) != (state.spec, state.schema):
                 schema_id = max(state.schemas) + 1
-                schema = replace(wanted.schema, next_id=state.schema.next_id)
                 actions.append(SetTable(wanted.spec, schema_id, schema))
             actions += [removal(s) for key, s in now.items() if then.get(key) != s]
             actions += [AddSegment(s) for key, s in then.items() if now.get(key) != s]
@@ -186,8 +200,8 @@ class Table:
 
         def plan(state: TableState) -> Plan | None:
             spec, schema = changed(state.spec, state.schema)
-            check_policy(spec.overlap)
-            _ = spec.retention_s
+            _check_spec(spec)
+            check_entities(schema, spec)
             if (spec, schema) == (state.spec, state.schema):
                 return None
             schema_id = state.schema_id if schema == state.schema else max(state.schemas) + 1
@@ -199,15 +213,27 @@ class Table:
         self, stage: Stage, planner: Planner, before: Callable[[], None] | None = None
     ) -> TableState:
         """Run a transaction; remove what was staged when it was definitely not made."""
+        is_tried = False
+
+        def planned(state: TableState) -> Plan | None:
+            nonlocal is_tried
+            is_tried = False  # whoever asks for a plan has no try under way
+            plan = planner(state)
+            is_tried = plan is not None
+            return plan
+
         try:
             self.storage.probe()
             if before:
                 before()
-            outcome = transact(self.log, planner)
+            outcome = transact(self.log, planned)
         except OutcomeUnknown:
             raise  # the log may yet name what was staged
-        except BaseException:
-            stage.discard()
+        except BaseException as error:
+            # Crash here: an interrupt may strike after the commit was made. Of errors that come
+            # out of a try, only those of this package say that it was not.
+            if isinstance(error, ThermoclineError) or not is_tried:
+                stage.discard()
             raise
         if outcome.is_landed:
             self.index.write(outcome.state)
@@ -227,7 +253,7 @@ class Table:
                 batch = rows.batch
                 inside = within(batch.column(time_column), window)
                 if not inside.all():
-                    batch = batch.filter(pa.array(inside))
+                    batch = filtered(batch, inside)
                 if batch.num_rows:
                     yield batch.select(wanted)
 
@@ -241,3 +267,34 @@ class Table:
         head = self.log.head().version
         for version in range(min(newest or head, head), 0, -1):
             yield self.log.commit(version)
+
+
+def _check_spec(spec: TableSpec) -> None:
+    """Raise `Invalid` for what no table can be."""
+    check_policy(spec.overlap)
+    _ = spec.retention_s  # refuses a retention that cannot be read
+    names = (spec.time_column, *spec.entity_columns)
+    if len(set(names)) != len(names) or not all(names):
+        raise Invalid(
+            "entity columns must be different from each other and from the time column",
+            hint="name each column once",
+            time_column=spec.time_column,
+            entity_columns=list(spec.entity_columns),
+        )
+    if spec.entities_max < 1:
+        raise Invalid(
+            "a table has room for at least one entity",
+            hint="leave entities_max out, or raise it",
+            entities_max=spec.entities_max,
+        )
+    if spec.timezone is not None:
+        _check_zone(spec.timezone)
+
+
+def _check_zone(timezone: str) -> None:
+    try:
+        ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise Invalid(
+            "no such time zone", hint="use a name like Europe/Berlin", timezone=timezone
+        ) from error

@@ -7,7 +7,8 @@ Out:  the files removed, or, by default, those that would be
   period, those under a reader's pin) and is itself older than the grace period: a writer that
   has not committed yet is never robbed.
 - Order matters: the commit that expires old versions lands before the first file goes, so that
-  a reader of an old version is told so, and never gets part of it.
+  a reader of an old version is told so, and never gets part of it. The log and the pins are read
+  again after it: what was restored or pinned before it landed stays.
 - Running it again after a crash finishes the work.
 """
 
@@ -67,12 +68,14 @@ def vacuum(
     oldest = _oldest_kept(table, head, cut_off)
     needed = _named(table, head, oldest)
     doomed = [item for item in stored if _is_doomed(item, needed, cut_off, oldest)]
-    size_bytes = sum(item.size_bytes for item in doomed)
     if not is_dry_run and doomed:
-        _expire(table, oldest)
+        newest = _expire(table, oldest)
+        needed = _named(table, newest, max(oldest, newest.oldest))
+        doomed = [item for item in doomed if item.path not in needed]
         for done, item in enumerate(doomed, start=1):
             table.storage.delete(item.path)
             progress(done, len(doomed))
+    size_bytes = sum(item.size_bytes for item in doomed)
     return Vacuumed(is_dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
 
 
@@ -101,12 +104,13 @@ def _oldest_kept(table: Table, head: TableState, cut_off: int) -> Version:
 
 
 def _named(table: Table, head: TableState, oldest: Version) -> set[str]:
-    """Return every path that a kept version names."""
+    """Return every path that a kept version names, or one pinned although it has expired."""
     named: set[str] = set()
     kept = table.log.state(oldest)
     for segment in (*kept.segments, *head.segments):
         named |= {segment.path, segment.coverage_path}
-    for version in range(oldest + 1, head.version + 1):
+    has_late_reader = any(version < oldest for version in pinned_versions(table))
+    for version in range(1 if has_late_reader else oldest + 1, head.version + 1):
         for action in table.log.commit(version).actions:
             segment = getattr(action, "segment", None)
             if segment is not None:
@@ -126,10 +130,15 @@ def _is_doomed(item: Stored, needed: set[str], cut_off: int, oldest: Version) ->
     return True
 
 
-def _expire(table: Table, oldest: Version) -> None:
+def _expire(table: Table, oldest: Version) -> TableState:
+    """Expire the versions before `oldest`; return the state after."""
+
     def plan(state: TableState) -> Plan | None:
         if state.oldest >= oldest:
             return None
         return Plan("vacuum", (Expire(oldest),))
 
-    transact(table.log, plan)
+    outcome = transact(table.log, plan)
+    if outcome.is_landed:
+        table.index.write(outcome.state)
+    return outcome.state

@@ -1,0 +1,1 @@
+"""The command line: the same tables and the same SQL, for people and for scripts."""

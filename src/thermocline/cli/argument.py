@@ -1,0 +1,246 @@
+"""What is given on the command line: the arguments every command shares, and what they mean.
+
+In:   words from a shell
+Out:  values: versions and instants, entities, parameters, types, files
+
+- A word means the same in every command: `--at 7` is a version, `--at 2024-06-01` an instant.
+- What cannot be understood is `Invalid` and says how it is written.
+"""
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.errors import Corruption, Invalid, NotFound, ThermoclineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from thermocline.lake.answer import Held
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    BOX = "box"
+    CSV = "csv"
+    JSON = "json"
+    NDJSON = "ndjson"
+    ARROW = "arrow"
+    PARQUET = "parquet"
+
+
+class Overlap(StrEnum):
+    """What an append into buckets already held does."""
+
+    REJECT = "reject"
+    ALLOW = "allow"
+    REPLACE = "replace"
+
+
+TableArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE", help="The table's folder, or its s3://, gs:// or az:// address."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="How rows are written. A box on a terminal, CSV in a pipe.",
+        show_default=False,
+    ),
+]
+AtOption = Annotated[
+    str | None,
+    typer.Option("--at", metavar="VERSION|TIME", help="As it was at a version or an instant."),
+]
+StartOption = Annotated[
+    str | None,
+    typer.Option("--start", metavar="TIME", help="The first instant of the stretch."),
+]
+EndOption = Annotated[
+    str | None,
+    typer.Option("--end", metavar="TIME", help="The end of the stretch, not part of it."),
+]
+EntityOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--entity", metavar="COLUMN=VALUE", help="One entity; once for each entity column."
+    ),
+]
+RowsOption = Annotated[
+    int, typer.Option("--rows", min=0, metavar="N", help="Rows a box shows at most; 0 shows all.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+_TYPE_NAMES = {
+    "int": "int64",
+    "float": "float64",
+    "double": "float64",
+    "text": "string",
+    "date": "date32",
+    "timestamp": "timestamp[us, tz=UTC]",
+}
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help."""
+    # The backspace keeps the parser's help from joining the lines into one paragraph.
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def at_value(text: str | None) -> int | str | None:
+    """Return the version that a number names; any other text is an instant."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+
+
+def txn_value(text: str | None) -> tuple[str, int] | None:
+    """Return the application and number of `job:7`."""
+    if text is None:
+        return None
+    application, _, number = text.rpartition(":")
+    if not application or not (number.isascii() and number.isdigit()):
+        raise Invalid(
+            "not a transaction of an application",
+            hint="write a name and a number that goes up, such as --txn nightly:7",
+            got=text,
+        )
+    return application, int(number)
+
+
+def entity_value(words: Sequence[str] | None, held: "Held") -> dict[str, Any] | None:
+    """Return the entity that `symbol=NVDA` names, its values of the columns' types."""
+    if not words:
+        return None
+    names = held.state.spec.entity_columns
+    if not names:
+        raise Invalid(
+            "the table has no entity columns", hint="leave --entity out", entity=", ".join(words)
+        )
+    given = dict(_pair(word, names) for word in words)
+    if set(given) != set(names):
+        raise Invalid(
+            "an entity is named by all its columns",
+            hint="give " + " ".join(f"--entity {name}=VALUE" for name in names),
+            got=list(given),
+            entity_columns=list(names),
+        )
+    return {name: _entity_part(given[name], name, held) for name in names}
+
+
+def _pair(word: str, names: Sequence[str]) -> tuple[str, str]:
+    name, is_pair, value = word.partition("=")
+    if is_pair and name in names:
+        return name, value
+    if len(names) == 1:
+        return names[0], word
+    raise Invalid(
+        "this does not name a column of the entity",
+        hint="write COLUMN=VALUE with one of the entity columns",
+        got=word,
+        entity_columns=list(names),
+    )
+
+
+def _entity_part(text: str, name: str, held: "Held") -> Any:
+    """Return a part of an entity as its key holds it: numbers and truths, all else as text."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    from thermocline.format.types import plain
+
+    kind = plain(held.state.schema.column(name).type)
+    if text == "null":
+        return None
+    if not (kinds.is_integer(kind) or kinds.is_boolean(kind)):
+        return text
+    try:
+        return pa.scalar(text).cast(kind).as_py()
+    except pa.ArrowException as error:
+        raise Invalid(
+            "this value cannot be one of the column",
+            hint="give a value of the column's type",
+            column=name,
+            type=str(kind),
+            got=text,
+        ) from error
+
+
+def parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
+    """Return the parameters of a query: by name if all have one, else by position."""
+    pairs = [word.partition("=") for word in words]
+    if not pairs:
+        return None
+    if all(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
+        return {name: parameter_value(text) for name, _, text in pairs}
+    if any(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
+        raise Invalid(
+            "parameters are given all by name or all by position",
+            hint="write --param name=value for each $name, or --param value for each ?",
+        )
+    return [parameter_value("".join(pair)) for pair in pairs]
+
+
+def parameter_value(text: str) -> Any:
+    """Return what a word looks like: number, true, false, null or time; in quotes it is text."""
+    import orjson
+
+    from thermocline.format.instant import parse, to_datetime
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    else:
+        if not isinstance(value, dict | list):
+            return value
+    try:
+        moment: datetime = to_datetime(parse(text))
+    except ThermoclineError:
+        return text
+    return moment
+
+
+def type_value(text: str) -> "pa.DataType":
+    """Return the column type of a word such as `int64` or `timestamp[us, tz=UTC]`."""
+    from thermocline.format.types import decode_type
+
+    word = re.sub(r",\s*", ", ", text.strip())
+    try:
+        return decode_type(_TYPE_NAMES.get(word, word))
+    except Corruption as error:
+        raise Invalid(
+            "not a type of a column",
+            hint="such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
+            "decimal128(10, 2)",
+            got=text,
+        ) from error
+
+
+def files_of(words: Iterable[str]) -> list[str]:
+    """Return the files that paths and patterns name, each once, patterns in order of name."""
+    found: dict[str, None] = {}
+    for word in words:
+        matches = [word]
+        if not os.path.exists(word) and glob.has_magic(word):
+            matches = sorted(glob.glob(word, recursive=True))
+        if not matches:
+            raise NotFound("no file matches", hint="check the pattern", pattern=word)
+        for path in matches:
+            if os.path.isdir(path):
+                raise Invalid(
+                    "this is a folder, not a Parquet file",
+                    hint=f"name the files in it: {os.path.join(path, '*.parquet')}",
+                    path=path,
+                )
+            found[path] = None
+    return list(found)

@@ -1,0 +1,172 @@
+"""Rows drawn as a box that fits the terminal.
+
+In:   a stream of Arrow batches, a console
+Out:  the box and a line under it that says what it leaves out
+
+- Every line fits: wide columns are cut first, down to `WIDTH_CUT_MIN`, then columns in the middle
+  are left out. What is left out is said.
+- Null is told from the text `null`, which is written in quotes, and from the empty text `""`.
+- Times are in UTC or as they were given, and as long as the most exact one of their column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from thermocline.cli.value import texts
+from thermocline.show.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+ROWS_SHOWN_DEFAULT = 40
+WIDTH_CUT_MIN = 12
+WIDTH_CUT_MAX = 60
+_FRAME = 3  # a border and a space on either side
+_ELLIPSIS = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One column as it is drawn; None is null, and a column that is whole is never cut."""
+
+    name: str
+    cells: tuple[str | None, ...]
+    is_number: bool = False
+    is_whole: bool = False
+
+    @property
+    def width(self) -> int:
+        """The columns of a terminal that the widest cell takes."""
+        from rich.cells import cell_len
+
+        return max(cell_len(text) for text in (self.name, *(c or "null" for c in self.cells)))
+
+
+def draw(
+    rows: pa.RecordBatchReader,
+    console: "Console",
+    rows_max: int = ROWS_SHOWN_DEFAULT,
+    nouns: tuple[str, str] = ("row", "rows"),
+    also: str = "",
+) -> None:
+    """Draw the first rows, and under them how many there are; 0 draws all.
+
+    `nouns` is what one of them is called, and many; `also` is said after the count.
+    """
+    kept, count = _taken(rows, rows_max)
+    columns = [_shown(kept.column(place), name) for place, name in enumerate(kept.schema.names)]
+    fitted = fit(columns, console.width)
+    console.print(_table(fitted, kept.num_rows))
+    remarks = [f"{count:,} {nouns[count != 1]}"]
+    if kept.num_rows < count:
+        remarks[0] = f"{kept.num_rows:,} of {remarks[0]}"
+    drawn = sum(column is not None for column, _ in fitted)
+    if drawn < len(columns):
+        remarks.append(f"{drawn} of {len(columns)} columns")
+    remarks += [also] if also else []
+    console.print(", ".join(remarks), style="dim", soft_wrap=True)
+
+
+def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:
+    """Return the columns that have room, each with its width; None stands for those left out."""
+    widths = [min(column.width, WIDTH_CUT_MAX) for column in columns]
+    least = [
+        wide if column.is_whole else min(wide, WIDTH_CUT_MIN)
+        for wide, column in zip(widths, columns, strict=True)
+    ]
+    room = width - 1
+    places = _places(least, room)
+    wide = [1 if place is None else widths[place] for place in places]
+    floor = [1 if place is None else least[place] for place in places]
+    while sum(wide) + _FRAME * len(wide) > room:
+        widest = max(range(len(wide)), key=lambda place: wide[place] - floor[place])
+        if wide[widest] <= floor[widest]:
+            break
+        wide[widest] -= 1
+    shown = [None if place is None else columns[place] for place in places]
+    return list(zip(shown, wide, strict=True))
+
+
+def _places(least: list[int], room: int) -> list[int | None]:
+    """Return the columns to draw by their places; None stands for those left out."""
+    if sum(least) + _FRAME * len(least) <= room:
+        return list(range(len(least)))
+    left: list[int | None] = []
+    right: list[int | None] = []
+    free = room - 1 - _FRAME
+    low, high = 0, len(least) - 1
+    while low <= high:
+        is_left = len(left) <= len(right)
+        place = low if is_left else high
+        if least[place] + _FRAME > free and (left or right):
+            break
+        free -= least[place] + _FRAME
+        (left if is_left else right).append(place)
+        low, high = (low + 1, high) if is_left else (low, high - 1)
+    return [*left, None, *reversed(right)] if low <= high else [*left, *reversed(right)]
+
+
+def _taken(rows: pa.RecordBatchReader, rows_max: int) -> tuple[pa.Table, int]:
+    """Return the first rows, and how many there are in all."""
+    kept, count = [], 0
+    for batch in rows:
+        if not rows_max or count < rows_max:
+            kept.append(batch.slice(0, rows_max - count) if rows_max else batch)
+        count += batch.num_rows
+    return pa.Table.from_batches(kept, schema=rows.schema), count
+
+
+def _shown(column: pa.ChunkedArray, name: str) -> Shown:
+    cells: list[str | None] = []
+    for chunk in column.chunks:
+        cells += [None if text is None else _quoted(text) for text in texts(chunk)]
+    kind = column.type
+    if kinds.is_timestamp(kind):
+        cells = _short_times(cells)
+    is_number = bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind))
+    return Shown(visible(name), tuple(cells), is_number, is_number or kinds.is_timestamp(kind))
+
+
+def _short_times(cells: Sequence[str | None]) -> list[str | None]:
+    """Return ISO times with a space for the T, without zone, and without seconds none has."""
+    plain = [cell and cell.removesuffix("Z").replace("T", " ") for cell in cells]
+    is_even = all(cell is None or cell[16:] in ("", ":00") for cell in plain)
+    return [cell[:16] if cell and is_even else cell for cell in plain]
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if text in ("", "null") else visible(text)
+
+
+def _table(fitted: Sequence[tuple[Shown | None, int]], rows: int) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.ROUNDED, border_style="dim", header_style="bold")
+    left_out = Shown(_ELLIPSIS, (_ELLIPSIS,) * rows)
+    drawn = []
+    for column, width in fitted:
+        column = column or left_out
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(Text(_cut(column.name, width)), justify=justify, width=width, no_wrap=True)
+        drawn.append(
+            [
+                Text("null", style="dim italic") if cell is None else Text(_cut(cell, width))
+                for cell in column.cells
+            ]
+        )
+    for row in zip(*drawn, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _cut(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + _ELLIPSIS

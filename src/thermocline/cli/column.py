@@ -1,0 +1,79 @@
+"""Commands about a table's columns: list, add, rename, widen."""
+
+from typing import Annotated
+
+import typer
+
+from thermocline.cli.argument import AtOption, JsonOption, TableArgument, at_value, type_value
+from thermocline.cli.screen import say
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The column.")]
+TypeArgument = Annotated[
+    str,
+    typer.Argument(metavar="TYPE", help="Such as int64, float64, string or date32."),
+]
+
+
+def list_columns(table: TableArgument, at: AtOption = None, json: JsonOption = False) -> None:
+    """List the columns of a table with their types."""
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    schema = opened.schema(at_value(at))
+    if json:
+        from thermocline.cli.output import say_json
+
+        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
+        say_json({"root": opened.root(), "columns": columns})
+        return
+    wide = max((len(name) for name in schema.names), default=0)
+    for field in schema:
+        note = "" if field.nullable else "  never null"
+        say(f"{field.name.ljust(wide)}  {field.type}{note}")
+    if not schema.names:
+        say("no columns yet: the first append gives them")
+
+
+def add(
+    table: TableArgument, name: NameArgument, kind: TypeArgument, json: JsonOption = False
+) -> None:
+    """Add a column, null in every row so far."""
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    version = opened.add_column(name, type_value(kind))
+    _tell(opened.root(), version, f"added {name}", is_json=json)
+
+
+def rename(
+    table: TableArgument,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The column's name now.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.")],
+    json: JsonOption = False,
+) -> None:
+    """Call a column by another name. Its values stay, in old segments too."""
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    version = opened.rename_column(old, new)
+    _tell(opened.root(), version, f"{old} is now {new}", is_json=json)
+
+
+def widen(
+    table: TableArgument, name: NameArgument, kind: TypeArgument, json: JsonOption = False
+) -> None:
+    """Give a column a type that holds all its values: int32 to int64."""
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    version = opened.widen_column(name, type_value(kind))
+    _tell(opened.root(), version, f"{name} is now {opened.schema().field(name).type}", is_json=json)
+
+
+def _tell(root: str, version: int, said: str, *, is_json: bool) -> None:
+    if not is_json:
+        say(f"{said} (version {version:,})")
+        return
+    from thermocline.cli.output import say_json
+
+    say_json({"root": root, "version": version})

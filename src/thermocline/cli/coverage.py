@@ -1,0 +1,194 @@
+"""Commands about time: which stretches a table lacks, and which it holds.
+
+- Answered from metadata alone: no Parquet file is opened.
+- On a terminal the coverage is drawn as bars of blocks above the rows.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import (
+    AtOption,
+    EndOption,
+    EntityOption,
+    Format,
+    FormatOption,
+    JsonOption,
+    RowsOption,
+    StartOption,
+    TableArgument,
+    at_value,
+    entity_value,
+)
+from thermocline.cli.screen import answers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from thermocline.lake.answer import Held
+
+_NOUNS = {"gaps": ("gap", "gaps"), "stretches": ("stretch", "stretches")}
+
+NoEntitiesOption = Annotated[
+    bool,
+    typer.Option("--no-entities", help="A bucket counts as held when any entity has it."),
+]
+
+
+def gaps(
+    table: TableArgument,
+    start: StartOption = None,
+    end: EndOption = None,
+    entity: EntityOption = None,
+    no_entities: NoEntitiesOption = False,
+    at: AtOption = None,
+    rows: RowsOption = 40,
+    form: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which stretches of time are missing."""
+    view = _View(table, start, end, entity, at, is_split=not no_entities)
+    found = view.held.gaps(start, end, view.entity, per_entity=not no_entities)
+    view.answer("gaps", found, rows, form, is_json=json)
+
+
+def coverage(
+    table: TableArgument,
+    start: StartOption = None,
+    end: EndOption = None,
+    entity: EntityOption = None,
+    no_entities: NoEntitiesOption = False,
+    at: AtOption = None,
+    rows: RowsOption = 40,
+    form: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which stretches of time are held."""
+    view = _View(table, start, end, entity, at, is_split=not no_entities)
+    view.answer("stretches", view.stretches(), rows, form, is_json=json)
+
+
+class _View:
+    """What a table holds in a stretch, and how it is told."""
+
+    def __init__(
+        self,
+        table: str,
+        start: str | None,
+        end: str | None,
+        entity: list[str] | None,
+        at: str | None,
+        *,
+        is_split: bool,
+    ) -> None:
+        from thermocline.lake.answer import held
+        from thermocline.table import TimeSeriesTable
+
+        opened = TimeSeriesTable.open(table)
+        self.root = opened.root()
+        self.held: Held = held(opened.lake, at_value(at))
+        self.entity = entity_value(entity, self.held)
+        self._start, self._end = start, end
+        self._is_split = is_split
+        self._span = self.held.span(start, end)
+
+    def stretches(self) -> "pa.Table":
+        """Return the held stretches, cut off where the stretch that was asked for ends."""
+        import numpy as np
+        import pyarrow as pa
+
+        first, after = self._span
+        rows = self.held.runs(per_entity=self._is_split or self.entity is not None)
+        if self.entity is not None:
+            self.held.buckets(self.entity)  # an entity never seen is an error
+            rows = rows.filter(_is_entity(rows, self.entity))
+        width_us = self.held.state.spec.bucket.width_s * 1_000_000
+        begins = rows.column("start").cast(pa.int64()).to_numpy()
+        ends = rows.column("end").cast(pa.int64()).to_numpy()
+        low, high = np.maximum(begins, first * width_us), np.minimum(ends, after * width_us)
+        kind = rows.schema.field("start").type
+        rows = _with(rows, "start", pa.array(low).cast(kind))
+        rows = _with(rows, "end", pa.array(high).cast(kind))
+        rows = _with(rows, "buckets", pa.array((high - low) // width_us))
+        return rows.filter(pa.array(low < high))
+
+    def answer(
+        self, what: str, rows: "pa.Table", rows_max: int, form: Format | None, *, is_json: bool
+    ) -> None:
+        """Write the stretches as the options ask."""
+        from thermocline.cli.output import chosen, say_json
+
+        output = chosen(form, is_json=is_json)
+        if output.form is Format.JSON:
+            from thermocline.cli.look import rows_json
+
+            say_json({**self._facts(), what: rows_json(rows)})
+        elif output.form is Format.BOX:
+            self._draw(what, rows, rows_max)
+        else:
+            output.write(rows.to_reader())
+
+    def _facts(self) -> dict[str, Any]:
+        from thermocline.format.instant import written
+
+        state, (first, after) = self.held.state, self._span
+        bucket = state.spec.bucket
+        held, total = self._counts()
+        return {
+            "root": self.root,
+            "version": state.version,
+            "bucket": str(bucket),
+            "start": written(bucket.start(first)) if after > first else None,
+            "end": written(bucket.start(after)) if after > first else None,
+            "buckets": total,
+            "buckets_held": held,
+            "ratio": held / total if total else 0.0,
+        }
+
+    def _counts(self) -> tuple[int, int]:
+        """Return how many buckets are held and how many there are, as they are told here."""
+        from thermocline.show.facts import covered_of
+
+        first, after = self._span
+        if self.entity is None and self._is_split:
+            return covered_of(self.held, first, after)
+        return self.held.buckets(self.entity).count(first, after), after - first
+
+    def _draw(self, what: str, rows: "pa.Table", rows_max: int) -> None:
+        from thermocline.cli.box import draw
+        from thermocline.cli.picture import print_picture
+
+        console = answers()
+        print_picture(
+            self.held, console, self._start, self._end, self.entity, per_entity=self._is_split
+        )
+        held, total = self._counts()
+        if rows.num_rows:
+            console.print()
+            word, number = ("missing", total - held) if what == "gaps" else ("held", held)
+            also = f"{number:,} of {total:,} buckets {word}"
+            draw(rows.to_reader(), console, rows_max, _NOUNS[what], also)
+        elif what == "gaps" and total:
+            console.print("\nno gaps: every bucket is held", style="dim")
+
+
+def _with(rows: "pa.Table", name: str, values: Any) -> "pa.Table":
+    return rows.set_column(rows.schema.get_field_index(name), name, values)
+
+
+def _is_entity(rows: "pa.Table", entity: dict[str, Any]) -> Any:
+    """Return for each row whether it is of the entity."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = pa.array([True] * rows.num_rows)
+    for name, value in entity.items():
+        column = rows.column(name)
+        same = (
+            pc.is_null(column)
+            if value is None
+            else pc.equal(column, pa.scalar(value).cast(column.type)).fill_null(False)
+        )
+        mask = pc.and_(mask, same)
+    return mask

@@ -1,0 +1,115 @@
+"""Rows written out: CSV, JSON, JSON lines, Arrow and Parquet, as a stream.
+
+In:   a stream of Arrow batches
+Out:  bytes, batch by batch: a result larger than memory passes through
+
+- CSV: a header, `\\n` at the end of a line, UTF-8. Null is nothing at all, an empty text is `""`.
+- JSON: `{"columns":[{"name","type"}],"rows":[{...}]}`, one row a line.
+- JSON lines: one object a line.
+- Arrow: the stream format to a pipe, the file format to a file. Parquet: zstd.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from thermocline.cli.argument import Format
+from thermocline.cli.value import as_json, json_values, texts
+from thermocline.errors import Invalid
+
+_NEEDS_QUOTES = re.compile('[",\r\n]').search
+
+
+def write_rows(rows: pa.RecordBatchReader, form: Format, sink: BinaryIO, *, is_file: bool) -> None:
+    """Write every batch to the sink; errors of the stream come through as they are."""
+    if form is Format.ARROW:
+        _write_arrow(rows, sink, is_file=is_file)
+    else:
+        _WRITERS[form](rows, sink)
+
+
+def distinct_names(names: list[str]) -> list[str]:
+    """Return names that differ: the second `a` is `a_2`. Objects need them."""
+    taken: set[str] = set(names)
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        fresh, count = name, 2
+        while fresh in seen or (fresh != name and fresh in taken):
+            fresh, count = f"{name}_{count}", count + 1
+        seen.add(fresh)
+        found.append(fresh)
+    return found
+
+
+def _write_csv(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    sink.write(",".join(map(_csv_cell, rows.schema.names)).encode() + b"\n")
+    for batch in rows:
+        columns = [[_csv_cell(text) for text in texts(column)] for column in batch.columns]
+        lines = "\n".join(map(",".join, zip(*columns, strict=True)))
+        sink.write(lines.encode() + b"\n" if batch.num_rows else b"")
+
+
+def _csv_cell(text: str | None) -> str:
+    if text is None:
+        return ""
+    if text and not _NEEDS_QUOTES(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _write_json(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    names = distinct_names(rows.schema.names)
+    types = [str(field.type) for field in rows.schema]
+    columns = [{"name": name, "type": kind} for name, kind in zip(names, types, strict=True)]
+    sink.write(b'{"columns":' + as_json(columns) + b',"rows":[')
+    is_first = True
+    for batch in rows:
+        lines = b",\n".join(_objects(batch, names))
+        if lines:
+            sink.write((b"\n" if is_first else b",\n") + lines)
+            is_first = False
+    sink.write(b"\n]}\n")
+
+
+def _write_ndjson(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    names = distinct_names(rows.schema.names)
+    for batch in rows:
+        sink.write(b"".join(line + b"\n" for line in _objects(batch, names)))
+
+
+def _objects(batch: pa.RecordBatch, names: list[str]) -> list[bytes]:
+    columns = [json_values(column) for column in batch.columns]
+    return [as_json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _write_arrow(rows: pa.RecordBatchReader, sink: BinaryIO, *, is_file: bool) -> None:
+    open_writer = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    with open_writer(sink, rows.schema) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+
+
+def _write_parquet(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetWriter(sink, rows.schema, compression="zstd") as writer:
+            for batch in rows:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError as error:
+        raise Invalid(
+            "Parquet cannot hold a type of this answer",
+            hint="cast the column, or use --format csv or --format arrow",
+            why=str(error).splitlines()[0],
+        ) from error
+
+
+_WRITERS: Mapping[Format, Callable[[pa.RecordBatchReader, BinaryIO], None]] = {
+    Format.CSV: _write_csv,
+    Format.JSON: _write_json,
+    Format.NDJSON: _write_ndjson,
+    Format.PARQUET: _write_parquet,
+}

@@ -1,0 +1,139 @@
+"""What a person or a script is told when a command fails: what, why, what to do.
+
+In:   an error of this package, of the command line's own parser, or a bug
+Out:  three lines or one JSON object on stderr, and the exit code
+
+    exit  kind          exit  kind
+    1     a bug         6     unavailable
+    2     invalid       7     unsupported
+    3     not found     8     corruption
+    4     conflict      130   interrupted by Ctrl-C
+    5     overloaded    141   the reader of a pipe went away
+
+- An error is three lines, however long they are: scripts may count them.
+- A traceback is shown only when it is asked for with `--debug`.
+- Values in facts come from data and paths: they never steer the terminal.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thermocline.errors import (
+    Conflict,
+    Corruption,
+    Invalid,
+    NotFound,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+    Unsupported,
+)
+
+EXIT_BUG = 1
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+VALUE_LENGTH_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an error kind is told where the error itself has nothing to say."""
+
+    exit_code: int
+    why: str
+    hint: str
+
+
+KINDS: Mapping[type[ThermoclineError], Kind] = {
+    Invalid: Kind(2, "the request cannot be right", "see --help, and mend the request"),
+    NotFound: Kind(3, "what was named does not exist", "name something that exists"),
+    Conflict: Kind(4, "somebody else changed the same thing first", "run the command again"),
+    Overloaded: Kind(5, "a limit is reached", "ask for less, or later"),
+    Unavailable: Kind(6, "something that is needed is not there now", "try again later"),
+    Unsupported: Kind(7, "the data needs more than this version can do", "use a newer thermocline"),
+    Corruption: Kind(8, "bytes are not those that were written", "restore the files from a copy"),
+}
+_UNNAMED = Kind(EXIT_BUG, "no more is known", "run it again with --debug")
+
+# Hints are written for Python; these turn an argument into the option of the same name.
+_FLAG = re.compile(r"\w+=True \((--[\w-]+)\)")
+_ARGUMENT = re.compile(r"\b(\w+)='([^']*)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed command: what is told, and the code it exits with."""
+
+    code: str
+    message: str
+    hint: str
+    exit_code: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+    def lines(self) -> tuple[str, str, str]:
+        """Return the three lines: what, why, what to do."""
+        facts = "; ".join(f"{_words(name)}: {_short(v)}" for name, v in self.facts.items())
+        texts = (self.message, facts or self.why, self.hint)
+        what, why, do = (_harmless(text) for text in texts)
+        return f"error: {what}", f"  why: {why}", f"   do: {do}"
+
+    def json(self) -> bytes:
+        """Return the failure as one line of JSON: code, message, facts, hint, exit_code."""
+        import orjson
+
+        told = {
+            "code": self.code,
+            "message": self.message,
+            "facts": dict(self.facts),
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+        }
+        options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps({"error": told}, default=str, option=options)
+
+
+def failure_of(error: ThermoclineError) -> Failure:
+    """Return how an error is told on the command line."""
+    kind = next((KINDS[base] for base in type(error).__mro__ if base in KINDS), _UNNAMED)
+    hint = in_shell_words(error.hint) or kind.hint
+    return Failure(error.code, error.message, hint, kind.exit_code, error.facts, kind.why)
+
+
+def usage_failure(message: str, usage: str, command: str) -> Failure:
+    """Return how a command line that cannot be understood is told."""
+    what = message.strip().rstrip(".")
+    what = what[:1].lower() + what[1:]
+    kind = KINDS[Invalid]
+    hint = f"`{command} --help` shows how it is used"
+    facts = {"usage": " ".join(usage.split()).removeprefix("Usage: ")} if usage else {}
+    return Failure(Invalid.code, what, hint, kind.exit_code, facts, kind.why)
+
+
+def in_shell_words(hint: str) -> str:
+    """Return a hint with Python arguments written as options: `--overlap replace`."""
+    hint = _FLAG.sub(r"\1", hint)
+    return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", hint)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        shown = ", ".join(f"{key}={_short(item)}" for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        shown = ", ".join(_short(item) for item in value)
+    else:
+        shown = "null" if value is None else str(value)
+    shown = shown or "none"
+    return shown if len(shown) <= VALUE_LENGTH_MAX else shown[: VALUE_LENGTH_MAX - 1] + "…"
+
+
+def _harmless(text: str) -> str:
+    from thermocline.show.text import visible
+
+    return visible(" ".join(text.split()))

@@ -1,0 +1,216 @@
+"""Commands that look at a table: info, history, diff. They change nothing.
+
+- `info` tells the same facts as a notebook does.
+- Every answer is one version's, even while others write.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import (
+    AtOption,
+    Format,
+    FormatOption,
+    JsonOption,
+    TableArgument,
+    at_value,
+)
+from thermocline.cli.screen import answers, is_watched
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from thermocline.lake.answer import Diff, Held
+
+HISTORY_SHOWN = 40
+
+
+def info(table: TableArgument, at: AtOption = None, json: JsonOption = False) -> None:
+    """Show what a table is: rows, size, time range, coverage, columns, policies."""
+    from thermocline.lake.answer import held
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    found = held(opened.lake, at_value(at))
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json(info_json(found, opened.root()))
+        return
+    _print_info(found, opened.root())
+
+
+def info_json(found: "Held", root: str) -> dict[str, Any]:
+    """Return the facts of a table with the keys that `docs/cli.md` names."""
+    from thermocline.format.instant import written
+    from thermocline.show.facts import covered_of
+
+    state, whole = found.state, found.coverage.whole
+    spec, totals = state.spec, state.totals
+    first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
+    covered, total = covered_of(found, first, after) if whole else (0, 0)
+    return {
+        "root": root,
+        "version": state.version,
+        "committed": written(state.time),
+        "rows": totals.rows,
+        "segments": totals.segments,
+        "size_bytes": totals.size_bytes,
+        "start": written(spec.bucket.start(first)) if whole else None,
+        "end": written(spec.bucket.start(after)) if whole else None,
+        "buckets": total,
+        "buckets_held": covered,
+        "ratio": covered / total if total else 0.0,
+        "time_column": spec.time_column,
+        "bucket": str(spec.bucket),
+        "entity_columns": list(spec.entity_columns),
+        "entities": len(found.coverage.entities),
+        "overlap": spec.overlap,
+        "retention": spec.retention,
+        "timezone": spec.timezone,
+        "columns": [
+            {"name": column.name, "type": str(column.type), "nullable": column.nullable}
+            for column in state.schema.columns
+        ],
+    }
+
+
+def _print_info(found: "Held", root: str) -> None:
+    from thermocline.cli.picture import print_picture
+    from thermocline.show import table_facts, visible
+
+    console = answers()
+    facts = table_facts(found, root)
+    wide = max(len(label) for label in facts)
+    for label, text in facts.items():
+        print_pair(label.ljust(wide), visible(text))
+    if found.coverage.whole and is_watched():
+        console.print()
+        print_picture(found, console)
+    console.print()
+    columns = found.state.schema.columns
+    if not columns:
+        console.print("no columns yet: the first append gives them", style="dim")
+        return
+    names = [visible(column.name) for column in columns]
+    wide = max(len(name) for name in names)
+    for name, column in zip(names, columns, strict=True):
+        print_pair(name.ljust(wide), visible(str(column.type)), is_name=True)
+
+
+def print_pair(label: str, text: str, *, is_name: bool = False) -> None:
+    """Print a label and its text on one line; the label is faint, a name is not."""
+    from rich.text import Text
+
+    line = Text(label, style="" if is_name else "dim").append("  ")
+    line.append(text, style="dim" if is_name else "")
+    answers().print(line, soft_wrap=True)
+
+
+def history(
+    table: TableArgument,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", min=1, metavar="N", help="How many versions; the newest come first."
+        ),
+    ] = None,
+    form: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the versions of a table, the newest first."""
+    from thermocline.cli.output import chosen, say_json
+    from thermocline.lake.answer import HISTORY_ROWS_MAX
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    output = chosen(form, is_json=json)
+    is_box = output.form is Format.BOX
+    rows = opened.history(limit or (HISTORY_SHOWN if is_box else HISTORY_ROWS_MAX))
+    if output.form is Format.JSON:
+        say_json({"root": opened.root(), "versions": rows_json(rows)})
+        return
+    if not is_box:
+        output.write(rows.to_reader())
+        return
+    from thermocline.cli.box import draw
+
+    older = opened.version() - rows.num_rows
+    also = f"{older:,} older (--limit shows more)" if older else ""
+    draw(_brief(rows).to_reader(), answers(), 0, ("version", "versions"), also)
+
+
+def _brief(rows: "pa.Table") -> "pa.Table":
+    """Return a history that fits a terminal: what came and what went in one column each."""
+    import pyarrow as pa
+
+    def change(noun: str) -> list[str]:
+        added, removed = (rows[f"{noun}_{way}"].to_pylist() for way in ("added", "removed"))
+        counts = zip(added, removed, strict=True)
+        return [" ".join(f"{n:+,}" for n in (come, -gone) if n) or "0" for come, gone in counts]
+
+    times = rows["time"].cast(pa.timestamp("s", tz="UTC"), safe=False)
+    return pa.table(
+        {
+            "version": rows["version"],
+            "time": times,
+            "operation": rows["operation"],
+            "rows": change("rows"),
+            "segments": change("segments"),
+        }
+    )
+
+
+def rows_json(rows: "pa.Table") -> list[dict[str, Any]]:
+    """Return small results as a list of objects."""
+    from thermocline.cli.export import distinct_names
+    from thermocline.cli.value import json_values
+
+    names = distinct_names(rows.column_names)
+    found = []
+    for batch in rows.to_batches():
+        columns = [json_values(column) for column in batch.columns]
+        found += [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return found
+
+
+def diff(
+    table: TableArgument,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A version, or an instant.")],
+    new: Annotated[
+        str | None,
+        typer.Argument(metavar="NEW", help="A later version or instant. The newest."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what changed from one version to another."""
+    from dataclasses import asdict
+
+    from thermocline.table import TimeSeriesTable
+
+    opened = TimeSeriesTable.open(table)
+    found = opened.diff(at_value(old), at_value(new))
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json({"root": opened.root(), **asdict(found)})
+        return
+    _print_diff(found)
+
+
+def _print_diff(found: "Diff") -> None:
+    from thermocline.show import size_text, visible
+
+    sign = "+" if found.size_bytes >= 0 else ""
+    counts = f"{len(found.added)} added, {len(found.removed)} removed, {len(found.changed)} changed"
+    print_pair("versions", f"{found.old} to {found.new}")
+    print_pair("rows    ", f"{found.rows:+,}")
+    print_pair("size    ", sign + size_text(found.size_bytes))
+    print_pair("buckets ", f"{found.buckets_gained:,} gained, {found.buckets_lost:,} lost")
+    print_pair("segments", counts)
+    for word, paths in (("+", found.added), ("-", found.removed), ("~", found.changed)):
+        for path in paths:
+            print_pair("        ", f"{word} {visible(path)}")
+    for column in found.columns:
+        print_pair("column  ", visible(column))

@@ -1,0 +1,276 @@
+"""`thermocline`: the commands put together, and what happens when one fails.
+
+In:   the words of a command line
+Out:  an exit code; answers on stdout, everything else on stderr
+
+- Heavy libraries are loaded by the command that needs them: `--help` and `--version` are quick.
+- No command ends in a traceback, unless `--debug` asks for it.
+"""
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from thermocline import __version__
+from thermocline.cli import care, column, coverage, look, sql, write
+from thermocline.cli.argument import examples
+from thermocline.cli.failure import (
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    Failure,
+    failure_of,
+    usage_failure,
+)
+from thermocline.errors import ThermoclineError
+
+NAME = "thermocline"
+_NOTHING_ASKED = 2
+
+_SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["--help", "-h"]},
+}
+app = typer.Typer(**_SETTINGS)
+table_app = typer.Typer(**_SETTINGS, add_completion=False)
+column_app = typer.Typer(**_SETTINGS, add_completion=False)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"{NAME} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. Works anywhere.")
+    ] = False,
+) -> None:
+    """Tables that know which stretches of time they hold."""
+
+
+@table_app.callback()
+def _table() -> None:
+    """Make, fill, look at and care for tables."""
+
+
+@column_app.callback()
+def _columns() -> None:
+    """List, add, rename and widen columns."""
+
+
+_TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "create",
+        write.create,
+        (
+            "thermocline table create prices --time-column ts --bucket 1h",
+            "thermocline table create prices --time-column ts --bucket 1h \\",
+            "    --entity-column symbol --overlap replace --retention 90d",
+        ),
+    ),
+    (
+        "append",
+        write.append,
+        (
+            "thermocline table append prices june.parquet",
+            "thermocline table append prices 'june/*.parquet' --overlap replace",
+            "thermocline table append prices june.parquet --txn nightly:20240601",
+        ),
+    ),
+    (
+        "info",
+        look.info,
+        ("thermocline table info prices", "thermocline table info prices --at 3 --json"),
+    ),
+    (
+        "history",
+        look.history,
+        ("thermocline table history prices", "thermocline table history prices --limit 5 --json"),
+    ),
+    (
+        "diff",
+        look.diff,
+        ("thermocline table diff prices 3", "thermocline table diff prices 3 2024-06-08"),
+    ),
+    (
+        "restore",
+        write.restore,
+        (
+            "thermocline table restore prices 3",
+            "thermocline table restore prices 2024-06-08T12:00:00Z",
+        ),
+    ),
+    (
+        "delete",
+        write.delete,
+        (
+            "thermocline table delete prices --where \"symbol = 'AMD'\"",
+            "thermocline table delete prices --start 2024-06-01 --end 2024-06-02 --yes",
+        ),
+    ),
+    ("retain", write.retain, ("thermocline table retain prices",)),
+    (
+        "set",
+        write.set_policy,
+        ("thermocline table set prices --retention 90d --overlap replace",),
+    ),
+    (
+        "vacuum",
+        care.vacuum,
+        ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
+    ),
+    ("fsck", care.fsck, ("thermocline table fsck prices", "thermocline table fsck prices --json")),
+)
+_COLUMN_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("list", column.list_columns, ("thermocline table columns list prices",)),
+    ("add", column.add, ("thermocline table columns add prices venue string",)),
+    ("rename", column.rename, ("thermocline table columns rename prices venue market",)),
+    ("widen", column.widen, ("thermocline table columns widen prices volume int64",)),
+)
+_ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "gaps",
+        coverage.gaps,
+        (
+            "thermocline gaps prices",
+            "thermocline gaps prices --start 2024-06-01 --end 2024-06-08",
+            "thermocline gaps prices --entity symbol=NVDA --json",
+        ),
+    ),
+    (
+        "coverage",
+        coverage.coverage,
+        ("thermocline coverage prices", "thermocline coverage prices --no-entities --format csv"),
+    ),
+    (
+        "sql",
+        sql.sql,
+        (
+            'thermocline sql "select symbol, max(close) from prices group by all"',
+            'thermocline sql "select * from p as of version 3" --table p=lake/prices',
+            "thermocline sql 'select * from prices where symbol = $s' --param s=NVDA",
+            'thermocline sql "from prices" --output prices.parquet',
+        ),
+    ),
+)
+
+app.add_typer(table_app, name="table")
+table_app.add_typer(column_app, name="columns")
+for _group, _commands in (
+    (app, _ROOT_COMMANDS),
+    (table_app, _TABLE_COMMANDS),
+    (column_app, _COLUMN_COMMANDS),
+):
+    for _name, _function, _lines in _commands:
+        _group.command(_name, epilog=examples(*_lines))(_function)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; errors are told on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        # Names that are no UTF-8, and terminals that are none, must not end in a traceback.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = _invoked(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        return _pipe_closed()
+    except ThermoclineError as error:
+        return _told(failure_of(error), error, words, is_debug=is_debug)
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+            return _NOTHING_ASKED
+        return _told(_misused(error), error, words, is_debug=is_debug)
+    except Exception as error:  # noqa: BLE001  # the last place that can tell a person
+        return _bug(error, is_debug=is_debug)
+    return code
+
+
+def _invoked(words: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(words, prog_name=NAME, standalone_mode=False)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        raise
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
+
+
+def _misused(error: typer.TyperException) -> Failure:
+    context = getattr(error, "ctx", None)
+    usage = context.get_usage() if context is not None else ""
+    path = context.command_path if context is not None else NAME
+    return usage_failure(error.format_message(), usage, path)
+
+
+def _told(failure: Failure, error: Exception, words: list[str], *, is_debug: bool) -> int:
+    if is_debug:
+        traceback.print_exception(error)
+    if "--json" in words:
+        sys.stderr.write(failure.json().decode())
+        return failure.exit_code
+    what, why, do = failure.lines()
+    if not sys.stderr.isatty():
+        print(what, why, do, sep="\n", file=sys.stderr)
+        return failure.exit_code
+    from rich.table import Table
+    from rich.text import Text
+
+    from thermocline.cli.screen import remarks
+
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for line, style in ((what, "bold red"), (why, "dim"), (do, "bold")):
+        label, _, rest = line.partition(": ")
+        grid.add_row(Text(f"{label}:", style=style), Text(rest))
+    remarks().print(grid)
+    return failure.exit_code
+
+
+def _bug(error: Exception, *, is_debug: bool) -> int:
+    if is_debug:
+        traceback.print_exception(error)
+        return EXIT_BUG
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    print(f"error: this is a bug in thermocline: {text}", file=sys.stderr)
+    print("   do: run it again with --debug and report the traceback", file=sys.stderr)
+    return EXIT_BUG
+
+
+def _interrupted() -> int:
+    if threading.active_count() > 1:
+        # The engine is deep in its work and cannot be told; an ordinary exit would wait for it.
+        os._exit(EXIT_INTERRUPTED)
+    return EXIT_INTERRUPTED
+
+
+def _pipe_closed() -> int:
+    # The interpreter flushes stdout when it exits, and would complain about the closed pipe.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_PIPE_CLOSED
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,136 @@
+"""The command that asks: SQL over tables, in whatever format is wanted.
+
+In:   one SELECT, the tables it names, its parameters
+Out:  rows, streamed: a result larger than memory passes through
+
+- A table is found by `--table name=path`, or by being a folder of that name, here or in
+  `--tables`. Only names that occur in the query are looked for.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parameters
+from thermocline.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from thermocline.query.session import Session
+
+
+def sql(
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")
+    ],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table", "-t", metavar="NAME=PATH", help="A table, or a .parquet file, and its name."
+        ),
+    ] = None,
+    tables: Annotated[
+        str,
+        typer.Option("--tables", metavar="DIR", help="A folder of tables: each is known by name."),
+    ] = ".",
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param", "-p", metavar="NAME=VALUE", help="The value of $NAME; or of the next ?."
+        ),
+    ] = None,
+    form: FormatOption = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to a file; its ending says the format."
+        ),
+    ] = None,
+    rows: RowsOption = 40,
+    json: JsonOption = False,
+) -> None:
+    """Ask tables in SQL, with joins, AS OF and gaps()."""
+    from thermocline.cli.aside import read_aside
+    from thermocline.cli.output import chosen
+
+    text = sys.stdin.read() if query == "-" else query
+    wanted = chosen(form, output, is_json=json)
+    given = parameters(param or ())
+    with _session() as session:
+        _register(session, text, table or (), tables)
+        try:
+            with read_aside(lambda: session.sql_reader(text, given)) as answer:
+                wanted.write(answer, rows)
+        except NotFound as error:
+            raise _unknown(error) from error
+    if wanted.path is not None and wanted.form is not Format.BOX and sys.stderr.isatty():
+        print(f"wrote {wanted.path}", file=sys.stderr)
+
+
+@contextmanager
+def _session() -> "Iterator[Session]":
+    from thermocline.query.session import Session
+
+    session = Session()
+    try:
+        yield session
+    except KeyboardInterrupt:
+        raise  # the engine may still be at work, and refuses to be closed then
+    except BaseException:
+        session.close()
+        raise
+    session.close()
+
+
+def _unknown(error: NotFound) -> NotFound:
+    """Return the error with a hint for the command line, where it is about a table's name."""
+    if "tables" not in error.facts or error.facts["tables"]:
+        return error
+    hint = f"give it a place: --table {error.facts.get('table')}=PATH, or --tables DIR"
+    return NotFound(error.message, hint=hint, table=error.facts.get("table"), looked_in="here")
+
+
+def _register(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
+    from thermocline.table import TimeSeriesTable
+
+    given = {}
+    for word in named:
+        name, is_pair, path = word.partition("=")
+        if not is_pair or not path:
+            raise Invalid(
+                "a table is given by its name and its path",
+                hint="write --table prices=/data/prices",
+                got=word,
+            )
+        given[name] = path
+    for name, path in {**_found(text, folder), **given}.items():
+        if path.endswith(".parquet") and os.path.isfile(path):
+            session.register_parquet(name, path)
+        else:
+            session.register_tstable(name, TimeSeriesTable.open(path).lake)
+
+
+def _found(text: str, folder: str) -> dict[str, str]:
+    """Return the folders that hold a table and whose names occur in the query."""
+    from thermocline.format.layout import LOG_FOLDER
+
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise Invalid(
+            "the folder of tables cannot be listed",
+            hint="give --tables a folder",
+            path=folder,
+            why=error.strerror,
+        ) from error
+    lowered = text.lower()
+    return {
+        name: os.path.join(folder, name)
+        for name in names
+        if name.isidentifier()
+        and name.lower() in lowered
+        and os.path.isdir(os.path.join(folder, name, LOG_FOLDER))
+    }

@@ -1,0 +1,135 @@
+"""`AS OF` as users write it, turned into the `AT` clause the engine's parser knows.
+
+In:   SQL text with `FROM t AS OF VERSION 3` or `FROM t p AS OF TIMESTAMP '2024-06-01'`
+Out:  the same text with `AT (VERSION => 3)`, and the way back from its positions
+
+- The engine's own tokenizer decides what is a word: nothing inside a string, a comment or a
+  quoted name is ever touched.
+- Only the sequence AS, OF, VERSION or TIMESTAMP, and one number, string or parameter is
+  replaced. No other SQL has these four in a row, so no other text changes its meaning.
+- An alias after the clause is moved before it, where the parser wants it.
+
+It does not judge what it makes: a clause in a wrong place is the parser's error.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import duckdb
+
+_UNITS = {b"version": b"VERSION", b"timestamp": b"TIMESTAMP"}
+_CLAUSE_TOKENS_MAX = 7  # AS OF VERSION $ name AS alias
+
+
+class Word(NamedTuple):
+    """One token: its bytes, where they begin, and the engine's name for its kind."""
+
+    start: int
+    text: bytes
+    kind: str
+
+    @property
+    def end(self) -> int:
+        """Where the token ends, white space after it left out."""
+        return self.start + len(self.text)
+
+    def reads(self, keyword: bytes) -> bool:
+        """Tell whether this is the keyword, however its letters are written."""
+        return self.kind == "keyword" and self.text.lower() == keyword
+
+
+class _Edit(NamedTuple):
+    start: int
+    end: int
+    new: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """SQL text for the parser; `origin` leads from its byte positions to the user's."""
+
+    text: str
+    edits: tuple[_Edit, ...] = ()
+
+    def origin(self, position: int) -> int:
+        """Return the byte of the user's text that a byte of this text stands for."""
+        shift = 0
+        for edit in self.edits:
+            begin = edit.start + shift
+            if position < begin:
+                break
+            if position < begin + len(edit.new):
+                return edit.start
+            shift += len(edit.new) - (edit.end - edit.start)
+        return position - shift
+
+
+def words(text: str) -> list[Word]:
+    """Return the tokens of SQL text, comments left out; positions are in bytes of UTF-8."""
+    data = text.encode()
+    tokens = duckdb.tokenize(text)
+    ends = [start for start, _ in tokens[1:]] + [len(data)]
+    found = [
+        Word(start, data[start:end].rstrip(), str(kind).rpartition(".")[2])
+        for (start, kind), end in zip(tokens, ends, strict=True)
+    ]
+    return [word for word in found if word.kind != "comment"]
+
+
+def rewrite(text: str) -> Rewritten:
+    """Return the text with every `AS OF` clause written as an `AT` clause."""
+    if "of" not in text.lower():
+        return Rewritten(text)
+    tokens = words(text)
+    edits = []
+    at = 0
+    while at < len(tokens):
+        edit, used = _clause(tokens[at : at + _CLAUSE_TOKENS_MAX])
+        edits += [edit] if edit else []
+        at += used
+    if not edits:
+        return Rewritten(text)
+    data, pieces, done = text.encode(), [], 0
+    for edit in edits:
+        pieces += [data[done : edit.start], edit.new]
+        done = edit.end
+    return Rewritten(b"".join([*pieces, data[done:]]).decode(), tuple(edits))
+
+
+def _clause(tokens: list[Word]) -> tuple[_Edit | None, int]:
+    """Return the edit that the tokens begin with, if any, and how many of them it uses."""
+    if len(tokens) < 4 or not (tokens[0].reads(b"as") and tokens[1].reads(b"of")):
+        return None, 1
+    unit = _UNITS.get(tokens[2].text.lower()) if tokens[2].kind == "keyword" else None
+    value, count = _value(tokens[3:], "numeric_const" if unit == b"VERSION" else "string_const")
+    if unit is None or value is None:
+        return None, 1
+    used = 3 + count
+    alias, more = _alias(tokens[used:])
+    new = (b"AS " + alias + b" " if alias else b"") + b"AT (" + unit + b" => " + value + b")"
+    last = tokens[used + more - 1]
+    return _Edit(tokens[0].start, last.end, new), used + more
+
+
+def _value(tokens: list[Word], literal: str) -> tuple[bytes | None, int]:
+    """Return the literal or parameter that the tokens begin with, and how many it takes."""
+    first = tokens[0]
+    if first.kind == literal:
+        return first.text, 1
+    if first.kind != "operator" or first.text not in (b"?", b"$"):
+        return None, 0
+    if len(tokens) > 1 and tokens[1].start == first.end:
+        name = tokens[1]
+        if name.kind in ("numeric_const", "identifier", "keyword"):
+            return first.text + name.text, 2
+    return (first.text, 1) if first.text == b"?" else (None, 0)
+
+
+def _alias(tokens: list[Word]) -> tuple[bytes | None, int]:
+    """Return the alias that the tokens begin with, and how many of them it takes."""
+    if tokens and tokens[0].kind == "identifier":
+        return tokens[0].text, 1
+    is_named = len(tokens) > 1 and tokens[0].reads(b"as") and not tokens[1].reads(b"of")
+    if is_named and tokens[1].kind in ("identifier", "keyword"):
+        return tokens[1].text, 2
+    return None, 0

@@ -1,0 +1,262 @@
+"""Decides what SQL may run: one SELECT, made of parts that are on a list.
+
+In:   SQL text; a cursor of the engine, for its parser
+Out:  a `Statement`: the tree, and every table, function and parameter it names
+
+- Everything is allow-listed: kinds of query, of FROM item, of expression; functions by name. A
+  part this module has never heard of is refused, so a newer engine opens no hole.
+- A name is a table of the session or a common table expression in scope, never anything else:
+  no file, no catalog, no variable of the program.
+- Scope is the engine's: an expression sees those before it, and itself only in the second half
+  of a recursion. Names of the engine's own catalog cannot be taken.
+
+Which tables exist is not known here; `Statement.tables` is for the session to look up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from thermocline.errors import Invalid
+from thermocline.query.asof import rewrite
+from thermocline.query.syntax import Tree, named, parse
+from thermocline.query.vocabulary import (
+    FUNCTIONS,
+    OPERATORS,
+    OWN_TABLE_FUNCTIONS,
+    TABLE_FUNCTIONS,
+)
+
+INTERNAL_PREFIX = "__thermocline_"
+RESERVED_PREFIXES = (INTERNAL_PREFIX, "duckdb_", "pg_", "pragma_", "sqlite_")
+
+_QUERIES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE"})
+_SOURCES = frozenset(
+    {
+        "BASE_TABLE",
+        "EMPTY",
+        "EXPRESSION_LIST",
+        "JOIN",
+        "PIVOT",
+        "SHOW_REF",
+        "SUBQUERY",
+        "TABLE_FUNCTION",
+    }
+)
+_MODIFIERS = frozenset(
+    {
+        "ASCENDING",
+        "DESCENDING",
+        "DISTINCT_MODIFIER",
+        "LIMIT_MODIFIER",
+        "LIMIT_PERCENT_MODIFIER",
+        "ORDER_DEFAULT",
+        "ORDER_MODIFIER",
+    }
+)
+_EXPRESSIONS = frozenset(
+    {
+        "BETWEEN",
+        "CASE",
+        "CAST",
+        "COLLATE",
+        "COLUMN_REF",
+        "COMPARISON",
+        "CONJUNCTION",
+        "CONSTANT",
+        "DEFAULT",
+        "FUNCTION",
+        "LAMBDA",
+        "LAMBDA_REF",
+        "OPERATOR",
+        "PARAMETER",
+        "POSITIONAL_REFERENCE",
+        "STAR",
+        "SUBQUERY",
+        "TYPE",
+        "WINDOW",
+    }
+)
+_SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
+_Scope = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One place where a table of the session is named; `node` is that place in the tree."""
+
+    table: str
+    written: str
+    node: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of a table function of our own: `gaps`, `coverage` or `history`."""
+
+    function: str
+    arguments: tuple[Tree, ...]
+    node: Tree
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query that may run, as far as its words go. Never changed, so it can be kept by text."""
+
+    text: str
+    tree: Tree
+    references: tuple[Reference, ...]
+    calls: tuple[Call, ...]
+    parameters: frozenset[str]
+    expressions: frozenset[str]
+    memory: dict[Any, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """The session's tables it reads: lower-case name to the name as written."""
+        return {reference.table: reference.written for reference in self.references}
+
+
+def admit(cursor: duckdb.DuckDBPyConnection, sql: str) -> Statement:
+    """Return the statement in the text; `Invalid` says what in it may not be run, and why."""
+    rewritten = rewrite(sql)
+    tree = parse(cursor, rewritten)
+    walk = _Walk()
+    walk.run(tree["node"])
+    return Statement(
+        rewritten.text,
+        tree,
+        tuple(walk.references),
+        tuple(walk.calls),
+        frozenset(named(tree["node"])),
+        frozenset(walk.expressions),
+    )
+
+
+class _Walk:
+    """One pass over a tree, with a list of what is still to be seen instead of recursion."""
+
+    def __init__(self) -> None:
+        self.references: list[Reference] = []
+        self.calls: list[Call] = []
+        self.expressions: set[str] = set()
+        self._waiting: list[tuple[Any, _Scope]] = []
+
+    def run(self, tree: Tree) -> None:
+        self._waiting = [(tree, frozenset())]
+        while self._waiting:
+            value, scope = self._waiting.pop()
+            if isinstance(value, list):
+                self._waiting.extend((item, scope) for item in value)
+            elif isinstance(value, dict):
+                self._see(value, scope)
+
+    def _see(self, node: Tree, scope: _Scope) -> None:
+        kind = node.get("type")
+        if "class" in node:
+            self._expression(node, scope)
+        elif not isinstance(kind, str):
+            self._inside(node, scope)
+        elif kind in _QUERIES:
+            self._query(node, scope)
+        elif kind in _SOURCES:
+            self._source(node, scope)
+        elif kind in _MODIFIERS:
+            self._inside(node, scope)
+        else:
+            raise _refused("this part of SQL is not run", part=kind)
+
+    def _inside(self, node: Tree, scope: _Scope, *, skip: tuple[str, ...] = ()) -> None:
+        self._waiting.extend((value, scope) for key, value in node.items() if key not in skip)
+
+    def _query(self, node: Tree, scope: _Scope) -> None:
+        for entry in node["cte_map"]["map"]:
+            name = self._named_expression(entry["key"])
+            self._waiting.append((entry["value"], scope))
+            scope = scope | {name}
+        if node["type"] == "RECURSIVE_CTE_NODE":
+            own = node["cte_name"].lower()
+            self._waiting.append((node["right"], scope | {own}))
+            self._inside(node, scope, skip=("cte_map", "right"))
+        else:
+            self._inside(node, scope, skip=("cte_map",))
+
+    def _named_expression(self, written: str) -> str:
+        name = written.lower()
+        if name.startswith(RESERVED_PREFIXES):
+            raise _refused("this name is reserved", name=written)
+        self.expressions.add(name)
+        return name
+
+    def _source(self, node: Tree, scope: _Scope) -> None:
+        match node["type"]:
+            case "BASE_TABLE":
+                self._table(node, scope)
+            case "TABLE_FUNCTION":
+                self._table_function(node, scope)
+            case "SHOW_REF":
+                if node["show_type"] not in _SHOWN or node["query"] is None:
+                    raise _refused("this part of SQL is not run", part=node["show_type"])
+                self._inside(node, scope)
+            case _:
+                self._inside(node, scope)
+
+    def _table(self, node: Tree, scope: _Scope) -> None:
+        path = node["qualified_name"]["path"]
+        written = node["table_name"]
+        if node["catalog_name"] or node["schema_name"] or path != [written]:
+            raise _refused("a table is named without catalog or schema", table=".".join(path))
+        name = written.lower()
+        if name not in scope:
+            self.references.append(Reference(name, written, node))
+        elif node["at_clause"]:
+            raise _refused("only a table can be read as of another version", name=written)
+        self._inside(node, scope)
+
+    def _table_function(self, node: Tree, scope: _Scope) -> None:
+        function = node["function"]
+        if function.get("class") != "FUNCTION":
+            raise _refused("this part of SQL is not run", part="table function")
+        name = _plain_name(function)
+        if name in OWN_TABLE_FUNCTIONS:
+            arguments = tuple(argument["expression"] for argument in function["arguments"])
+            if any(argument["name"] for argument in function["arguments"]):
+                raise _refused("this function takes its arguments by position", function=name)
+            self.calls.append(Call(name, arguments, node))
+        elif name not in TABLE_FUNCTIONS:
+            raise _refused("this table function is not allowed", function=name)
+        self._inside(node, scope, skip=("function",))
+        self._inside(function, scope)
+
+    def _expression(self, node: Tree, scope: _Scope) -> None:
+        kind = node["class"]
+        if kind not in _EXPRESSIONS:
+            raise _refused("this kind of expression is not allowed", expression=kind)
+        if kind in ("FUNCTION", "WINDOW"):
+            name = _plain_name(node)
+            if name not in FUNCTIONS and name not in OPERATORS:
+                raise _refused("this function is not allowed", function=name)
+            if node.get("export_state"):
+                raise _refused("this function is not allowed", function="export_state")
+        elif kind == "TYPE" and (node["catalog"] or node["schema"]):
+            raise _refused("a type is named without catalog or schema", type=node["type_name"])
+        self._inside(node, scope)
+
+
+def _plain_name(function: Tree) -> str:
+    name = str(function["function_name"]).lower()
+    path = function["qualified_name"]["path"]
+    if function["catalog"] or function["schema"] or [part.lower() for part in path] != [name]:
+        raise Invalid(
+            "a function is named without catalog, schema or dot",
+            hint="write f(x) instead of x.f()",
+            function=".".join(path),
+        )
+    return name
+
+
+def _refused(message: str, **facts: Any) -> Invalid:
+    hint = "a query is one SELECT over registered tables, with functions of values only"
+    return Invalid(message, hint=hint, **facts)

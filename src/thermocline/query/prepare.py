@@ -1,0 +1,262 @@
+"""From a statement to something that can run: versions chosen, segments pruned, views made.
+
+In:   a `Statement`, the registered sources, parameters; a cursor
+Out:  a `Prepared` query whose views exist on the cursor
+
+- Every table is opened once for each way the query names it, before anything is read.
+- Segments are pruned from the state alone, and every file left is located, before the engine
+  is told of one.
+- A query that asks the clock runs in one transaction with the constants it was pruned by.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from thermocline.errors import Invalid
+from thermocline.format.action import Segment
+from thermocline.format.state import TableState
+from thermocline.lake.segment import read_rows
+from thermocline.lake.table import Table
+from thermocline.query.constant import Constant, Parameters, Value, constant, evaluate, is_constant
+from thermocline.query.constraint import Constraint, pruned
+from thermocline.query.engine import translated
+from thermocline.query.gate import INTERNAL_PREFIX, Call, Statement
+from thermocline.query.plan import constraints
+from thermocline.query.rewrite import Template, template, view_of_call
+from thermocline.query.scan import Relation, columns_of, file_relation, relation
+from thermocline.query.shape import Shape, quoted, shape_of
+from thermocline.query.source import ARGUMENTS, Snapshot, Source, answered, state_at, unknown
+from thermocline.query.syntax import Tree, parts
+from thermocline.query.vocabulary import CLOCK_FUNCTIONS, CLOCK_WORDS
+
+_INSTANT_TYPE = "TIMESTAMPTZ_NS"
+
+
+class OutOfReach(Exception):
+    """A file lies in a folder that the engine was not allowed to read: another engine is needed.
+
+    It never leaves this room. It happens once for each folder of local copies.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.folder = os.path.dirname(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A query ready to run: text and parameters for the cursor that has its views."""
+
+    cursor: duckdb.DuckDBPyConnection
+    text: str
+    parameters: Parameters
+    files: Mapping[str, str]
+    versions: Sequence[tuple[Table, TableState]]
+
+
+def prepare(
+    cursor: duckdb.DuckDBPyConnection,
+    statement: Statement,
+    sources: Mapping[str, Source],
+    params: Sequence[Any] | Mapping[str, Any] | None,
+    may_read: Callable[[str], bool],
+) -> Prepared:
+    """Make a query ready to run on this cursor; nothing of it has been read when this returns.
+
+    `OutOfReach` when a located file is not one that the cursor's engine may read.
+    """
+    parameters = bound(statement, params)
+    for name, written in statement.tables.items():
+        if name not in sources:
+            raise unknown(written, [source.name for source in sources.values()])
+    if asks_clock(statement):
+        cursor.execute("BEGIN")
+    ready = template(cursor, statement)
+    preparing = _Preparing(cursor, statement, sources, parameters, may_read)
+    preparing.open_versions()
+    preparing.register_calls()
+    relations, files = preparing.make_relations(ready)
+    return Prepared(
+        cursor,
+        ready.filled(relations),
+        {name: parameters[name] for name in ready.parameters},
+        files,
+        preparing.versions(),
+    )
+
+
+def bound(statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the parameters by name; `Invalid` when they are not the ones the query has."""
+    if params is None:
+        params = {}
+    if isinstance(params, str | bytes):
+        raise Invalid("parameters are a list or a mapping", hint="wrap a single one: [value]")
+    if isinstance(params, Mapping):
+        given = {str(name).lower(): value for name, value in params.items()}
+    else:
+        given = {str(place): value for place, value in enumerate(params, 1)}
+    wanted = {name.lower(): name for name in statement.parameters}
+    missing, excess = wanted.keys() - given.keys(), given.keys() - wanted.keys()
+    if missing or excess:
+        raise Invalid(
+            "the parameters are not those of the query",
+            hint="give exactly one value for each parameter",
+            missing=sorted(missing),
+            excess=sorted(excess),
+        )
+    return {written: given[name] for name, written in wanted.items()}
+
+
+def asks_clock(statement: Statement) -> bool:
+    """Tell whether anything in a statement may ask the clock."""
+    if "asks_clock" not in statement.memory:
+        statement.memory["asks_clock"] = any(
+            (part.get("class") == "FUNCTION" and part["function_name"].lower() in CLOCK_FUNCTIONS)
+            or (
+                part.get("class") == "COLUMN_REF"
+                and part["column_names"][-1].lower() in CLOCK_WORDS
+            )
+            for part in parts(statement.tree["node"])
+        )
+    return bool(statement.memory["asks_clock"])
+
+
+class _Preparing:
+    """One query on its way; it holds what the steps hand to each other."""
+
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        statement: Statement,
+        sources: Mapping[str, Source],
+        parameters: Parameters,
+        may_read: Callable[[str], bool],
+    ) -> None:
+        self._may_read = may_read
+        self._cursor = cursor
+        self._statement = statement
+        self._sources = sources
+        self._parameters = parameters
+        self._snapshot = Snapshot()
+        self._states: list[TableState | None] = []
+        self._located: dict[tuple[str, str], str] = {}
+
+    def open_versions(self) -> None:
+        for reference in self._statement.references:
+            source, clause = self._sources[reference.table], reference.node["at_clause"]
+            if clause:
+                value = self._constant(clause["expr"], "AS OF")
+                state = state_at(self._snapshot, source, clause["unit"], value)
+                self._states.append(state)
+            else:
+                self._states.append(self._snapshot.newest(source) if source.table else None)
+
+    def register_calls(self) -> None:
+        for place, call in enumerate(self._statement.calls):
+            rows = self._answer(call)
+            with translated():
+                self._cursor.register(view_of_call(place), rows)
+
+    def _answer(self, call: Call) -> pa.Table:
+        least, most = ARGUMENTS[call.function]
+        if not least <= len(call.arguments) <= most:
+            raise Invalid(
+                "this function takes another number of arguments",
+                hint="gaps('t'), gaps('t', start, end), coverage('t'), history('t')",
+                function=call.function,
+            )
+        values = [self._constant(argument, call.function) for argument in call.arguments]
+        name = values[0].value
+        if not isinstance(name, str):
+            hint = f"write the table's name as a text: {call.function}('name')"
+            raise Invalid("the first argument is not the name of a table", hint=hint)
+        if name.lower() not in self._sources:
+            raise unknown(name, [source.name for source in self._sources.values()])
+        return answered(self._snapshot, self._sources[name.lower()], call.function, values[1:])
+
+    def _constant(self, expression: Tree, place: str) -> Value:
+        """Return the value of an expression outside the query proper; `Invalid` if it has none."""
+        if not is_constant(expression, clock_words=True):
+            hint = "use literals, parameters, now() and intervals"
+            raise Invalid("this must be a constant", hint=hint, place=place)
+        memory = self._statement.memory
+        key = ("constant", id(expression))
+        if key not in memory:
+            memory[key] = constant(self._cursor, expression)
+        one: Constant = memory[key]
+        values = evaluate(self._cursor, [(one, _INSTANT_TYPE)], self._parameters)
+        if values is None:
+            raise Invalid("this must be a constant", hint="use a literal", place=place)
+        return values[0]
+
+    def make_relations(self, ready: Template) -> tuple[dict[int, str], dict[str, str]]:
+        """Return the SELECT of every slot, and the files read; make the views of the rest."""
+        found = constraints(self._cursor, self._statement, self._shapes(), self._parameters)
+        relations: dict[int, str] = {}
+        files: dict[str, str] = {}
+        viewed: dict[str, list[list[Constraint]]] = {}
+        for place, reference in enumerate(self._statement.references):
+            if place in ready.slots:
+                made = self._relation(reference.table, self._states[place], [found[place]], place)
+                relations[place] = made.sql
+                files |= made.files
+            else:
+                viewed.setdefault(reference.table, []).append(found[place])
+        for place, (name, alternatives) in enumerate(viewed.items(), len(found)):
+            source = self._sources[name]
+            state = self._snapshot.newest(source) if source.table else None
+            made = self._relation(name, state, alternatives, place)
+            with translated(made.files):
+                self._cursor.execute(f"CREATE TEMP VIEW {quoted(source.name)} AS {made.sql}")
+            files |= made.files
+        return relations, files
+
+    def _shapes(self) -> list[Shape | None]:
+        return [None if state is None else _shape(state) for state in self._states]
+
+    def _relation(
+        self, name: str, state: TableState | None, alternatives: list[list[Constraint]], place: int
+    ) -> Relation:
+        """Return the relation of a source, with what it uses by name set on the cursor."""
+        source = self._sources[name]
+        table = source.table
+        if table is None or state is None:
+            return file_relation(source.path)
+
+        def locate(segment: Segment) -> str:
+            key = (name, segment.path)
+            if key not in self._located:
+                path = table.storage.locate(segment.path, segment.file_size)
+                if not self._may_read(path):
+                    raise OutOfReach(path)
+                self._located[key] = path
+            return self._located[key]
+
+        def read(segment: Segment) -> pa.Table:
+            rows = read_rows(table.storage, state, segment)
+            return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
+
+        segments = pruned(state, alternatives)
+        made = relation(state, segments, locate, read, f"{INTERNAL_PREFIX}{place}_")
+        with translated(made.files):
+            for variable, bits in made.bits.items():
+                self._cursor.execute(f"SET VARIABLE {quoted(variable)} = $1::BLOB::BIT", [bits])
+            for registered, rows in made.rows.items():
+                self._cursor.register(registered, rows)
+        return made
+
+    def versions(self) -> list[tuple[Table, TableState]]:
+        """Return the tables and the states of them that the query reads."""
+        used = [(self._sources[name].table, state) for name, state in self._snapshot.used()]
+        return [(table, state) for table, state in used if table is not None]
+
+
+def _shape(state: TableState) -> Shape:
+    if state.schema.columns:
+        return shape_of(state.schema.arrow)
+    return shape_of(pa.schema([(column.name, column.type) for column in columns_of(state)]))

@@ -1,0 +1,170 @@
+"""A table at one version as one relation: SQL text that reads exactly its live rows.
+
+In:   a state, the segments of it that a query needs, a way to locate their files
+Out:  the text of a SELECT over Parquet files, and the bit strings it uses by name
+
+- The columns are the table's own, in its order, by id: a renamed column is read under its old
+  name, an absent one is a typed null, a narrower one is cast. The types of the relation do not
+  depend on which segments are read; with none it is empty and has the same columns.
+- Files of one physical shape are one leg of a UNION ALL. A file with deleted rows is a leg of
+  its own, with a bit for each row.
+- Every file is located before the engine sees it, which checks that it is there and whole.
+- A path is the file of that name, whatever letters are in it: no pattern, no partition columns.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from thermocline.format.action import Segment
+from thermocline.format.schema import Column
+from thermocline.format.state import TableState
+from thermocline.format.types import decode_type, plain
+from thermocline.lake.segment import decode_deletes, stored_name
+from thermocline.query.shape import engine_type, is_read_as_is, literal, quoted
+
+ROW_NUMBER = "file_row_number"
+_PATTERN = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+
+_Physical = tuple[tuple[str | None, pa.DataType | None], ...]
+Locate = Callable[[Segment], str]
+Read = Callable[[Segment], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A SELECT, its files by the path the engine knows, and what it uses by name.
+
+    `bits` are variables to set, `rows` Arrow tables to register, before the SELECT can run.
+    """
+
+    sql: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    bits: Mapping[str, bytes] = field(default_factory=dict)
+    rows: Mapping[str, pa.Table] = field(default_factory=dict)
+
+
+def relation(
+    state: TableState, segments: Sequence[Segment], locate: Locate, read: Read, prefix: str
+) -> Relation:
+    """Return the relation of these segments; `prefix` begins every name it uses.
+
+    Raises whatever `locate` raises for a file that is missing or not whole. `read` gives the
+    live rows of a segment, for the rare file that has a column of the row number's name.
+    """
+    columns = columns_of(state)
+    if not segments:
+        return Relation(_empty(columns))
+    files = {locate(segment): segment.path for segment in segments}
+    legs: list[str] = []
+    bits: dict[str, bytes] = {}
+    rows: dict[str, pa.Table] = {}
+    shapes: dict[_Physical, list[str]] = {}
+    known: dict[tuple[Any, ...], _Physical] = {}
+    for segment, file in zip(segments, files, strict=True):
+        kind = (segment.schema_id, segment.absent, tuple(segment.stored.items()))
+        if kind not in known:
+            known[kind] = _physical(state, segment, columns)
+        physical = known[kind]
+        if not segment.deletes:
+            shapes.setdefault(physical, []).append(file)
+        elif _has_row_number(state, segment):
+            name = f"{prefix}rows_{len(rows)}"
+            rows[name] = read(segment)
+            present = tuple((column.name, None) for column in columns)
+            legs.append(_select(_select_list(tuple(columns), present), quoted(name)))
+        else:
+            name = f"{prefix}bits_{len(bits)}"
+            bits[name] = deleted_bits(segment)
+            test = f"get_bit(getvariable({literal(name)}), {ROW_NUMBER}::INTEGER) = 0"
+            chosen = _select_list(tuple(columns), physical)
+            legs.append(f"{_select(chosen, _reading([file]))} WHERE {test}")
+    legs += [
+        _select(_select_list(tuple(columns), physical), _reading(some))
+        for physical, some in shapes.items()
+    ]
+    return Relation(" UNION ALL ".join(legs), files, bits, rows)
+
+
+def _has_row_number(state: TableState, segment: Segment) -> bool:
+    stored = state.schemas[segment.schema_id].columns
+    return any(column.name.lower() == ROW_NUMBER for column in stored)
+
+
+def file_relation(path: str) -> Relation:
+    """Return the relation of one plain Parquet file, with the columns it has."""
+    return Relation(_select("*", _reading([path])), {path: path})
+
+
+def file_pattern(path: str) -> str:
+    """Return the engine's pattern that matches exactly this path."""
+    return path.translate(_PATTERN)
+
+
+def deleted_bits(segment: Segment) -> bytes:
+    """Return one bit for each row of a segment, set where the row is deleted."""
+    gone = np.zeros(segment.row_count, dtype=bool)
+    gone[np.asarray(decode_deletes(segment.deletes).to_array(), dtype=np.int64)] = True
+    return np.packbits(gone).tobytes()
+
+
+def columns_of(state: TableState) -> Sequence[Column]:
+    """Return the columns of a relation of this state.
+
+    A table that nothing was appended to has no columns yet. Its time column and entity columns
+    are known by name, and a query about them is to be answered, with no rows.
+    """
+    if state.schema.columns:
+        return state.schema.columns
+    time = Column(0, state.spec.time_column, pa.timestamp("us"), nullable=False)
+    return [time, *(Column(0, name, pa.string()) for name in state.spec.entity_columns)]
+
+
+def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) -> _Physical:
+    """Return what a segment's file calls each column, and the type it has there."""
+    then = state.schemas[segment.schema_id]
+    found: list[tuple[str | None, pa.DataType | None]] = []
+    for column in columns:
+        name = stored_name(state, segment, column)
+        stored = segment.stored.get(str(column.id))
+        if name is None:
+            found.append((None, None))
+        else:
+            kind = then.by_id[column.id].type if stored is None else decode_type(stored)
+            found.append((name, plain(kind)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _select_list(columns: tuple[Column, ...], physical: _Physical) -> str:
+    """Return what to select from files that have the columns under these names and types.
+
+    Casts are left out where they do nothing: each costs the engine's parser and binder 50
+    microseconds a query.
+    """
+    found = []
+    for column, (name, kind) in zip(columns, physical, strict=True):
+        if name is not None and kind == plain(column.type) and is_read_as_is(column.type):
+            value = quoted(name)
+        else:
+            value = f"CAST({quoted(name) if name else 'NULL'} AS {engine_type(column.type)})"
+        found.append(value if value == quoted(column.name) else f"{value} AS {quoted(column.name)}")
+    return ", ".join(found)
+
+
+def _select(chosen: str, source: str) -> str:
+    return f"SELECT {chosen} FROM {source}"  # noqa: S608  # names and paths are quoted
+
+
+def _reading(files: Iterable[str]) -> str:
+    listed = ", ".join(literal(file_pattern(file)) for file in files)
+    return f"read_parquet([{listed}], hive_partitioning = false)"
+
+
+def _empty(columns: Sequence[Column]) -> str:
+    nothing = ((None, None),) * len(columns)
+    return f"SELECT {_select_list(tuple(columns), nothing)} WHERE false"

@@ -1,0 +1,209 @@
+"""SQL over registered tables: each query sees one exact version of every table it names.
+
+In:   names with tables or roots; SQL with parameters
+Out:  Arrow tables and streams; errors of this package only
+
+- A query reads the newest version of each table at its start, or the one its `AS OF` names, and
+  that version to its end, whatever is committed meanwhile.
+- A file that the version names and that cannot be read is an error that names it. A stream that
+  fails raises; it never just ends.
+- The engine is warm and shared by the session's queries; each has a cursor of its own, so a
+  session may be used from many threads.
+
+`run` is the one place that hands SQL to an engine in this process.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from thermocline.errors import Invalid, NotFound
+from thermocline.lake.pin import pinned
+from thermocline.lake.place import open_storage
+from thermocline.lake.table import Table
+from thermocline.query.cache import Cache
+from thermocline.query.engine import (
+    MEMORY_BYTES_DEFAULT,
+    SPILL_BYTES_DEFAULT,
+    Engine,
+    Limits,
+    translated,
+)
+from thermocline.query.gate import Statement, admit
+from thermocline.query.prepare import OutOfReach, Prepared, prepare
+from thermocline.query.source import Source, checked_name, unknown
+
+BATCH_ROWS_DEFAULT = 131_072
+STATEMENTS_KEPT_MAX = 256
+
+Params = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Session:
+    """Tables under names, and SQL over them."""
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        memory_limit_bytes: int = MEMORY_BYTES_DEFAULT,
+        spill_limit_bytes: int = SPILL_BYTES_DEFAULT,
+    ) -> None:
+        self._limits = Limits(threads or 0, memory_limit_bytes, spill_limit_bytes)
+        self._lock = threading.RLock()
+        self._sources: dict[str, Source] = {}
+        self._copies: set[str] = set()  # folders of local copies of an object store's files
+        self._engine: Engine | None = None
+        self._is_closed = False
+        self._statements: Cache[str, Statement] = Cache(STATEMENTS_KEPT_MAX)
+
+    def register_tstable(
+        self, name: str, table: Any, *, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        """Register a table, or the root of one, under a name; it replaces what had the name.
+
+        A root is a folder or an object store's URL. `NotFound` when there is no table there.
+        """
+        checked_name(name)
+        opened = getattr(table, "lake", table)
+        if not isinstance(opened, Table):
+            opened = Table(open_storage(table, storage_options))
+        opened.state()
+        self._register(Source(name, table=opened))
+
+    def register_parquet(self, name: str, path: "str | os.PathLike[str]") -> None:
+        """Register one Parquet file, as it is, under a name; it replaces what had the name."""
+        checked_name(name)
+        absolute = os.path.abspath(os.fspath(path))
+        if not os.path.isfile(absolute):
+            raise NotFound("no such file", hint="check the path", path=absolute)
+        self._register(Source(name, path=absolute))
+
+    def _register(self, source: Source) -> None:
+        with self._lock:
+            self._check_open()
+            self._sources[source.name.lower()] = source
+
+    def deregister(self, name: str) -> None:
+        """Forget a name; `NotFound` when it is not registered."""
+        with self._lock:
+            if self._sources.pop(name.lower(), None) is None:
+                raise unknown(name, [source.name for source in self._sources.values()])
+
+    def tables(self) -> list[str]:
+        """Return the registered names in order."""
+        with self._lock:
+            return sorted(source.name for source in self._sources.values())
+
+    def sql(self, query: str, params: Params = None) -> pa.Table:
+        """Return the answer of one SELECT as a table.
+
+        Parameters are `?` or `$1` with a list, or `$name` with a mapping. `Invalid` when the
+        query is not one SELECT or cannot be run, `NotFound` for a table that is not registered.
+        """
+        with self._running(query, params) as prepared, translated(prepared.files):
+            answer: pa.Table = run(prepared).to_arrow_table()
+            return answer
+
+    def sql_reader(
+        self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
+    ) -> pa.RecordBatchReader:
+        """Return the answer of one SELECT as a stream of batches.
+
+        The versions it reads are pinned, and its cursor is open, until the stream is read to its
+        end, fails, or is dropped.
+        """
+        if batch_rows < 1:
+            raise Invalid("a batch has at least one row", batch_rows=batch_rows)
+        with ExitStack() as stack:
+            prepared = stack.enter_context(self._running(query, params))
+            for table, state in prepared.versions:
+                stack.enter_context(pinned(table, state.version))
+            with translated(prepared.files):
+                reader = run(prepared).to_arrow_reader(batch_rows)
+            batches = _streamed(reader, prepared, stack.pop_all())
+            return pa.RecordBatchReader.from_batches(reader.schema, batches)
+
+    @contextmanager
+    def _running(self, query: str, params: Params) -> Iterator[Prepared]:
+        """Prepare a query on a cursor that is closed when the block ends."""
+        prepared = None
+        while prepared is None:
+            with self._lock:
+                self._check_open()
+                sources = dict(self._sources)
+                engine = self._engine_for(sources)
+                cursor = engine.cursor()
+            try:
+                statement = self._statements.get(query)
+                if statement is None:
+                    statement = self._statements.put(query, admit(cursor, query))
+                prepared = prepare(cursor, statement, sources, params, engine.may_read)
+                yield prepared
+            except OutOfReach as error:
+                with self._lock:
+                    self._copies.add(error.folder)
+            finally:
+                with suppress(duckdb.Error):
+                    cursor.close()
+
+    def _engine_for(self, sources: Mapping[str, Source]) -> Engine:
+        folders = {source.folder for source in sources.values() if source.folder} | self._copies
+        files = {source.path for source in sources.values() if source.path}
+        engine = self._engine
+        if engine is None or engine.folders != folders or engine.files != files:
+            # What an engine may read cannot change, so other folders need another engine.
+            self._engine = Engine(folders, files, self._limits)
+            if engine is not None:
+                engine.close()
+        assert self._engine is not None
+        return self._engine
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Invalid("the session is closed", hint="open another one")
+
+    def close(self) -> None:
+        """Let the engine go. Streams that are still being read go on to their end."""
+        with self._lock:
+            self._is_closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def run(prepared: Prepared) -> duckdb.DuckDBPyRelation:
+    """Hand a prepared query to the engine of this process; reading the relation runs it."""
+    relation = prepared.cursor.sql(prepared.text, params=prepared.parameters or None)
+    assert relation is not None
+    return relation
+
+
+def _streamed(
+    reader: pa.RecordBatchReader, prepared: Prepared, stack: ExitStack
+) -> Iterator[pa.RecordBatch]:
+    with stack:
+        while True:
+            with translated(prepared.files):
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+            yield batch

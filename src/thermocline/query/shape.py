@@ -1,0 +1,137 @@
+"""The columns of a table as the engine sees them: types, and which can be pruned by.
+
+In:   Arrow schemas
+Out:  engine types as SQL text; a `Shape` that finds columns as SQL does, whatever their case
+
+- `engine_type` is what the engine's Parquet reader makes of a column of that Arrow type, so that
+  a table has the same types whether a query meets none, some or all of its segments.
+- Names are quoted by `quoted` and texts by `literal`, and by nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from thermocline.format.types import plain
+
+TIME, INTEGER, TEXT = "time", "integer", "text"
+DECIMAL_DIGITS_MAX = 38
+
+_PLAIN: dict[pa.DataType, str] = {
+    pa.null(): '"NULL"',
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float16(): "FLOAT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    pa.date64(): "DATE",
+}
+
+# Written to Parquet in one way only. Others depend on the writer: an unsigned 32-bit column may
+# be a 64-bit one in the file, and nanoseconds may be microseconds.
+_ALWAYS_AS_IS = frozenset(
+    {
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", tz="UTC"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeColumn:
+    """A column to prune by: its name, what sort of bounds it has, its engine type."""
+
+    name: str
+    sort: str
+    type: str
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """Every column name of a table in lower case; those that can be pruned by are described."""
+
+    columns: Mapping[str, ShapeColumn | None]
+
+
+def quoted(name: str) -> str:
+    """Return an identifier that means exactly this name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a string literal of exactly this text."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@lru_cache(maxsize=512)
+def shape_of(schema: pa.Schema) -> Shape:
+    """Return the shape of an Arrow schema; the same object for an equal schema while kept."""
+    return Shape({field.name.lower(): _column(field) for field in schema})
+
+
+def _column(field: pa.Field) -> ShapeColumn | None:
+    kind = plain(field.type)
+    if kinds.is_timestamp(kind):
+        sort = TIME
+    elif kinds.is_integer(kind):
+        sort = INTEGER
+    elif kinds.is_string(kind):
+        sort = TEXT
+    else:
+        return None
+    return ShapeColumn(field.name, sort, engine_type(kind))
+
+
+def is_read_as_is(kind: pa.DataType) -> bool:
+    """Tell whether the engine reads such a column as `engine_type` says without being told."""
+    return plain(kind) in _ALWAYS_AS_IS
+
+
+def engine_type(kind: pa.DataType) -> str:
+    """Return the engine's type for a column of a table, as SQL text."""
+    kind = plain(kind)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kinds.is_timestamp(kind):
+        if kind.unit == "ns":
+            return "TIMESTAMPTZ_NS" if kind.tz else "TIMESTAMP_NS"
+        return "TIMESTAMP WITH TIME ZONE" if kind.tz else "TIMESTAMP"
+    if kinds.is_time(kind):
+        return "TIME_NS" if kind.unit == "ns" else "TIME"
+    if kinds.is_duration(kind):
+        return "BIGINT"
+    if kinds.is_decimal(kind):
+        is_wide = kind.precision > DECIMAL_DIGITS_MAX
+        return "DOUBLE" if is_wide else f"DECIMAL({kind.precision},{kind.scale})"
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return f"{engine_type(kind.value_type)}[]"
+    if kinds.is_struct(kind):
+        fields = (kind.field(place) for place in range(kind.num_fields))
+        inside = ", ".join(f"{quoted(field.name)} {engine_type(field.type)}" for field in fields)
+        return f"STRUCT({inside})"
+    if kinds.is_map(kind):
+        return f"MAP({engine_type(kind.key_type)}, {engine_type(kind.item_type)})"
+    return "BLOB"  # what is left are binaries of a fixed width

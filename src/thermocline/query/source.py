@@ -1,0 +1,154 @@
+"""What a session has registered: tables and plain Parquet files, opened for one query.
+
+In:   names, roots and tables; `AT` clauses and function arguments already evaluated
+Out:  states of tables, each read once a query; Arrow tables for the SQL functions
+
+- A query reads one version of a table for each way it names it: newest, or one `AS OF`. What
+  `gaps` or `coverage` tells of a table is told of the version the query reads.
+- A name is a plain identifier, is found whatever its case, and is never one of the engine's.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from thermocline.errors import Invalid, NotFound
+from thermocline.format.instant import written
+from thermocline.format.state import TableState
+from thermocline.lake.answer import Held, history
+from thermocline.lake.local import LocalStorage
+from thermocline.lake.table import Table
+from thermocline.query.constant import Value
+from thermocline.query.gate import RESERVED_PREFIXES
+
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
+ARGUMENTS = {"gaps": (1, 3), "coverage": (1, 1), "history": (1, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One registered name: a table, or the path of a Parquet file."""
+
+    name: str
+    table: Table | None = None
+    path: str = ""
+
+    @property
+    def folder(self) -> str | None:
+        """The folder the engine must be able to read; None where it is not known beforehand."""
+        storage = None if self.table is None else self.table.storage
+        return storage.root if isinstance(storage, LocalStorage) else None
+
+
+def checked_name(name: str) -> str:
+    """Return a name that can be registered; `Invalid` for any other."""
+    if not _NAME.match(name) or name.lower().startswith(RESERVED_PREFIXES):
+        raise Invalid(
+            "this cannot be the name of a table",
+            hint="use letters, digits and underscores, at most 63, not the engine's own names",
+            name=name[:80],
+            reserved=list(RESERVED_PREFIXES),
+        )
+    return name
+
+
+def unknown(written_name: str, known: Iterable[str]) -> NotFound:
+    """Return the error for a name that is not registered, with the one that is nearest."""
+    names = list(known)
+    by_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(written_name.lower(), by_lower, n=1, cutoff=0.0)
+    hint = f"did you mean {by_lower[near[0]]}?" if near else "register a table first"
+    if os.sep in written_name or written_name.endswith(".parquet"):
+        hint = "files are not read by path: register_parquet(name, path) gives one a name"
+    return NotFound("no such table", hint=hint, table=written_name, tables=sorted(names))
+
+
+class Snapshot:
+    """The states one query reads, each opened when it is first asked for and kept after."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[str, str, int], TableState] = {}
+
+    def newest(self, source: Source) -> TableState:
+        """Return the newest state of a table, the same one for the whole query."""
+        return self._kept(source, "newest", 0)
+
+    def at_version(self, source: Source, version: int) -> TableState:
+        """Return the state at a version; `NotFound` when there is none or it has expired."""
+        return self._kept(source, "version", version)
+
+    def at_instant(self, source: Source, instant_ns: int) -> TableState:
+        """Return the newest state that was committed at or before an instant."""
+        return self._kept(source, "instant", instant_ns)
+
+    def _kept(self, source: Source, way: str, number: int) -> TableState:
+        key = (source.name.lower(), way, number)
+        if key not in self._states:
+            self._states[key] = _opened(_table(source), way, number)
+        return self._states[key]
+
+    def used(self) -> list[tuple[str, TableState]]:
+        """Return the lower-case names and states that were opened."""
+        return [(name, state) for (name, _, _), state in self._states.items()]
+
+
+def _opened(table: Table, way: str, number: int) -> TableState:
+    if way == "newest":
+        return table.state()
+    version = number if way == "version" else table.log.version_at(number)
+    return table.log.state(version)
+
+
+def _table(source: Source) -> Table:
+    if source.table is None:
+        raise Invalid(
+            "a plain Parquet file has no versions and no coverage",
+            hint="append it to a table",
+            table=source.name,
+        )
+    return source.table
+
+
+def state_at(snapshot: Snapshot, source: Source, unit: str, value: Value) -> TableState:
+    """Return the state that an evaluated `AT` clause names."""
+    if unit.upper() == "VERSION":
+        if type(value.value) is not int:
+            hint = "AS OF VERSION takes a whole number"
+            raise Invalid("not a version", hint=hint, got=value.value)
+        return snapshot.at_version(source, value.value)
+    return snapshot.at_instant(source, _instant(value))
+
+
+def answered(
+    snapshot: Snapshot, source: Source, function: str, values: Sequence[Value]
+) -> pa.Table:
+    """Return the rows of `gaps`, `coverage` or `history`; `values` are those after the name."""
+    table = _table(source)
+    if function == "history":
+        return history(table)
+    state = snapshot.newest(source)
+    held = Held(state, table.index.at(state))
+    if function == "coverage":
+        return held.runs()
+    start, end = [*(_edge(value) for value in values), None, None][:2]
+    return held.gaps(start, end)
+
+
+def _edge(value: Value) -> str | None:
+    return None if value.type == '"NULL"' else written(_instant(value))
+
+
+def _instant(value: Value) -> int:
+    # A text may have a zone: read as a time with one, where none means UTC.
+    found = value.instant_as_column if value.type == "VARCHAR" else value.instant
+    if found is None:
+        raise Invalid(
+            "not a time",
+            hint="write it like '2024-06-01 13:00:00' or TIMESTAMP '2024-06-01 13:00:00'",
+            got=value.value,
+        )
+    return found

@@ -1,0 +1,22 @@
+"""Pictures of a table: what it is and which stretches of time it holds, as text and as HTML.
+
+- Values in, text out: nothing here reads a file or a clock.
+- Whatever a table contains is text in a picture: no markup, no script, no terminal control.
+"""
+
+from thermocline.show.facts import table_facts
+from thermocline.show.html import table_html
+from thermocline.show.picture import Picture, coverage_bar, coverage_picture
+from thermocline.show.text import clock_text, share_text, size_text, visible
+
+__all__ = [
+    "Picture",
+    "clock_text",
+    "coverage_bar",
+    "coverage_picture",
+    "share_text",
+    "size_text",
+    "table_facts",
+    "table_html",
+    "visible",
+]

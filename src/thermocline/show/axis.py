@@ -1,0 +1,82 @@
+"""The ruler under a bar of blocks: round times at their places, with labels that fit.
+
+In:   the first instant of a bar, the instant it ends before, its width in blocks
+Out:  the lines of the ruler and its labels
+
+- The beginning and the end are always written in full; between them stand round times only, and
+  only where a label has room.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from thermocline.show.text import clock_text
+
+LABEL_GAP = 3
+TICKS_MAX = 400
+
+_DAY_S = 86_400
+_STEPS_S = (1, 5, 15, 30, 60, 300, 900, 1_800, 3_600, 10_800, 21_600, 43_200)
+_STEPS_DAYS = (1, 2, 7, 14)
+_STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 6_000)
+
+
+def axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
+    """Return a ruler as wide as the blocks, and the times of its marks within `room` columns."""
+    ruler = ["└", *"─" * (blocks - 2), "┘"] if blocks > 1 else ["╵"]
+    left, right = clock_text(begin), clock_text(end)
+    last = max(blocks, len(left) + LABEL_GAP + len(right))
+    if last > room:
+        return "".join(ruler), f"{left} to", right
+    labels = [*left.ljust(last - len(right)), *right]
+    limit, free, year = last - len(right) - LABEL_GAP, len(left) + LABEL_GAP, begin.year
+    span_s = (end - begin).total_seconds()
+    for tick, label in _ticks(begin, end, blocks):
+        place = int((tick - begin).total_seconds() / span_s * blocks)
+        text = label if tick.year == year else clock_text(tick)
+        if place < free or place + len(text) > limit:
+            continue
+        ruler[place] = "┬"
+        labels[place : place + len(text)] = text
+        free, year = place + len(text) + LABEL_GAP, tick.year
+    return "".join(ruler), "".join(labels)
+
+
+def _ticks(begin: datetime, end: datetime, blocks: int) -> list[tuple[datetime, str]]:
+    """Return round times between two others, as many as have room, and their labels."""
+    span_s = (end - begin).total_seconds()
+    for step_s in (*_STEPS_S, *(days * _DAY_S for days in _STEPS_DAYS)):
+        form = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < _DAY_S else "%m-%d"
+        if blocks * step_s / span_s >= len(begin.strftime(form)) + LABEL_GAP:
+            return [
+                (tick, tick.strftime("%m-%d" if _is_midnight(tick) else form))
+                for tick in _even(begin, end, step_s)
+            ]
+    for months in _STEPS_MONTHS:
+        if blocks * months * 30 * _DAY_S / span_s >= len("2024-06") + LABEL_GAP:
+            return [(tick, f"{tick:%m-%d}") for tick in _firsts(begin, end, months)]
+    return []
+
+
+def _is_midnight(time: datetime) -> bool:
+    return (time.hour, time.minute, time.second) == (0, 0, 0)
+
+
+def _even(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
+    midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
+    past_s = int((begin - midnight).total_seconds())
+    for count in range(past_s // step_s + 1, past_s // step_s + 1 + TICKS_MAX):
+        if timedelta(seconds=count * step_s) >= end - midnight:
+            return
+        yield midnight + timedelta(seconds=count * step_s)
+
+
+def _firsts(begin: datetime, end: datetime, months: int) -> Iterator[datetime]:
+    number = ((begin.year * 12 + begin.month - 1) // months + 1) * months
+    first = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    while number // 12 <= end.year:
+        tick = first.replace(year=number // 12, month=number % 12 + 1)
+        if tick >= end:
+            return
+        yield tick
+        number += months

@@ -1,0 +1,115 @@
+"""A table as a notebook shows it: its facts, its coverage and its columns, in plain HTML.
+
+In:   a `Held` and the table's root
+Out:  one element of HTML
+
+- Everything that comes from the table is escaped: a column may be called `<script>`.
+- No script, no style sheet, no request to any other host: it is the same after the notebook was
+  saved, mailed and opened elsewhere.
+- Colours are the reader's own, with see-through greys, so that it suits light and dark.
+"""
+
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from thermocline.show.facts import table_facts
+from thermocline.show.picture import FULL, SHARE_WIDTH, Lane, coverage_picture
+from thermocline.show.text import clock_text, moment, visible
+
+if TYPE_CHECKING:
+    from thermocline.lake.answer import Held
+
+BLOCKS_WIDE = 96
+COLUMNS_MAX = 100
+
+_GREY = "rgba(128,128,128,.35)"
+_HELD = "#2f9e6e"
+_IN_PART = "#d99a2b"
+_CELL = "text-align:left;padding:1px 12px 1px 0;border:0;background:transparent;color:inherit"
+_TABLE = "border-collapse:collapse;border:0;margin:4px 0;color:inherit"
+
+
+def table_html(held: "Held", root: str) -> str:
+    """Return a table's facts, coverage and columns as one element of HTML."""
+    facts = table_facts(held, root)
+    name = root.rstrip("/").rpartition("/")[2] or root
+    rows = "".join(_row(_faint(label), _text(value)) for label, value in facts.items())
+    return (
+        f'<div style="font-size:13px;line-height:1.5;max-width:60em">'
+        f"<div><strong>{_text(name)}</strong> {_faint('time series table')}</div>"
+        f'<table style="{_TABLE}">{rows}</table>{_coverage(held)}{_columns(held)}</div>'
+    )
+
+
+def _coverage(held: "Held") -> str:
+    picture = coverage_picture(held, BLOCKS_WIDE + SHARE_WIDTH)
+    if not picture.lanes:
+        return ""
+    bucket, whole = held.state.spec.bucket, held.coverage.whole
+    begin, end = moment(bucket.start(whole.first())), moment(bucket.start(whole.last() + 1))
+    ends = (
+        f'<div style="display:flex;justify-content:space-between">'
+        f"{_faint(clock_text(begin))}{_faint(clock_text(end))}</div>"
+    )
+    more = _row("", _faint(picture.more), "") if picture.more else ""
+    lanes = "".join(
+        _row(_text(lane.label), _bar(lane), _text(lane.share)) for lane in picture.lanes
+    )
+    return f'<table style="{_TABLE};width:100%">{lanes}{_row("", ends, "")}{more}</table>'
+
+
+def _bar(lane: Lane) -> str:
+    """Return one lane as a drawing: full blocks, lower ones for in part, a line for missing."""
+    shapes, place = [], 0
+    for level, run in groupby(lane.levels):
+        width = len(list(run))
+        if level:
+            high = 12 if level == FULL else 1 + level
+            colour = _HELD if level == FULL else _IN_PART
+            shapes.append(
+                f'<rect x="{place}" y="{12 - high}" width="{width}" height="{high}" '
+                f'fill="{colour}"/>'
+            )
+        place += width
+    said = escape(f"{lane.label} {lane.share} held".strip(), quote=True)
+    return (
+        f'<svg role="img" aria-label="{said}" viewBox="0 0 {place} 12" width="100%" height="14" '
+        f'preserveAspectRatio="none" shape-rendering="crispEdges" '
+        f'style="display:block;border:1px solid {_GREY}"><title>{said}</title>{"".join(shapes)}'
+        f"</svg>"
+    )
+
+
+def _columns(held: "Held") -> str:
+    columns = held.state.schema.columns
+    if not columns:
+        return _faint("no columns yet: the first append gives them")
+    rows = "".join(_row(_text(c.name), _faint(str(c.type))) for c in columns[:COLUMNS_MAX])
+    more = len(columns) - COLUMNS_MAX
+    rest = _row(_faint(f"and {more:,} more"), "") if more > 0 else ""
+    return (
+        f"<details><summary>{len(columns):,} columns</summary>"
+        f'<table style="{_TABLE}">{rows}{rest}</table></details>'
+    )
+
+
+def _row(*cells: str) -> str:
+    last = len(cells) - 1
+    return (
+        '<tr style="background:transparent">'
+        + "".join(
+            f'<td style="{_CELL};{"width:100%" if place == 1 < last else "white-space:nowrap"}">'
+            f"{cell}</td>"
+            for place, cell in enumerate(cells)
+        )
+        + "</tr>"
+    )
+
+
+def _text(value: str) -> str:
+    return escape(visible(value), quote=True)
+
+
+def _faint(value: str) -> str:
+    return f'<span style="opacity:.7">{_text(value)}</span>'

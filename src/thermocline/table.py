@@ -1,0 +1,385 @@
+"""`TimeSeriesTable`: the table as its users meet it.
+
+In:   paths, Arrow data, times as datetimes or text, conditions as SQL
+Out:  versions, Arrow tables and streams, small results that show themselves
+
+- Every method that changes the table returns the new version, or the present one when there was
+  nothing to do; when it returns, the change is durable and visible to every reader.
+- Times without a zone are UTC. A stretch of time is half-open: its end is not part of it.
+- Data comes in from anything with `__arrow_c_stream__`: pyarrow, polars, pandas, DuckDB.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.errors import Invalid
+from thermocline.format.action import TableSpec
+from thermocline.format.bucket import parse_bucket, parse_duration_s
+from thermocline.format.conflict import Window
+from thermocline.format.instant import instant, to_datetime
+from thermocline.format.layout import Version
+from thermocline.format.schema import Schema
+from thermocline.format.state import TableState
+from thermocline.lake import answer
+from thermocline.lake.append import Wish
+from thermocline.lake.delete import everything
+from thermocline.lake.fsck import Checked, fsck
+from thermocline.lake.pin import pinned
+from thermocline.lake.place import open_storage
+from thermocline.lake.segment import filtered
+from thermocline.lake.table import Table
+from thermocline.lake.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
+
+At = object
+"""A version (int), an instant (datetime or ISO text), or None for the newest."""
+
+
+class TimeSeriesTable:
+    """A table of rows with a time, which knows which stretches of time it holds.
+
+    >>> table = TimeSeriesTable.create("prices", time_column="ts", bucket="1h",
+    ...                                entity_columns=["symbol"])
+    >>> table.append_parquet("incoming.parquet")
+    >>> table.gaps("2024-06-01", "2024-06-08")
+    """
+
+    def __init__(self, lake: Table) -> None:
+        self.lake = lake
+
+    @classmethod
+    def create(
+        cls,
+        table_root: str | os.PathLike[str],
+        *,
+        time_column: str,
+        bucket: str,
+        entity_columns: str | Sequence[str] = (),
+        timezone: str | None = None,
+        overlap: str = "reject",
+        retention: str | None = None,
+        entities_max: int | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> "TimeSeriesTable":
+        """Make a table in a folder or under an object store's URL.
+
+        `timezone` is the zone of clock times that come without one; None takes them as UTC.
+        `overlap` says what an append into buckets already held does: `reject` refuses it,
+        `allow` adds the rows, `replace` swaps whole buckets. `Conflict` when there is a table.
+        """
+        entities = (entity_columns,) if isinstance(entity_columns, str) else tuple(entity_columns)
+        width = parse_bucket(bucket)
+        spec = TableSpec("", time_column, width, entities, overlap, timezone, retention)
+        if entities_max is not None:
+            spec = replace(spec, entities_max=entities_max)
+        lake = Table(open_storage(table_root, storage_options))
+        lake.create(spec)
+        return cls(lake)
+
+    @classmethod
+    def open(
+        cls,
+        table_root: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> "TimeSeriesTable":
+        """Open a table; `NotFound` when there is none."""
+        lake = Table(open_storage(table_root, storage_options))
+        lake.state()
+        return cls(lake)
+
+    def root(self) -> str:
+        """Return where the table is."""
+        return self.lake.storage.root
+
+    def version(self) -> Version:
+        """Return the newest version."""
+        return self.lake.state().version
+
+    def schema(self, at: At = None) -> pa.Schema:
+        """Return the columns, now or at a version or instant."""
+        return self.lake.state(at).schema.arrow
+
+    def spec(self) -> TableSpec:
+        """Return what the table is: time column, bucket, entities, policies."""
+        return self.lake.state().spec
+
+    # Writing
+
+    def append_parquet(
+        self,
+        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        link: bool = False,
+        overlap: str | None = None,
+        evolve: bool = False,
+        txn: tuple[str, int] | None = None,
+    ) -> Version:
+        """Append one Parquet file, or many in one commit, each byte for byte where it fits.
+
+        The file is copied; `link=True` shares its bytes instead, for a file that will never be
+        written again. `evolve=True` adds columns the table does not have and widens types.
+        `txn=("job", 7)` makes a repeated append of the same number a no-op.
+        `CoverageOverlapError` names the buckets that are held already.
+        """
+        single = isinstance(source, str | os.PathLike)
+        sources: Any = [source] if single else source
+        wish = Wish(overlap, evolve, txn)
+        paths = [os.fspath(item) for item in sources]
+        return self.lake.append_parquet(paths, wish, link=link).version
+
+    def append(
+        self,
+        data: Any,
+        *,
+        overlap: str | None = None,
+        evolve: bool = False,
+        txn: tuple[str, int] | None = None,
+    ) -> Version:
+        """Append anything that gives an Arrow stream, in one commit; see `append_parquet`."""
+        return self.lake.append(_stream(data), Wish(overlap, evolve, txn)).version
+
+    def delete(
+        self, where: str | None = None, *, start: object = None, end: object = None
+    ) -> Version:
+        """Delete the rows for which the SQL condition holds, in a stretch of time if given."""
+        if where is None and start is None and end is None:
+            raise Invalid(
+                "a delete needs a condition or a stretch of time",
+                hint="pass where='true' to delete every row",
+            )
+        matcher, columns = everything, ()
+        if where is not None:
+            predicate = _predicate(where, self.lake.state())
+            matcher, columns = predicate.mask, tuple(predicate.columns)
+        state, _ = self.lake.delete(matcher, columns, _window(start, end))
+        return state.version
+
+    def retain(self, *, yes: bool = False) -> Version:
+        """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
+        return self.lake.retain(is_confirmed=yes)[0].version
+
+    def restore(self, at: At) -> Version:
+        """Make the table what it was at a version or instant, as a new version."""
+        return self.lake.restore(at).version
+
+    def add_column(self, name: str, kind: pa.DataType) -> Version:
+        """Add a column that is null in every row so far."""
+        return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
+
+    def widen_column(self, name: str, kind: pa.DataType) -> Version:
+        """Give a column a type that holds all its values."""
+        return self._change("widen column", lambda s, c: (s, c.widened(name, kind)))
+
+    def rename_column(self, old: str, new: str) -> Version:
+        """Call a column by another name; its values stay."""
+
+        def renamed(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+            entities = tuple(new if name == old else name for name in spec.entity_columns)
+            time_column = new if spec.time_column == old else spec.time_column
+            changed = replace(spec, entity_columns=entities, time_column=time_column)
+            return changed, schema.renamed(old, new)
+
+        return self._change("rename column", renamed)
+
+    def set_retention(self, retention: str | None) -> Version:
+        """Keep rows for this long, such as `90d`; None keeps them for ever."""
+        return self._change("set retention", lambda s, c: (replace(s, retention=retention), c))
+
+    def set_overlap(self, overlap: str) -> Version:
+        """Change what an append into buckets already held does."""
+        return self._change("set overlap", lambda s, c: (replace(s, overlap=overlap), c))
+
+    def _change(
+        self,
+        operation: str,
+        changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]],
+    ) -> Version:
+        return self.lake.change(operation, changed).version
+
+    # Reading
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        *,
+        start: object = None,
+        end: object = None,
+        at: At = None,
+    ) -> pa.RecordBatchReader:
+        """Return the rows of one version as a stream with the table's exact types.
+
+        `where` is a SQL condition over the table's columns. The version stays pinned until the
+        stream is read to its end, fails, or is dropped.
+        """
+        state = self.lake.state(at)
+        wanted = [c.name for c in state.schema.columns] if columns is None else list(columns)
+        schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
+        predicate = None if where is None else _predicate(where, state)
+        loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
+        window = _window(start, end)
+
+        def batches() -> Iterator[pa.RecordBatch | None]:
+            with pinned(self.lake, state.version):
+                yield None  # the pin is held from here on, though nobody reads yet
+                for batch in self.lake.read(state, loaded, window):
+                    kept = batch
+                    if predicate is not None:
+                        mask = predicate.mask(batch.select(list(predicate.columns)))
+                        kept = filtered(batch, mask)
+                    if kept.num_rows:
+                        yield kept.select(wanted)
+
+        stream = batches()
+        next(stream)
+        return pa.RecordBatchReader.from_batches(schema, stream)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self, **which: Any) -> pa.Table:
+        """Return the rows as one Arrow table; takes what `scan` takes."""
+        return self.scan(**which).read_all()
+
+    def pin(self, at: At = None) -> AbstractContextManager[Version]:
+        """Keep a version's files from being vacuumed while the `with` block runs."""
+        return pinned(self.lake, self.lake.state(at).version)
+
+    def history(self, limit: int = answer.HISTORY_ROWS_MAX) -> pa.Table:
+        """Return the commits, newest first, as an Arrow table."""
+        return answer.history(self.lake, limit)
+
+    def diff(self, old: At, new: At = None) -> answer.Diff:
+        """Return what changed from one version or instant to another, or to the newest."""
+        return answer.diff(self.lake, old, new)
+
+    # Coverage, from metadata alone
+
+    def coverage(self, at: At = None, *, per_entity: bool = True) -> pa.Table:
+        """Return the stretches that are held: entity columns, start, end, buckets."""
+        return answer.held(self.lake, at).runs(per_entity=per_entity)
+
+    def gaps(
+        self,
+        start: object = None,
+        end: object = None,
+        *,
+        entity: object = None,
+        per_entity: bool = True,
+        at: At = None,
+    ) -> pa.Table:
+        """Return the stretches that are missing: entity columns, start, end, buckets.
+
+        Told for each entity where entity columns are declared; `entity` names one, and
+        `per_entity=False` asks which buckets no entity has.
+        """
+        held = answer.held(self.lake, at)
+        return held.gaps(start, end, entity, per_entity=per_entity)
+
+    def coverage_ratio(
+        self, start: object = None, end: object = None, *, entity: object = None, at: At = None
+    ) -> float:
+        """Return the share of buckets that are held, from 0.0 to 1.0."""
+        return answer.held(self.lake, at).ratio(start, end, entity)
+
+    def is_covered(
+        self, start: object, end: object, *, entity: object = None, at: At = None
+    ) -> bool:
+        """Tell whether every bucket is held, by every entity if none is named."""
+        return answer.held(self.lake, at).is_covered(start, end, entity)
+
+    def last_fully_covered_window(
+        self, length: str, *, before: object = None, entity: object = None, at: At = None
+    ) -> tuple[Any, Any] | None:
+        """Return the newest window of this length (`6h`) that is held in full, or None."""
+        held = answer.held(self.lake, at)
+        bucket = held.state.spec.bucket
+        found = held.last_full(-(-parse_duration_s(length) // bucket.width_s), before, entity)
+        if found is None:
+            return None
+        return to_datetime(bucket.start(found[0])), to_datetime(bucket.start(found[1]))
+
+    def silent_entities(self, start: object, end: object = None, *, at: At = None) -> pa.Table:
+        """Return the entities without a row in the stretch, and before when they were seen."""
+        return answer.held(self.lake, at).silent(start, end)
+
+    # Care
+
+    def vacuum(
+        self,
+        *,
+        dry_run: bool = True,
+        grace: str | None = None,
+        allow_short_grace: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Vacuumed:
+        """Remove files that no kept version names; by default only say which."""
+        return vacuum(
+            self.lake,
+            grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace),
+            is_dry_run=dry_run,
+            allow_short_grace=allow_short_grace,
+            progress=progress,
+        )
+
+    def fsck(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
+        """Check every commit, checksum, file and coverage bitmap; change nothing."""
+        return fsck(self.lake, progress)
+
+    def checkpoint(self) -> Version:
+        """Write the newest state down, so that opening need not replay the log to here."""
+        version = self.version()
+        self.lake.log.write_checkpoint(version)
+        return version
+
+    def __repr__(self) -> str:
+        state = self.lake.state()
+        rows, segments = state.totals.rows, state.totals.segments
+        return (
+            f"TimeSeriesTable({self.root()!r}, version={state.version}, rows={rows:,}, "
+            f"segments={segments:,}, bucket={state.spec.bucket})"
+        )
+
+    def _repr_html_(self) -> str:
+        from thermocline.show import table_html
+
+        return table_html(answer.held(self.lake), self.root())
+
+
+def _predicate(where: str, state: TableState) -> Any:
+    from thermocline.query.predicate import compile_predicate
+
+    return compile_predicate(where, state.schema.arrow)
+
+
+def _stream(data: Any) -> pa.RecordBatchReader:
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise Invalid(
+            "this gives no Arrow stream",
+            hint="pass a pyarrow, polars or pandas table, or anything with __arrow_c_stream__",
+            type=type(data).__name__,
+        )
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowException as error:
+        raise Invalid(
+            "this is not a stream of rows",
+            hint="pass a table, not a single column",
+            type=type(data).__name__,
+            why=str(error),
+        ) from error
+
+
+def _window(start: object, end: object) -> Window:
+    first = None if start is None else instant(start)
+    after = None if end is None else instant(end)
+    if first is not None and after is not None and after <= first:
+        raise Invalid("the end is not after the start", hint="the end is not part of the stretch")
+    return Window(first, after)

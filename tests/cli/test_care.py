@@ -1,0 +1,96 @@
+"""vacuum and fsck on the command line."""
+
+import os
+import time
+
+
+def segments(shell):
+    return sorted((shell.folder / "prices" / "data").rglob("*.parquet"))
+
+
+def age(shell, seconds):
+    """Make every file of the table look this much older."""
+    old = time.time() - seconds
+    for path in (shell.folder / "prices").rglob("*"):
+        os.utime(path, (old, old))
+
+
+def orphan(shell):
+    path = segments(shell)[0].with_name("0" * 32 + ".parquet")
+    path.write_bytes(b"left over")
+    return path
+
+
+def test_a_vacuum_only_says_what_it_would_do(market):
+    left_over = orphan(market)
+    age(market, 8 * 86_400)
+    ran = market.ok("table", "vacuum", "prices")
+    assert left_over.name in ran.out
+    assert "would remove 1 file, 9 B" in ran.out
+    assert left_over.exists()
+
+
+def test_a_vacuum_with_a_yes_removes(market):
+    left_over = orphan(market)
+    age(market, 8 * 86_400)
+    ran = market.ok("table", "vacuum", "prices", "--yes", "--json")
+    assert ran.json()["is_dry_run"] is False
+    assert ran.json()["size_bytes"] == 9
+    assert not left_over.exists()
+    assert len(segments(market)) == 3
+
+
+def test_no_dry_run_is_a_yes(market):
+    left_over = orphan(market)
+    age(market, 8 * 86_400)
+    assert "removed 1 file" in market.ok("table", "vacuum", "prices", "--no-dry-run").out
+    assert not left_over.exists()
+
+
+def test_a_short_grace_is_refused_unless_it_is_allowed(market):
+    ran = market.run("table", "vacuum", "prices", "--grace", "1m")
+    assert ran.code == 2
+    ran.told()
+    market.ok("table", "vacuum", "prices", "--grace", "1m", "--allow-short-grace")
+
+
+def test_a_sound_table_is_proven(market):
+    ran = market.ok("table", "fsck", "prices")
+    assert ran.out.startswith("sound: 4 commits, 3 segments, 138 rows")
+    assert market.ok("table", "fsck", "prices", "--json").json()["is_sound"] is True
+
+
+def test_a_flipped_byte_in_a_segment_is_found_and_exits_with_8(market):
+    path = segments(market)[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    ran = market.run("table", "fsck", "prices")
+    assert ran.code == 8
+    assert path.name in ran.out
+    assert path.name in ran.told()[1]
+    ran = market.run("table", "fsck", "prices", "--json")
+    assert ran.code == 8
+    assert ran.json()["is_sound"] is False
+    assert ran.json()["findings"][0]["kind"] == "segment"
+    assert ran.error()["code"] == "corruption"
+
+
+def test_a_table_whose_log_is_torn_can_still_be_checked(market):
+    commit = market.folder / "prices" / "_log" / f"{2:020d}.json"
+    commit.write_bytes(commit.read_bytes()[:40])
+    ran = market.run("table", "fsck", "prices")
+    assert ran.code == 8
+    assert commit.name in ran.out
+
+
+def test_what_is_harmless_does_not_fail_the_check(market):
+    orphan(market)
+    ran = market.ok("table", "fsck", "prices")
+    assert "(harmless)" in ran.out
+
+
+def test_a_folder_without_a_table_is_not_found(shell):
+    ran = shell.run("table", "fsck", ".")
+    assert ran.code == 3
+    ran.told()

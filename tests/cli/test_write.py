@@ -1,0 +1,198 @@
+"""Commands that change a table, run as a person or a script would."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cli.conftest import ticks
+
+
+def create(shell, *more):
+    return shell.ok(
+        "table", "create", "prices", "--time-column", "ts", "--bucket", "1h",
+        "--entity-column", "symbol", *more,
+    )  # fmt: skip
+
+
+def count(shell):
+    return int(shell.ok("sql", "select count(*) from prices").out.splitlines()[1])
+
+
+def test_a_table_is_made_filled_and_read(incoming):
+    assert "version 1" in create(incoming).out
+    ran = incoming.ok("table", "append", "prices", "june-01.parquet", "june-02.parquet")
+    assert ran.out == "appended 96 rows from 2 files (version 2)\n"
+    assert ran.err == ""
+    assert count(incoming) == 96
+
+
+def test_a_pattern_in_quotes_is_all_files_that_match_in_one_commit(incoming):
+    create(incoming)
+    ran = incoming.ok("table", "append", "prices", "june-*.parquet", "--json")
+    told = ran.json()
+    assert told == {
+        "root": str(incoming.folder / "prices"),
+        "version": 2,
+        "files": 3,
+        "rows": 144,
+        "segments": 3,
+        "replaced": 0,
+        "appended": True,
+    }
+
+
+def test_a_pattern_that_matches_nothing_is_not_found(incoming):
+    create(incoming)
+    ran = incoming.run("table", "append", "prices", "july-*.parquet")
+    assert ran.code == 3
+    assert "july-*.parquet" in ran.told()[1]
+
+
+def test_a_folder_is_not_a_file_and_the_way_out_is_said(incoming):
+    create(incoming)
+    (incoming.folder / "june").mkdir()
+    ran = incoming.run("table", "append", "prices", "june")
+    assert ran.code == 2
+    assert "june/*.parquet" in ran.told()[2]
+
+
+def test_an_overlap_is_refused_in_three_lines_and_the_hint_is_an_option(incoming):
+    create(incoming)
+    incoming.ok("table", "append", "prices", "june-01.parquet")
+    ran = incoming.run("table", "append", "prices", "june-01.parquet")
+    assert ran.code == 4
+    what, why, do = ran.told()
+    assert "already holds" in what
+    assert "2024-06-01T00:00:00Z" in why
+    assert "symbol=AMD" in why
+    assert "--overlap replace" in do
+    assert count(incoming) == 48
+
+
+def test_an_overlap_is_replaced_when_that_is_asked(incoming):
+    create(incoming)
+    incoming.ok("table", "append", "prices", "june-01.parquet")
+    ran = incoming.ok("table", "append", "prices", "june-01.parquet", "--overlap", "replace")
+    assert "replacing rows in 1 segment" in ran.out
+    assert count(incoming) == 48
+
+
+def test_the_same_transaction_is_appended_once(incoming):
+    create(incoming)
+    words = ("table", "append", "prices", "june-01.parquet", "--txn", "nightly:7")
+    incoming.ok(*words)
+    assert incoming.ok(*words).out == "nothing to append: nightly:7 is in already (version 2)\n"
+    assert incoming.ok(*words, "--json").json()["appended"] is False
+    assert count(incoming) == 48
+
+
+def test_a_transaction_without_a_number_is_invalid(incoming):
+    create(incoming)
+    ran = incoming.run("table", "append", "prices", "june-01.parquet", "--txn", "nightly")
+    assert ran.code == 2
+    assert "--txn nightly:7" in ran.told()[2]
+
+
+def test_new_columns_need_evolve(incoming):
+    create(incoming)
+    incoming.ok("table", "append", "prices", "june-01.parquet")
+    wider = ticks(2).append_column("venue", pa.array(["X"] * 48))
+    pq.write_table(wider, incoming.folder / "wider.parquet")
+    ran = incoming.run("table", "append", "prices", "wider.parquet")
+    assert ran.code == 2
+    assert "--evolve" in ran.told()[2]
+    incoming.ok("table", "append", "prices", "wider.parquet", "--evolve", "--link")
+    assert count(incoming) == 96
+
+
+def test_a_table_is_not_made_twice(shell):
+    create(shell)
+    ran = shell.run("table", "create", "prices", "--time-column", "ts", "--bucket", "1h")
+    assert ran.code == 4
+    ran.told()
+
+
+def test_a_bucket_that_is_none_is_invalid(shell):
+    ran = shell.run("table", "create", "prices", "--time-column", "ts", "--bucket", "soon")
+    assert ran.code == 2
+    assert "soon" in ran.told()[1]
+    assert not (shell.folder / "prices").exists()
+
+
+def test_a_delete_in_a_pipe_needs_a_yes_and_says_what_it_would_do(market):
+    ran = market.run("table", "delete", "prices", "--where", "symbol = 'AMD'")
+    assert ran.code == 2
+    assert "delete 66 of 138 rows" in ran.told()[1]
+    assert count(market) == 138
+
+
+def test_a_delete_with_a_yes_deletes(market):
+    ran = market.ok("table", "delete", "prices", "--where", "symbol = 'AMD'", "--yes")
+    assert ran.out == "deleted 66 rows (version 5)\n"
+    assert count(market) == 72
+
+
+def test_a_delete_of_a_stretch_leaves_a_gap(market):
+    words = ("--start", "2024-06-01T10:00:00Z", "--end", "2024-06-01T12:00:00Z", "--yes", "--json")
+    assert market.ok("table", "delete", "prices", *words).json()["rows"] == 4
+    gaps = market.ok("gaps", "prices", "--entity", "symbol=NVDA").out.splitlines()
+    assert gaps[1:] == ["NVDA,2024-06-01T10:00:00Z,2024-06-01T12:00:00Z,2"]
+
+
+def test_a_delete_that_matches_nothing_needs_no_yes(market):
+    ran = market.ok("table", "delete", "prices", "--where", "symbol = 'XYZ'")
+    assert ran.out == "no row matches (version 4)\n"
+
+
+def test_a_delete_of_everything_must_be_said(market):
+    ran = market.run("table", "delete", "prices", "--yes")
+    assert ran.code == 2
+    assert "--where true" in ran.told()[2]
+
+
+def test_a_restore_brings_back_what_was(market):
+    market.ok("table", "delete", "prices", "--where", "true", "--yes")
+    assert count(market) == 0
+    assert market.ok("table", "restore", "prices", "4").out == "restored version 4 (version 6)\n"
+    assert count(market) == 138
+
+
+def test_a_restore_of_a_version_that_never_was_is_not_found(market):
+    ran = market.run("table", "restore", "prices", "99", "--json")
+    assert ran.code == 3
+    assert ran.error()["facts"] == {"version": 99, "newest": 4}
+
+
+def test_retention_is_set_kept_and_asks_before_all_rows_go(market):
+    assert market.run("table", "retain", "prices").code == 2
+    ran = market.ok("table", "set", "prices", "--retention", "90d", "--overlap", "allow")
+    assert "overlap is allow, retention is 90d" in ran.out
+    ran = market.run("table", "retain", "prices")
+    assert ran.code == 2
+    assert "--yes" in ran.told()[2]
+    assert market.ok("table", "retain", "prices", "--yes", "--json").json()["rows"] == 138
+    assert count(market) == 0
+
+
+def test_retention_can_be_for_ever_again(market):
+    market.ok("table", "set", "prices", "--retention", "90d")
+    told = market.ok("table", "set", "prices", "--retention", "forever", "--json").json()
+    assert told["retention"] is None
+
+
+def test_columns_are_added_renamed_and_widened(market):
+    columns = ("table", "columns")
+    market.ok(*columns, "add", "prices", "venue", "text")
+    market.ok(*columns, "rename", "prices", "venue", "market")
+    assert "int64" in market.ok(*columns, "widen", "prices", "volume", "int64").out
+    found = market.ok(*columns, "list", "prices", "--json").json()["columns"]
+    assert {"name": "market", "type": "string", "nullable": True} in found
+    assert {"name": "volume", "type": "int64", "nullable": True} in found
+    before = market.ok(*columns, "list", "prices", "--at", "4").out
+    assert "market" not in before
+    assert "never null" in before.splitlines()[0]
+
+
+def test_a_type_that_is_none_is_invalid_and_types_are_named(market):
+    ran = market.run("table", "columns", "add", "prices", "venue", "varchar(7)")
+    assert ran.code == 2
+    assert "float64" in ran.told()[2]

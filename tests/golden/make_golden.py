@@ -1,0 +1,132 @@
+"""Write the golden files of the present format version: the bytes of every persisted structure.
+
+    python tests/golden/make_golden.py [folder]
+
+The files of a version are frozen once that version is released: a reader test holds them for
+ever, and a change that would alter them needs a new format version and a new folder.
+"""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import golden_v1 as v1
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thermocline.format.action import SetTable, TableSpec
+from thermocline.format.bucket import Bucket
+from thermocline.format.commit import encode_commit
+from thermocline.format.coverage import encode_coverage
+from thermocline.format.layout import CURRENT_PATH, PINS_FOLDER, Version
+from thermocline.format.state import TableState, fold
+from thermocline.lake.append import Wish
+from thermocline.lake.checkpoint import encode_checkpoint
+from thermocline.lake.local import LocalStorage
+from thermocline.lake.pin import pinned
+from thermocline.lake.table import Table
+
+HERE = Path(__file__).parent
+HOUR_US = 3_600_000_000
+CHECKPOINT_EVERY = 4
+
+
+@contextmanager
+def numbered_ids() -> Iterator[None]:
+    """Let new ids be 1, 2, 3 and so on, so that the same steps give the same names."""
+    numbers, original = count(1), uuid.uuid4
+    uuid.uuid4 = lambda: uuid.UUID(int=next(numbers))
+    try:
+        yield
+    finally:
+        uuid.uuid4 = original
+
+
+def checkpoint_state() -> TableState:
+    """Return the state that the golden checkpoint is of."""
+    start = v1.Commit(
+        Version(1), Version(0), "c1", v1.CREATE.time, "create", (SetTable(v1.SPEC, 0, v1.Schema()),)
+    )
+    return fold(None, [start, v1.APPEND, v1.EVERY_ACTION])
+
+
+def structures() -> dict[str, bytes]:
+    """Return the bytes of every structure that is written on its own."""
+    files = {f"{name}.commit.json": encode_commit(made) for name, made in v1.COMMITS.items()}
+    files |= {f"{name}.roar": encode_coverage(made) for name, made in v1.COVERAGES.items()}
+    files["checkpoint.parquet"] = encode_checkpoint(checkpoint_state())
+    return files
+
+
+def rows(made: list[tuple[int, str, float, int | None]], *names: str) -> pa.Table:
+    """Return rows of hours after June began, of those columns that are named."""
+    hours, symbols, closes, volumes = zip(*made, strict=True)
+    june_us = v1.JUNE_NS // 1_000
+    columns = {
+        "ts": pa.array([june_us + hour * HOUR_US for hour in hours], pa.timestamp("us", tz="UTC")),
+        "symbol": pa.array(symbols, pa.string()),
+        "close": pa.array(closes, pa.float64()),
+        "volume": pa.array(volumes, pa.int64()),
+    }
+    return pa.table(dict(zip(names, columns.values(), strict=False)))
+
+
+def opened(root: Path) -> Table:
+    """Return the table in a folder, with a clock that stands still."""
+    return Table(
+        LocalStorage(str(root)),
+        now_ns=lambda: v1.JUNE_NS,
+        checkpoint_every=CHECKPOINT_EVERY,
+        workers=1,
+    )
+
+
+def build_table(root: Path) -> Table:
+    """Make a small whole table by every kind of change."""
+    table = opened(root)
+    table.create(TableSpec("", "ts", Bucket(3_600), ("symbol",)))
+    old, new = ("ts", "symbol", "close", "volume"), ("ts", "symbol", "last", "volume")
+    table.append(_stream(rows(v1.FIRST, *old[:3])), Wish())
+    table.append(_stream(rows(v1.SECOND, *old)), Wish(evolve=True))
+    table.delete(lambda batch: pc.equal(batch.column("close"), 11.0), ["close"])
+    table.change("rename column", lambda spec, schema: (spec, schema.renamed("close", "last")))
+    table.append(_stream(rows([v1.ROWS[6][0]], *new)), Wish(overlap="replace"))
+    table.append(_stream(rows([v1.ROWS[7][-1]], *new)), Wish(txn=("job", 1)))
+    table.restore(5)
+    table.append(_stream(rows([v1.ROWS[9][-1]], *new)), Wish(txn=("job", 2)))
+    return table
+
+
+def _stream(table: pa.Table) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_stream(table)
+
+
+def pin_bytes(table: Table) -> bytes:
+    """Return the bytes of a pin while it is held."""
+    with pinned(table, Version(v1.PIN["version"])):
+        (stored,) = table.storage.list(PINS_FOLDER)
+        return table.storage.read(stored.path)
+
+
+def hint_bytes(table: Table) -> bytes:
+    """Return the bytes of the hint that the newest version left."""
+    return table.storage.read(CURRENT_PATH)
+
+
+def write(folder: Path) -> None:
+    """Write all golden files into a folder that must not exist yet."""
+    folder.mkdir(parents=True)
+    with numbered_ids():
+        table = build_table(folder / "table")
+        (folder / "pin.json").write_bytes(pin_bytes(table))
+        (folder / "CURRENT").write_bytes(hint_bytes(table))
+    (folder / "table" / PINS_FOLDER).rmdir()
+    for name, data in structures().items():
+        (folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "v1")

@@ -1,0 +1,222 @@
+"""Golden files: what was written once is read for ever, and is still what is written today.
+
+The bytes of Parquet change with the library that writes it, so of those the content is compared.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import golden_v1 as v1
+import make_golden
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from thermocline.format.commit import decode_commit
+from thermocline.format.coverage import decode_coverage, entity_values
+from thermocline.format.layout import PINS_FOLDER, checkpoint_path
+from thermocline.lake.checkpoint import read_checkpoint
+from thermocline.lake.fsck import fsck
+from thermocline.lake.local import LocalStorage
+from thermocline.lake.pin import LEASE_S, pinned_versions
+from thermocline.lake.segment import decode_deletes
+from thermocline.table import TimeSeriesTable
+
+GOLDEN = Path(__file__).parent / "v1"
+FIRST_HOUR = v1.JUNE_NS // (3_600 * 10**9)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of the golden table, because opening a table may leave hints in it."""
+    root = tmp_path / "table"
+    shutil.copytree(GOLDEN / "table", root)
+    return root
+
+
+# Readers: for ever.
+
+
+@pytest.mark.parametrize("name", v1.COMMITS)
+def test_a_golden_commit_says_what_it_said(name):
+    commit = v1.COMMITS[name]
+    found = decode_commit((GOLDEN / f"{name}.commit.json").read_bytes(), commit.version)
+    assert found == commit
+
+
+def test_a_golden_commit_keeps_what_a_newer_version_wrote():
+    data = (GOLDEN / "append.commit.json").read_bytes()
+    table, _, full, _ = decode_commit(data, 2).actions
+    assert table.spec.extra == {"comment": "of a newer version", "layout": {"by": ["hour"]}}
+    assert full.segment.extra["bloom"] == {"path": "_index/x"}
+    assert list(decode_deletes(full.segment.deletes)) == [1, 7, 9]
+
+
+@pytest.mark.parametrize("name", v1.COVERAGES)
+def test_a_golden_sidecar_says_what_it_said(name):
+    found = decode_coverage((GOLDEN / f"{name}.roar").read_bytes())
+    assert found == v1.COVERAGES[name]
+
+
+def test_a_golden_checkpoint_is_the_state_it_was(tmp_path):
+    state = make_golden.checkpoint_state()
+    storage = LocalStorage(str(tmp_path))
+    storage.put(checkpoint_path(state.version), (GOLDEN / "checkpoint.parquet").read_bytes())
+    found = read_checkpoint(storage, state.version, _never)
+    assert list(found.segments) == list(state.segments) == [v1.FULLER_SEGMENT]
+    for part in ("version", "time", "spec", "schema_id", "schemas", "totals", "marks", "txns"):
+        assert getattr(found, part) == getattr(state, part)
+    assert (found.oldest, found.marks, found.txns) == (
+        2,
+        {"hot": 9_007_199_254_740_993},
+        {"nightly load": 42},
+    )
+
+
+def _never():
+    raise AssertionError("a golden checkpoint is read without the log")
+
+
+def test_a_golden_hint_and_a_golden_pin_say_what_they_said():
+    assert orjson.loads((GOLDEN / "CURRENT").read_bytes()) == v1.CURRENT
+    assert orjson.loads((GOLDEN / "pin.json").read_bytes()) == v1.PIN
+
+
+def test_a_golden_pin_holds_its_version_until_its_lease_ends(copied):
+    pin = copied / PINS_FOLDER / "abc.json"
+    pin.parent.mkdir()
+    shutil.copy(GOLDEN / "pin.json", pin)
+    assert pinned_versions(make_golden.opened(copied)) == {3}
+    later = make_golden.Table(
+        LocalStorage(str(copied)), now_ns=lambda: v1.JUNE_NS + LEASE_S * 10**9 + 1
+    )
+    assert pinned_versions(later) == set()
+    assert not pin.exists()
+
+
+def test_a_golden_hint_opens_the_golden_table(copied):
+    for hint in ((GOLDEN / "CURRENT").read_bytes(), b"", b"garbage", b'{"version":77}', None):
+        path = copied / "_log" / "CURRENT"
+        path.unlink() if hint is None else path.write_bytes(hint)
+        assert make_golden.opened(copied).state().version == 9
+        assert orjson.loads(path.read_bytes()) == v1.CURRENT
+
+
+@pytest.mark.parametrize("version", v1.ROWS)
+def test_every_version_of_the_golden_table_has_the_rows_it_had(copied, version):
+    table = TimeSeriesTable(make_golden.opened(copied))
+    found = table.to_arrow(at=version)
+    state = table.lake.state(version)
+    assert state.totals.rows == len(v1.ROWS[version])
+    if version > 1:
+        assert "last" in found.schema.names if version > 4 else "close" in found.schema.names
+    assert _told(found) == sorted(v1.ROWS[version], key=str)
+
+
+def _told(table: pa.Table):
+    rows = []
+    for row in table.to_pylist():
+        hour = int(row["ts"].timestamp()) // 3_600 - FIRST_HOUR
+        close = row["last"] if "last" in row else row["close"]
+        rows.append((hour, row["symbol"], close, row.get("volume")))
+    return sorted(rows, key=str)
+
+
+@pytest.mark.parametrize("version", v1.HELD)
+def test_every_version_of_the_golden_table_covers_what_it_covered(copied, version):
+    _, coverage = make_golden.opened(copied).coverage(version)
+    held = {
+        entity_values(key)[0]: {int(number) - FIRST_HOUR for number in buckets.numbers()}
+        for key, buckets in coverage.entities.items()
+    }
+    assert held == v1.HELD[version]
+
+
+def test_the_golden_table_is_proven_by_fsck(copied):
+    checked = fsck(make_golden.opened(copied))
+    kinds = {finding.kind for finding in checked.findings}
+    assert checked.is_sound, checked.findings
+    assert kinds <= {"orphan"}
+    assert (checked.version, checked.rows) == (9, len(v1.ROWS[9]))
+
+
+def test_the_history_of_the_golden_table_is_what_it_was(copied):
+    history = TimeSeriesTable(make_golden.opened(copied)).history()
+    assert history.column("operation").to_pylist() == v1.OPERATIONS[::-1]
+
+
+def test_the_golden_table_can_be_written_on(copied):
+    table = TimeSeriesTable(make_golden.opened(copied))
+    new = make_golden.rows([(9, "NVDA", 1.0, 2)], "ts", "symbol", "last", "volume")
+    assert table.append(new) == 10
+    assert table.lake.state().totals.rows == len(v1.ROWS[9]) + 1
+
+
+# Writers: today's bytes are still those of version 1.
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in make_golden.structures() if "parquet" not in name]
+)
+def test_todays_writer_still_writes_the_golden_bytes(name):
+    assert make_golden.structures()[name] == (GOLDEN / name).read_bytes()
+
+
+def test_todays_checkpoint_still_says_what_the_golden_one_says():
+    today = pq.read_table(pa.BufferReader(make_golden.structures()["checkpoint.parquet"]))
+    golden = pq.read_table(GOLDEN / "checkpoint.parquet")
+    assert today.equals(golden)
+    assert today.schema.metadata[b"thermocline"] == golden.schema.metadata[b"thermocline"]
+    assert today.schema.metadata.keys() == golden.schema.metadata.keys()
+
+
+def test_every_golden_file_is_made_by_the_generator():
+    standing = {path.name for path in GOLDEN.iterdir()}
+    assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "table"}
+
+
+def test_todays_table_is_still_the_golden_table(tmp_path):
+    with make_golden.numbered_ids():
+        table = make_golden.build_table(tmp_path / "table")
+        assert make_golden.pin_bytes(table) == (GOLDEN / "pin.json").read_bytes()
+        assert make_golden.hint_bytes(table) == (GOLDEN / "CURRENT").read_bytes()
+    today, golden = _content(tmp_path / "table"), _content(GOLDEN / "table")
+    assert today.keys() == golden.keys()
+    for name, content in golden.items():
+        assert today[name] == content, name
+
+
+def _content(root: Path):
+    """Return every file's content by its name, with new ids told apart only by their order."""
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    log = [name for name in sorted(files) if re.fullmatch(r"_log/\d{20}\.json", name)]
+    found = re.findall(rb"\b[0-9a-f]{32}\b", b"".join(files[name].read_bytes() for name in log))
+    order = {one.decode(): f"id{place}" for place, one in enumerate(dict.fromkeys(found))}
+
+    def renamed(text: str) -> str:
+        return re.sub(r"\b[0-9a-f]{32}\b", lambda match: order[match.group()], text)
+
+    return {renamed(name): _comparable(path, renamed) for name, path in files.items()}
+
+
+def _comparable(path: Path, renamed):
+    if path.name.endswith(".checkpoint.parquet"):
+        table = pq.read_table(path)
+        segments = [_without_size(renamed(row.decode())) for row in table["segment"].to_pylist()]
+        state = orjson.loads(renamed(table.schema.metadata[b"thermocline"].decode()))
+        state["totals"] = state["totals"][:2]
+        return state, segments, table.select(["ts_min_us", "ts_max_us"]).to_pylist()
+    if path.suffix == ".parquet":
+        return pq.read_table(path)
+    if path.suffix == ".roar":
+        return decode_coverage(path.read_bytes()).with_digest(0)
+    if path.suffix == ".json":
+        return _without_size(renamed(path.read_text()))
+    return path.read_bytes()
+
+
+def _without_size(text: str) -> str:
+    """Drop what depends on the bytes of a Parquet file, and the checksum over it."""
+    return re.sub(r'"(file_size":\d+|checksum":"crc32c:[0-9a-f]{8}")', "", text)
