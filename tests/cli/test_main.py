@@ -125,3 +125,12 @@ def test_debug_shows_the_traceback_of_an_error_and_then_its_three_lines(shell):
     assert ran.code == 3
     assert "Traceback" in ran.err
     assert ran.err.splitlines()[-3].startswith("error: ")
+
+
+def test_a_closed_stdout_or_stderr_is_no_reason_for_a_traceback(market):
+    for redirection, code in (("gaps prices >&-", 0), ("gaps nowhere 2>&-", 3)):
+        line = f"{sys.executable} -m thermocline.cli.main {redirection}"
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=market.folder, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (code, "", "")

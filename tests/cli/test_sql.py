@@ -62,14 +62,14 @@ def test_a_file_has_the_format_of_its_ending(market, name):
     ran = market.ok("sql", COUNT, "--output", name)
     assert ran.out == ""
     data = (market.folder / name).read_bytes()
-    counts = {
-        "a.csv": lambda: [int(row["n"]) for row in csv.DictReader(io.StringIO(data.decode()))],
-        "a.json": lambda: [row["n"] for row in json.loads(data)["rows"]],
-        "a.ndjson": lambda: [json.loads(line)["n"] for line in data.splitlines()],
-        "a.arrow": lambda: pa.ipc.open_file(data).read_all()["n"].to_pylist(),
-        "a.parquet": lambda: pq.read_table(io.BytesIO(data))["n"].to_pylist(),
+    read = {
+        "a.csv": lambda: csv.DictReader(io.StringIO(data.decode())),
+        "a.json": lambda: json.loads(data)["rows"],
+        "a.ndjson": lambda: [json.loads(line) for line in data.splitlines()],
+        "a.arrow": lambda: pa.ipc.open_file(data).read_all().to_pylist(),
+        "a.parquet": lambda: pq.read_table(io.BytesIO(data)).to_pylist(),
     }
-    assert counts[name]() == [66, 72]
+    assert [int(row["n"]) for row in read[name]()] == [66, 72]
 
 
 def test_a_query_that_fails_leaves_no_file(market):
@@ -156,7 +156,7 @@ def test_json_errors_are_json(market):
 def test_json_and_another_format_contradict_each_other(market):
     ran = market.run("sql", COUNT, "--json", "--format", "csv")
     assert ran.code == 2
-    ran.told()
+    assert "--format" in ran.error()["message"]
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "arrow", "parquet"])

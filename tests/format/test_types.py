@@ -221,6 +221,11 @@ def test_the_plain_type_of_a_plain_type_is_itself(kind):
     assert is_alike(kind, plain(kind))
 
 
+def test_a_dictionary_of_nulls_may_stand_where_no_null_is_allowed():
+    odd = pa.struct([pa.field("a", pa.dictionary(pa.int8(), pa.null()), nullable=False)])
+    assert plain(odd) == pa.struct([("a", pa.null())])
+
+
 HELD = [
     (pa.int64(), pa.int8()),
     (pa.int16(), pa.uint8()),

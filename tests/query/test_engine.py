@@ -84,6 +84,13 @@ def test_every_setting_holds_on_every_cursor(locked):
     assert os.path.basename(found["temp_directory"]).startswith("thermocline-spill-")
 
 
+def test_an_engine_that_may_not_spill_has_no_folder():
+    engine = Engine((), (), Limits(threads=1, spill_bytes=0))
+    sql = "select value from duckdb_settings() where name = 'temp_directory'"
+    assert engine.cursor().execute(sql).fetchall() == [("",)]
+    engine.close()
+
+
 def test_threads_are_as_many_as_cores_unless_told():
     engine = Engine((), (), Limits())
     sql = "select value from duckdb_settings() where name = 'threads'"

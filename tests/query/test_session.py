@@ -115,6 +115,16 @@ def test_a_parquet_file_that_is_written_again_is_read_again(session, prices, par
         assert count("select count(*) from t, prices") == total * 72
 
 
+@pytest.mark.parametrize(("mine", "twin"), [("a*b", "azb"), ("c[z]d", "czd"), ("e?f", "exf")])
+def test_letters_of_a_pattern_in_a_path_are_letters(session, tmp_path, parquet, count, mine, twin):
+    for folder, value in ((mine, 1), (twin, 2)):
+        (tmp_path / folder).mkdir()
+        path = parquet(pa.table({"a": [value]}), f"{folder}/t.parquet")
+        session.register_parquet("mine" if folder == mine else "twin", path)
+    assert count("select sum(a) from mine") == 1
+    assert count("select sum(a) from twin") == 2
+
+
 def test_a_parquet_file_that_is_not_there_is_refused(session, tmp_path):
     with pytest.raises(NotFound):
         session.register_parquet("t", tmp_path / "none.parquet")
@@ -228,6 +238,13 @@ def test_one_version_serves_the_whole_query(session, prices, monkeypatch, count)
     answer = session.sql(sql)
     assert [column.to_pylist() for column in answer.columns[:2]] == [[72], [71.0]]
     assert count("select count(*) from prices") == 73
+
+
+@pytest.mark.parametrize("clock", ["now()", "current_timestamp", "today()"])
+def test_the_clock_stands_still_from_pruning_to_the_last_row(session, prices, clock):
+    with session._running(f"select * from prices where ts < {clock}", None) as prepared:
+        seen = {prepared.cursor.execute("select now()").fetchall()[0] for _ in range(50)}
+    assert len(seen) == 1
 
 
 def test_describe_and_summarize_show_the_tables_own_columns(session, prices):

@@ -69,7 +69,7 @@ def draw(
     if drawn < len(columns):
         remarks.append(f"{drawn} of {len(columns)} columns")
     remarks += [also] if also else []
-    console.print(", ".join(remarks), style="dim", soft_wrap=True)
+    console.print(", ".join(remarks), style="dim")
 
 
 def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:

@@ -16,6 +16,7 @@ TypeArgument = Annotated[
 
 def list_columns(table: TableArgument, at: AtOption = None, json: JsonOption = False) -> None:
     """List the columns of a table with their types."""
+    from thermocline.show.text import columns_wide, padded, visible
     from thermocline.table import TimeSeriesTable
 
     opened = TimeSeriesTable.open(table)
@@ -26,10 +27,11 @@ def list_columns(table: TableArgument, at: AtOption = None, json: JsonOption = F
         columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
         say_json({"root": opened.root(), "columns": columns})
         return
-    wide = max((len(name) for name in schema.names), default=0)
-    for field in schema:
+    names = [visible(name) for name in schema.names]
+    wide = max((columns_wide(name) for name in names), default=0)
+    for name, field in zip(names, schema, strict=True):
         note = "" if field.nullable else "  never null"
-        say(f"{field.name.ljust(wide)}  {field.type}{note}")
+        say(f"{padded(name, wide)}  {field.type}{note}")
     if not schema.names:
         say("no columns yet: the first append gives them")
 

@@ -79,6 +79,7 @@ def info_json(found: "Held", root: str) -> dict[str, Any]:
 def _print_info(found: "Held", root: str) -> None:
     from thermocline.cli.picture import print_picture
     from thermocline.show import table_facts, visible
+    from thermocline.show.text import columns_wide, padded
 
     console = answers()
     facts = table_facts(found, root)
@@ -94,9 +95,9 @@ def _print_info(found: "Held", root: str) -> None:
         console.print("no columns yet: the first append gives them", style="dim")
         return
     names = [visible(column.name) for column in columns]
-    wide = max(len(name) for name in names)
+    wide = max(columns_wide(name) for name in names)
     for name, column in zip(names, columns, strict=True):
-        print_pair(name.ljust(wide), visible(str(column.type)), is_name=True)
+        print_pair(padded(name, wide), visible(str(column.type)), is_name=True)
 
 
 def print_pair(label: str, text: str, *, is_name: bool = False) -> None:
@@ -121,13 +122,12 @@ def history(
 ) -> None:
     """List the versions of a table, the newest first."""
     from thermocline.cli.output import chosen, say_json
-    from thermocline.lake.answer import HISTORY_ROWS_MAX
     from thermocline.table import TimeSeriesTable
 
     opened = TimeSeriesTable.open(table)
     output = chosen(form, is_json=json)
     is_box = output.form is Format.BOX
-    rows = opened.history(limit or (HISTORY_SHOWN if is_box else HISTORY_ROWS_MAX))
+    rows = opened.history(limit or (HISTORY_SHOWN if is_box else opened.version()))
     if output.form is Format.JSON:
         say_json({"root": opened.root(), "versions": rows_json(rows)})
         return

@@ -184,9 +184,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    for stream in (sys.stdout, sys.stderr):
-        # Names that are no UTF-8, and terminals that are none, must not end in a traceback.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _prepare_streams()
     try:
         code = _invoked(words)
         sys.stdout.flush()
@@ -204,6 +202,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # the last place that can tell a person
         return _bug(error, is_debug=is_debug)
     return code
+
+
+def _prepare_streams() -> None:
+    """Make sure that whatever is written can be: no name and no terminal ends in a traceback."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _invoked(words: list[str]) -> int:

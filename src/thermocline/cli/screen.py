@@ -78,7 +78,7 @@ def confirmed(question: str, *, is_yes: bool, otherwise: str) -> bool:
     """
     if is_yes:
         return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Invalid(
             "this needs a yes, and nobody can be asked here",
             hint="look at what it would do, then add --yes",

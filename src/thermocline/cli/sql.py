@@ -8,6 +8,7 @@ Out:  rows, streamed: a result larger than memory passes through
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -126,11 +127,9 @@ def _found(text: str, folder: str) -> dict[str, str]:
             path=folder,
             why=error.strerror,
         ) from error
-    lowered = text.lower()
+    words = {word.lower() for word in re.findall(r"\w+", text)}
     return {
         name: os.path.join(folder, name)
         for name in names
-        if name.isidentifier()
-        and name.lower() in lowered
-        and os.path.isdir(os.path.join(folder, name, LOG_FOLDER))
+        if name.lower() in words and os.path.isdir(os.path.join(folder, name, LOG_FOLDER))
     }

@@ -186,7 +186,8 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain_field(field: pa.Field, name: str) -> pa.Field:
-    return pa.field(name, plain(field.type), field.nullable)
+    kind = plain(field.type)
+    return pa.field(name, kind, field.nullable or kinds.is_null(kind))
 
 
 def is_alike(one: pa.DataType, other: pa.DataType) -> bool:

@@ -39,7 +39,7 @@ ERROR_LENGTH_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine may use of the machine."""
+    """What an engine may use of the machine; with no `spill_bytes` it stays in memory."""
 
     threads: int = 0
     memory_bytes: int = MEMORY_BYTES_DEFAULT
@@ -52,7 +52,8 @@ class Engine:
     def __init__(self, folders: Iterable[str], files: Iterable[str], limits: Limits) -> None:
         self.folders = frozenset(folders)
         self.files = frozenset(files)
-        self._spill = tempfile.mkdtemp(prefix="thermocline-spill-")
+        # A folder of this user alone: spilled rows are as private as the table's.
+        self._spill = tempfile.mkdtemp(prefix="thermocline-spill-") if limits.spill_bytes else ""
         self._removed = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
         try:
             self._database = duckdb.connect(":memory:")

@@ -116,7 +116,7 @@ def compile_predicate(where: str, schema: pa.Schema) -> Predicate:
 @lru_cache(maxsize=1)
 def _engine() -> Engine:
     # One thread keeps the rows in order, and is quick enough for one batch.
-    return Engine((), (), Limits(threads=1))
+    return Engine((), (), Limits(threads=1, spill_bytes=0))
 
 
 def _written(chosen: str, where: str) -> str:

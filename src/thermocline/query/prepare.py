@@ -1,11 +1,11 @@
-"""From a statement to something that can run: versions chosen, segments pruned, views made.
+"""From a statement to something that can run: versions chosen, segments pruned, text made.
 
 In:   a `Statement`, the registered sources, parameters; a cursor
-Out:  a `Prepared` query whose views exist on the cursor
+Out:  a `Prepared` query: text with a relation in the place of every table, for this cursor
 
 - Every table is opened once for each way the query names it, before anything is read.
-- Segments are pruned from the state alone, and every file left is located, before the engine
-  is told of one.
+- Segments are pruned from the state alone, for each reference by its own conditions, and every
+  file left is located, before the engine is told of one.
 - A query that asks the clock runs in one transaction with the constants it was pruned by.
 """
 

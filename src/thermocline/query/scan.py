@@ -12,6 +12,7 @@ Out:  the text of a SELECT over Parquet files, and the bit strings it uses by na
 - A path is the file of that name, whatever letters are in it: no pattern, no partition columns.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,7 @@ from thermocline.query.shape import engine_type, is_read_as_is, literal, quoted
 
 ROW_NUMBER = "file_row_number"
 _PATTERN = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+_IS_SPECIAL = re.compile(r"[*?\[]").search
 
 _Physical = tuple[tuple[str | None, pa.DataType | None], ...]
 Locate = Callable[[Segment], str]
@@ -64,14 +66,15 @@ def relation(
     bits: dict[str, bytes] = {}
     rows: dict[str, pa.Table] = {}
     shapes: dict[_Physical, list[str]] = {}
-    known: dict[tuple[Any, ...], _Physical] = {}
+    known: dict[tuple[Any, ...], tuple[_Physical, list[str]]] = {}
     for segment, file in zip(segments, files, strict=True):
         kind = (segment.schema_id, segment.absent, tuple(segment.stored.items()))
         if kind not in known:
-            known[kind] = _physical(state, segment, columns)
-        physical = known[kind]
+            physical = _physical(state, segment, columns)
+            known[kind] = physical, shapes.setdefault(physical, [])
+        physical, alike = known[kind]
         if not segment.deletes:
-            shapes.setdefault(physical, []).append(file)
+            alike.append(file)
         elif _has_row_number(state, segment):
             name = f"{prefix}rows_{len(rows)}"
             rows[name] = read(segment)
@@ -86,6 +89,7 @@ def relation(
     legs += [
         _select(_select_list(tuple(columns), physical), _reading(some))
         for physical, some in shapes.items()
+        if some
     ]
     return Relation(" UNION ALL ".join(legs), files, bits, rows)
 
@@ -102,7 +106,7 @@ def file_relation(path: str) -> Relation:
 
 def file_pattern(path: str) -> str:
     """Return the engine's pattern that matches exactly this path."""
-    return path.translate(_PATTERN)
+    return path.translate(_PATTERN) if _IS_SPECIAL(path) else path
 
 
 def deleted_bits(segment: Segment) -> bytes:
@@ -124,6 +128,9 @@ def columns_of(state: TableState) -> Sequence[Column]:
     return [time, *(Column(0, name, pa.string()) for name in state.spec.entity_columns)]
 
 
+_plain = lru_cache(maxsize=1024)(plain)
+
+
 def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) -> _Physical:
     """Return what a segment's file calls each column, and the type it has there."""
     then = state.schemas[segment.schema_id]
@@ -135,7 +142,7 @@ def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) ->
             found.append((None, None))
         else:
             kind = then.by_id[column.id].type if stored is None else decode_type(stored)
-            found.append((name, plain(kind)))
+            found.append((name, _plain(kind)))
     return tuple(found)
 
 

@@ -1,0 +1,173 @@
+# ruff: noqa: INP001, T201  # a script for people, run by its path
+"""A first look at Thermocline: a week of prices, made, appended, asked, mended and proven.
+
+Run it with `make demo`, or give it a folder to keep what it makes:
+
+    .venv/bin/python examples/demo.py ./demo
+
+Every line that begins with `$` is a command you could type yourself.
+"""
+
+import os
+import shlex
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thermocline.cli.main import run
+
+SYMBOLS = ("AMD", "INTC", "NVDA")
+FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
+DAYS = 7
+LOST_DAY = 6
+STEPS = 10
+
+_step = 0
+
+
+def say(title: str, *words: str) -> None:
+    """Begin the next step and say in plain words what it is about."""
+    global _step  # noqa: PLW0603
+    _step += 1
+    print(f"\n[{_step}/{STEPS}] {title}")
+    for word in words:
+        print(f"      {word}")
+    print(flush=True)
+
+
+def command(line: str, expected: int = 0) -> None:
+    """Show a command, run it, and stop the demo if it ends otherwise than it should."""
+    print(f"$ thermocline {line}", flush=True)
+    code = run(shlex.split(line.replace("\\\n", " ")))
+    sys.stdout.flush()
+    if code != expected:
+        print(f"this should have ended with {expected}, and ended with {code}", file=sys.stderr)
+        sys.exit(1)
+    if code:
+        print(f"(exit code {code})")
+
+
+def day_of_prices(day: int, *, seed: int, hours: tuple[int, ...] = tuple(range(24))) -> pa.Table:
+    """Return one row a minute for each symbol, from a walk that a seed makes the same each time."""
+    generator = np.random.default_rng(seed)
+    morning = FIRST_DAY + timedelta(days=day - 1)
+    parts = []
+    for place, symbol in enumerate(SYMBOLS):
+        mine = hours if symbol == "AMD" else tuple(range(24))
+        minutes = [hour * 60 + minute for hour in mine for minute in range(60)]
+        walk = generator.normal(0, 0.05, len(minutes)).cumsum()
+        parts.append(
+            pa.table(
+                {
+                    "ts": pa.array(
+                        [morning + timedelta(minutes=minute) for minute in minutes],
+                        pa.timestamp("us", tz="UTC"),
+                    ),
+                    "symbol": [symbol] * len(minutes),
+                    "close": np.round(100 + 40 * place + walk, 2),
+                    "volume": generator.integers(1, 5_000, len(minutes)),
+                }
+            )
+        )
+    return pa.concat_tables(parts)
+
+
+def make_files() -> None:
+    """Write a file for each day: AMD has no rows for some hours of day 4."""
+    for day in range(1, DAYS + 1):
+        hours = (*range(9), *range(16, 24)) if day == 4 else tuple(range(24))
+        rows = day_of_prices(day, seed=day, hours=hours)
+        pq.write_table(rows, f"june-{day:02d}.parquet")
+        print(f"      june-{day:02d}.parquet  {rows.num_rows:,} rows")
+    names = ["Advanced Micro Devices", "Intel", "Nvidia"]
+    pq.write_table(pa.table({"symbol": SYMBOLS, "name": names}), "companies.parquet")
+    os.rename(f"june-{LOST_DAY:02d}.parquet", "lost.parquet")
+    print(f"      june-{LOST_DAY:02d}.parquet is lost on the way, as happens")
+
+
+def fill() -> None:
+    """Make the table and append what has arrived."""
+    say("Some files arrive: prices of three symbols, one row a minute.")
+    make_files()
+    say("A table is a folder that knows its time column and how wide a bucket is.")
+    command("table create prices --time-column ts --bucket 1h \\\n    --entity-column symbol")
+    say("Many files are appended in one commit: all of them are in, or none.")
+    command("table append prices 'june-*.parquet'")
+    command("table history prices --format box")
+
+
+def ask() -> None:
+    """Query, draw the gaps, and fill one of them."""
+    say("SQL over the table, joined with a plain Parquet file.")
+    command(
+        'sql "select name, count(*) as prices, max(close) as highest\n'
+        "    from prices join companies using (symbol)\n"
+        '    group by all order by all" --table companies=companies.parquet --format box'
+    )
+    say(
+        "What is missing? The table knows, from its metadata alone.",
+        "A day is lost for everybody, and some hours of AMD.",
+    )
+    command("gaps prices --format box")
+    say("The lost day turns up. Only AMD's hours are missing now.")
+    command("table append prices lost.parquet")
+    command("gaps prices --format csv")
+
+
+def mend() -> None:
+    """Refuse an overlap, replace it, look back, delete, and prove the table."""
+    say(
+        "The same file again: refused, because these hours are held already.",
+        "An error says what, why and what to do. Its exit code says which kind.",
+    )
+    command("table append prices lost.parquet", expected=4)
+    say("A corrected file replaces its hours; the old ones can still be read.")
+    pq.write_table(day_of_prices(LOST_DAY, seed=99), "corrected.parquet")
+    command("table append prices corrected.parquet --overlap replace")
+    command(
+        'sql "select symbol, round(avg(past.close), 2) as before,\n'
+        "        round(avg(prices.close), 2) as after\n"
+        "    from prices join prices as of version 3 past using (symbol, ts)\n"
+        "    where ts >= '2024-06-06' and ts < '2024-06-07'\n"
+        '    group by all order by all" --format box'
+    )
+    say("Rows are deleted by a condition, after a yes. Nothing else is rewritten.")
+    command('table delete prices --where "volume < 100" --yes')
+    say("At last, the proof: every commit, checksum, file and bitmap is checked.")
+    command("table fsck prices")
+
+
+def main() -> None:
+    """Run the demo in a folder that is given, or in one that is removed afterwards."""
+    if len(sys.argv) > 1:
+        os.makedirs(sys.argv[1], exist_ok=True)
+        os.chdir(sys.argv[1])
+        walk_through()
+        return
+    home = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="thermocline-demo-") as folder:
+        os.chdir(folder)
+        try:
+            walk_through()
+        finally:
+            os.chdir(home)
+
+
+def walk_through() -> None:
+    """Do all the steps, and say where to look next."""
+    fill()
+    ask()
+    mend()
+    print("\nThat was it. Where to look next:")
+    print("      README.md        what Thermocline is, and the same in Python")
+    print("      docs/cli.md      every command with its options")
+    print("      thermocline -h   the same, shorter")
+    print("To keep the table and play with it: .venv/bin/python examples/demo.py ./demo")
+
+
+if __name__ == "__main__":
+    main()

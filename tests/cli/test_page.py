@@ -1,0 +1,98 @@
+"""The page about the command line names every command and option, and its examples run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cli.conftest import ticks
+from cli.test_main import leaves
+from thermocline.cli.failure import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, KINDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+SECTION = re.compile(r"^### `([^`]+)`\n(.*?)(?=^##|\Z)", flags=re.MULTILINE | re.DOTALL)
+SECTIONS = dict(SECTION.findall(PAGE))
+COMMANDS = {" ".join(path): command for path, command in leaves()}
+EXAMPLES = re.findall(r"^\$ thermocline (.*)$", PAGE, flags=re.MULTILINE)
+
+
+def first_cells(body):
+    """Return what the first column of a section's table names."""
+    return re.findall(r"^\| (`.*?) \| ", body, flags=re.MULTILINE)
+
+
+def test_every_command_has_a_section_and_every_section_a_command():
+    assert set(SECTIONS) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_in_its_commands_section_and_no_other(name):
+    documented = set(
+        re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(first_cells(SECTIONS[name])))
+    )
+    real = {
+        option
+        for parameter in COMMANDS[name].params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+        if option.startswith("-")
+    }
+    assert documented == real - {"--help", "-h"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_argument_is_in_its_commands_section(name):
+    for parameter in COMMANDS[name].params:
+        if not parameter.opts[0].startswith("-"):
+            written = parameter.metavar.replace("|", r"\|")
+            assert f"| `{written}` |" in SECTIONS[name]
+
+
+def test_the_options_of_the_command_itself_are_on_the_page():
+    import typer
+
+    from thermocline.cli.main import app
+
+    for parameter in typer.main.get_command(app).params:
+        for option in parameter.opts:
+            assert option in PAGE
+
+
+def test_every_command_has_an_example():
+    for name in COMMANDS:
+        assert any(f"thermocline {line}".startswith(name) for line in EXAMPLES), name
+
+
+def test_every_exit_code_is_on_the_page():
+    codes = {0, 1, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, *(k.exit_code for k in KINDS.values())}
+    assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, flags=re.MULTILINE)}
+
+
+RUN_ALL = """
+import shlex, sys
+from thermocline.cli.main import run
+for line in sys.stdin.read().splitlines():
+    code = run(shlex.split(line))
+    if code:
+        sys.exit(f"{line}: exit code {code}")
+"""
+
+
+def test_the_examples_run_in_their_order(tmp_path):
+    for day in (1, 2, 4):
+        pq.write_table(ticks(day), tmp_path / f"june-{day:02d}.parquet")
+    names = pa.table({"symbol": ["AMD", "NVDA"], "name": ["Advanced Micro Devices", "Nvidia"]})
+    pq.write_table(names, tmp_path / "companies.parquet")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL],
+        cwd=tmp_path,
+        input="\n".join(EXAMPLES),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert pq.read_table(tmp_path / "nvda.parquet").num_rows == 48

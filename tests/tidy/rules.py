@@ -1,0 +1,183 @@
+"""Rules about the code itself: each takes a file's path and text and returns what breaks it.
+
+Paths are relative to the package (`lake/log.py`) for rules of the source, to the repository for
+others. A finding is one line: path, line number, what is wrong.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+LINE_LENGTH_MAX = 100
+NAMES_MAX = 12
+FORBIDDEN_NAMES = frozenset(
+    {
+        *("utils", "util", "helpers", "helper", "common", "core"),
+        *("base", "manager", "handler", "impl", "misc"),
+    }
+)
+UNFINISHED = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
+LAKE_ROOMS = ("format/", "lake/", "query/")
+FILE_MODULES = frozenset({"pathlib", "shutil", "tempfile", "fcntl", "mmap", "glob"})
+FILE_CALLS = {
+    "": {"open"},
+    "io": {"open", "FileIO", "open_code"},
+    "os": {
+        *("chmod", "fdatasync", "fstat", "fsync", "ftruncate", "link", "listdir", "lstat"),
+        *("makedirs", "mkdir", "open", "readlink", "remove", "removedirs", "rename", "renames"),
+        *("replace", "rmdir", "scandir", "stat", "symlink", "truncate", "unlink", "utime", "walk"),
+    },
+    "os.path": {
+        *("exists", "getmtime", "getsize", "isdir", "isfile", "islink", "lexists", "realpath"),
+    },
+    "pa": {"memory_map", "create_memory_map", "OSFile", "input_stream"},
+}
+# What is not a file of a lake, and who touches it.
+FILES_ALLOWED = {
+    ("lake/cache.py", "os.makedirs"): "the user's own folder of local copies, with a mode",
+    ("query/engine.py", "shutil"): "the engine's spill folder",
+    ("query/engine.py", "tempfile"): "the engine's spill folder",
+    ("query/session.py", "os.path.isfile"): "a caller's own Parquet file",
+}
+_PRAGMA = re.compile(r"\s*# (?:type: ignore|noqa)\b.*$")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def long_module(path: str, text: str) -> list[str]:
+    """A module has at most 400 lines."""
+    lines = len(text.splitlines())
+    if lines <= MODULE_LINES_MAX:
+        return []
+    return [f"{path}: {lines} lines, at most {MODULE_LINES_MAX}: it is two things"]
+
+
+def long_lines(path: str, text: str) -> list[str]:
+    """A line has at most 100 characters, what is said to a checker not counted."""
+    return [
+        f"{path}:{number}: {len(line)} characters, at most {LINE_LENGTH_MAX}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if len(_PRAGMA.sub("", line)) > LINE_LENGTH_MAX
+    ]
+
+
+def long_functions(path: str, text: str) -> list[str]:
+    """A function has at most 70 lines."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, Function):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                found.append(f"{path}:{node.lineno}: {node.name} has {lines} lines")
+    return found
+
+
+def missing_docstrings(path: str, text: str) -> list[str]:
+    """Modules and what they offer say what they do; a protocol's methods may leave it to it."""
+    tree = ast.parse(text)
+    found = [] if ast.get_docstring(tree) else [f"{path}:1: the module has no docstring"]
+    found += [
+        f"{path}:{node.lineno}: {node.name} has no docstring"
+        for node in _offered(tree.body)
+        if not ast.get_docstring(node)
+    ]
+    return found
+
+
+def _offered(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
+    for node in body:
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        yield node
+        if isinstance(node, ast.ClassDef) and not _is_protocol(node):
+            yield from _offered(node.body)
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(base).split("[")[0].endswith("Protocol") for base in node.bases)
+
+
+def forbidden_name(path: str, text: str) -> list[str]:
+    """A module is named for what it is about."""
+    parts = path.removesuffix(".py").split("/")
+    return [f"{path}: `{part}` says nothing" for part in parts if part in FORBIDDEN_NAMES]
+
+
+def getters(path: str, text: str) -> list[str]:
+    """A function says its effect; `get` says none."""
+    return [
+        f"{path}:{node.lineno}: {node.name}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, Function) and node.name.lstrip("_").startswith("get_")
+    ]
+
+
+def async_code(path: str, text: str) -> list[str]:
+    """Only the server is async."""
+    if path.startswith("server/"):
+        return []
+    kinds = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await
+    return [
+        f"{path}:{node.lineno}: async code"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, kinds)
+    ]
+
+
+def unfinished(path: str, text: str) -> list[str]:
+    """What is open is an issue, not a note in the code."""
+    pattern = re.compile(rf"\b({'|'.join(UNFINISHED)})\b")
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def file_access(path: str, text: str) -> list[str]:
+    """Only `disk.py` touches the files of a lake."""
+    return [
+        f"{path}:{number}: {name}"
+        for number, name in file_uses(path, text)
+        if (path, name) not in FILES_ALLOWED
+    ]
+
+
+def file_uses(path: str, text: str) -> list[tuple[int, str]]:
+    """Return where a module of the lake's rooms touches any file, and by what."""
+    if not path.startswith(LAKE_ROOMS):
+        return []
+    return [(node.lineno, name) for node in ast.walk(ast.parse(text)) for name in _touches(node)]
+
+
+def _touches(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (a.name for a in node.names if a.name.split(".")[0] in FILE_MODULES)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        if node.module.split(".")[0] in FILE_MODULES:
+            yield node.module
+        room = "pa" if node.module == "pyarrow" else node.module
+        names = FILE_CALLS.get(room, frozenset())
+        yield from (f"{node.module}.{a.name}" for a in node.names if a.name in names)
+    elif isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        room, _, name = called.rpartition(".")
+        if name in FILE_CALLS.get(room, frozenset()):
+            yield called
+
+
+def named_in(document: str) -> list[tuple[str, str]]:
+    """Return the rooms and modules that an architecture document names in backticks.
+
+    Each comes with the room that its section is about (`### `lake/``), or nothing: inside it, a
+    bare module may be one of that room's.
+    """
+    found, room = [], ""
+    for line in document.splitlines():
+        if line.startswith("#"):
+            heading = re.fullmatch(r"#+ `(\w+/)`.*", line)
+            room = heading.group(1) if heading else ""
+        found += [(name, room) for name in re.findall(r"`([\w/]+(?:\.py|/))`", line)]
+    return found

@@ -1,0 +1,314 @@
+"""Code about code: the house rules that a machine can check, checked; and each seen to fail."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidy import rules
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "src" / "thermocline"
+IMPORT_S_MAX = 0.150
+HEAVY = ("pyarrow", "duckdb", "numpy", "typer", "rich", "pandas", "polars", "obstore", "pyroaring")
+
+SOURCE_RULES = [
+    rules.long_module,
+    rules.long_lines,
+    rules.long_functions,
+    rules.missing_docstrings,
+    rules.forbidden_name,
+    rules.getters,
+    rules.async_code,
+    rules.unfinished,
+    rules.file_access,
+]
+TEST_RULES = [rules.long_lines, rules.unfinished]
+
+
+def sources():
+    """Return every module of the package by its path in it."""
+    return {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+
+
+def others():
+    """Return every Python file of tests, bench and examples by its path in the repository."""
+    folders = [REPOSITORY / name for name in ("tests", "bench", "examples", "evidence")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    found = {path.relative_to(REPOSITORY).as_posix(): path for path in files}
+    return {name: path for name, path in found.items() if "/." not in name}
+
+
+def broken(rule, files):
+    return [finding for name, path in files.items() for finding in rule(name, path.read_text())]
+
+
+@pytest.mark.parametrize("rule", SOURCE_RULES, ids=lambda rule: rule.__name__)
+def test_the_source_keeps_the_rule(rule):
+    assert len(sources()) > 30
+    assert broken(rule, sources()) == []
+
+
+@pytest.mark.parametrize("rule", TEST_RULES, ids=lambda rule: rule.__name__)
+def test_the_tests_keep_the_rule(rule):
+    assert len(others()) > 20
+    assert broken(rule, others()) == []
+
+
+def test_the_documents_have_nothing_unfinished():
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
+    files = {path.relative_to(REPOSITORY).as_posix(): path for path in pages}
+    assert broken(rules.unfinished, files) == []
+
+
+# Each rule, seen to fail on what it forbids and to pass what it allows.
+
+DOCUMENTED = '"""A module."""\n'
+LONG_FUNCTION = "def long():\n" + '    """Do."""\n' + "    x = 1\n" * 68
+NOT_LONG = "def long():\n" + '    """Do."""\n' + "    x = 1\n" * 67 + "    return x\n"
+BAD = [
+    (rules.long_module, "lake/log.py", "x = 1\n" * 401),
+    (rules.long_lines, "lake/log.py", "# " + "x" * 99),
+    (rules.long_functions, "lake/log.py", LONG_FUNCTION + "    return x\n"),
+    (
+        rules.long_functions,
+        "lake/log.py",
+        "class A:\n    " + "\n    ".join((LONG_FUNCTION + "    y = 2").split("\n")),
+    ),
+    (rules.missing_docstrings, "lake/log.py", "x = 1\n"),
+    (rules.missing_docstrings, "lake/log.py", DOCUMENTED + "def f(): ...\n"),
+    (rules.missing_docstrings, "lake/log.py", DOCUMENTED + "class A: ...\n"),
+    (
+        rules.missing_docstrings,
+        "lake/log.py",
+        DOCUMENTED + 'class A:\n    """A."""\n    def f(self): ...\n',
+    ),
+    (
+        rules.missing_docstrings,
+        "lake/log.py",
+        DOCUMENTED + "class A(Protocol):\n    def f(self): ...\n",
+    ),
+    (rules.forbidden_name, "lake/utils.py", ""),
+    (rules.forbidden_name, "core/log.py", ""),
+    (rules.forbidden_name, "base.py", ""),
+    (rules.getters, "lake/log.py", "def get_state(): ...\n"),
+    (rules.getters, "lake/log.py", "class A:\n    def _get_state(self): ...\n"),
+    (rules.async_code, "lake/log.py", "async def f(): ...\n"),
+    (rules.unfinished, "lake/log.py", f"# {rules.UNFINISHED[0]}: later\n"),
+    (rules.unfinished, "lake/log.py", f"x = 1  # {rules.UNFINISHED[1]}\n"),
+    (rules.file_access, "lake/log.py", "with open('x') as file: ...\n"),
+    (rules.file_access, "lake/log.py", "import os\nos.open('x', 0)\n"),
+    (rules.file_access, "format/layout.py", "import os\nos.rename('x', 'y')\n"),
+    (rules.file_access, "format/layout.py", "import os\nos.path.exists('x')\n"),
+    (rules.file_access, "query/scan.py", "from pathlib import Path\n"),
+    (rules.file_access, "query/scan.py", "import shutil\n"),
+    (rules.file_access, "query/scan.py", "from os import unlink\n"),
+    (rules.file_access, "query/scan.py", "from pyarrow import memory_map\n"),
+    (rules.file_access, "lake/log.py", "import io\nio.open('x')\n"),
+    (rules.file_access, "lake/segment.py", "import pyarrow as pa\npa.memory_map('x')\n"),
+]
+GOOD = [
+    (rules.long_module, "lake/log.py", "x = 1\n" * 400),
+    (rules.long_lines, "lake/log.py", "# " + "\u00e9" * 98),
+    (rules.long_lines, "lake/log.py", "x" * 99 + "  # type: ignore[misc]"),
+    (rules.long_functions, "lake/log.py", NOT_LONG),
+    (
+        rules.missing_docstrings,
+        "lake/log.py",
+        DOCUMENTED + "def _f(): ...\nclass _A:\n    def f(self): ...\n",
+    ),
+    (
+        rules.missing_docstrings,
+        "lake/log.py",
+        DOCUMENTED + 'class A(Protocol):\n    """A."""\n    def f(self): ...\n',
+    ),
+    (
+        rules.missing_docstrings,
+        "lake/log.py",
+        DOCUMENTED + 'def f():\n    """F."""\n    def g(): ...\n    return g\n',
+    ),
+    (rules.forbidden_name, "lake/commonly.py", ""),
+    (rules.getters, "lake/log.py", "def getter(): ...\ndef target(): ...\n"),
+    (rules.async_code, "server/http.py", "async def f(): ...\n"),
+    (rules.unfinished, "lake/log.py", "# todo lists are for people\n"),
+    (rules.file_access, "disk.py", "open('x')\n"),
+    (rules.file_access, "cli/main.py", "open('x')\n"),
+    (
+        rules.file_access,
+        "lake/log.py",
+        "import os\nos.path.join('a', 'b')\nstorage.open_input('x')\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BAD)
+def test_a_rule_finds_what_it_forbids(rule, path, text):
+    assert rule(path, text)
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), GOOD)
+def test_a_rule_passes_what_it_allows(rule, path, text):
+    assert rule(path, text) == []
+
+
+def test_every_rule_is_seen_both_ways():
+    assert {rule for rule, *_ in BAD} == {rule for rule, *_ in GOOD} == set(SOURCE_RULES)
+    public = [
+        function
+        for name, function in inspect.getmembers(rules, inspect.isfunction)
+        if not name.startswith("_") and name not in ("named_in", "file_uses")
+    ]
+    assert set(public) == set(SOURCE_RULES)
+
+
+def test_what_may_touch_files_still_does():
+    uses = {
+        (name, used)
+        for name, path in sources().items()
+        for _, used in rules.file_uses(name, path.read_text())
+    }
+    assert set(rules.FILES_ALLOWED) <= uses
+
+
+# The architecture document.
+
+
+def rooms_of(package):
+    """Return every room: a folder of modules, or a module at the top."""
+    folders = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    modules = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    return folders | modules
+
+
+def missing_rooms(document, package):
+    return sorted(rooms_of(package) - {name for name, _ in rules.named_in(document)})
+
+
+def missing_modules(document, package):
+    places = (package, package.parents[1])
+    return sorted(
+        f"{room}{name}"
+        for name, room in rules.named_in(document)
+        if not any((place / part / name).exists() for place in places for part in (room, ""))
+    )
+
+
+def test_every_room_is_named_in_the_architecture():
+    assert missing_rooms((REPOSITORY / "ARCHITECTURE.md").read_text(), PACKAGE) == []
+
+
+def test_every_module_that_the_architecture_names_exists():
+    document = (REPOSITORY / "ARCHITECTURE.md").read_text()
+    assert len(rules.named_in(document)) > 20
+    assert missing_modules(document, PACKAGE) == []
+
+
+def test_a_document_that_forgets_or_invents_a_room_would_be_caught():
+    named = " ".join(f"`{room}`" for room in rooms_of(PACKAGE) - {"lake/", "errors.py"})
+    assert missing_rooms(named, PACKAGE) == ["errors.py", "lake/"]
+    invented = (
+        "see `lake/utils.py`, `attic/`\n\n### `lake/`\n`log.py` and `nothing.py`\n\n## x\n`disk.py`"
+    )
+    assert missing_modules(invented, PACKAGE) == ["attic/", "lake/nothing.py", "lake/utils.py"]
+
+
+# The package as it is imported.
+
+
+def python(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    ).stdout
+
+
+def loaded_by(statement):
+    code = f"import sys; {statement}; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    return set(python("-c", code).split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert loaded_by("import thermocline") & set(HEAVY) == set()
+
+
+def test_what_is_heavy_would_be_seen():
+    assert "numpy" in loaded_by("import thermocline.format.bucket")
+
+
+def test_importing_the_package_takes_less_than_150_ms():
+    code = (
+        "import time; s = time.process_time(); import thermocline; print(time.process_time() - s)"
+    )
+    assert min(float(python("-c", code)) for _ in range(5)) < IMPORT_S_MAX
+
+
+def public_names(module):
+    """Return what a module offers of its own: no modules, nothing of other packages."""
+    return {
+        name
+        for name in dir(module)
+        if not name.startswith("_")
+        and not inspect.ismodule(getattr(module, name))
+        and str(getattr(getattr(module, name), "__module__", "")).startswith("thermocline")
+    }
+
+
+def test_the_package_offers_exactly_what_it_lists_and_not_too_much():
+    import thermocline
+
+    assert public_names(thermocline) == set(thermocline.__all__)
+    assert len(thermocline.__all__) == len(set(thermocline.__all__)) <= rules.NAMES_MAX
+    assert thermocline.__all__ == sorted(thermocline.__all__)
+    assert set(thermocline.__all__) <= set(dir(thermocline))
+
+
+def test_a_name_that_is_not_listed_would_be_seen():
+    import thermocline.errors
+
+    assert "OutcomeUnknown" in public_names(thermocline.errors)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    import thermocline
+
+    with pytest.raises(AttributeError, match="no attribute 'Spoon'"):
+        _ = thermocline.Spoon
+
+
+# The layers.
+
+
+def lint_imports(*arguments, cwd):
+    command = Path(sys.executable).parent / "lint-imports"
+    return subprocess.run(
+        [str(command), "--no-cache", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+    )
+
+
+def test_dependencies_point_down():
+    done = lint_imports(cwd=REPOSITORY)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"[1-9]\d* kept, 0 broken", done.stdout)
+
+
+def test_a_layer_that_is_turned_around_would_be_caught(tmp_path):
+    settings = (REPOSITORY / "pyproject.toml").read_text()
+    turned = settings.replace('"lake", "format"', '"format", "lake"')
+    assert turned != settings
+    (tmp_path / "pyproject.toml").write_text(turned)
+    done = lint_imports("--config", str(tmp_path / "pyproject.toml"), cwd=REPOSITORY)
+    assert done.returncode == 1
+    assert "Dependencies point down BROKEN" in done.stdout
+
+
+def test_a_room_without_a_place_in_the_layers_would_be_caught(tmp_path):
+    settings = (REPOSITORY / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(settings.replace('"lake", "format"', '"format"'))
+    done = lint_imports("--config", str(tmp_path / "pyproject.toml"), cwd=REPOSITORY)
+    assert done.returncode == 1
