@@ -128,9 +128,9 @@ class OsDisk:
             return file.read()
 
     def size(self, path: str) -> int | None:
-        """Return the file's size, or None when there is nothing of this name."""
+        """Return the size of what has this name, a link itself, or None when nothing has."""
         try:
-            return os.stat(path).st_size
+            return os.stat(path, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
 

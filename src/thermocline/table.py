@@ -152,12 +152,11 @@ class TimeSeriesTable:
                 "a delete needs a condition or a stretch of time",
                 hint="pass where='true' to delete every row",
             )
-        matcher, columns = everything, ()
+        window, matcher, columns = _window(start, end), everything, ()
         if where is not None:
-            predicate = _predicate(where, self.lake.state())
+            predicate, window = _predicate(where, self.lake.state(), window)
             matcher, columns = predicate.mask, tuple(predicate.columns)
-        state, _ = self.lake.delete(matcher, columns, _window(start, end))
-        return state.version
+        return self.lake.delete(matcher, columns, window)[0].version
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
@@ -220,9 +219,10 @@ class TimeSeriesTable:
         state = self.lake.state(at)
         wanted = [c.name for c in state.schema.columns] if columns is None else list(columns)
         schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
-        predicate = None if where is None else _predicate(where, state)
+        window, predicate = _window(start, end), None
+        if where is not None:
+            predicate, window = _predicate(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
-        window = _window(start, end)
 
         def batches() -> Iterator[pa.RecordBatch | None]:
             with pinned(self.lake, state.version):
@@ -351,10 +351,12 @@ class TimeSeriesTable:
         return table_html(answer.held(self.lake), self.root())
 
 
-def _predicate(where: str, state: TableState) -> Any:
+def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Window]:
+    """Return the condition, and the part of the window outside which it is never true."""
     from thermocline.query.predicate import compile_predicate
 
-    return compile_predicate(where, state.schema.arrow)
+    predicate = compile_predicate(where, state.schema.arrow)
+    return predicate, window.narrowed(*predicate.window(state.spec.time_column))
 
 
 def _stream(data: Any) -> pa.RecordBatchReader:

@@ -47,6 +47,12 @@ class Window:
         """Tell whether rows from `first` to `last`, both included, may lie in it."""
         return (self.end is None or first < self.end) and (self.start is None or last >= self.start)
 
+    def narrowed(self, start: int | None, end: int | None) -> "Window":
+        """Return the part of this stretch that lies in another as well."""
+        starts = [bound for bound in (self.start, start) if bound is not None]
+        ends = [bound for bound in (self.end, end) if bound is not None]
+        return Window(max(starts, default=None), min(ends, default=None))
+
 
 EVERYTHING = Window()
 

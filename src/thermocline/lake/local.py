@@ -34,6 +34,8 @@ from thermocline.errors import (
 from thermocline.format import layout
 from thermocline.lake.storage import Stored, Taken
 
+LINK_BYTES_MAX = 4_096
+
 
 class LocalStorage:
     """A folder of a file system."""
@@ -42,6 +44,7 @@ class LocalStorage:
         self._root = os.path.abspath(root)
         self._disk = disk or OsDisk()
         self._durable_folders: set[str] = set()
+        self._real_folders: set[str] = set()
         self._is_probed = False
 
     @property
@@ -126,14 +129,19 @@ class LocalStorage:
 
     def check(self, path: str, size_bytes: int) -> None:
         """Raise an error that names the file unless it is there, inside the root, of this size."""
-        absolute = self._absolute(path)
         with translated(path):
-            found = self._disk.size(absolute)
-            inside = self._disk.resolve(absolute) == f"{self._disk.resolve(self._root)}/{path}"
+            found = self._disk.size(self._absolute(path))
+            is_inside = found is None or self._is_inside(path, found)
         if found is None:
             raise NotFound(
                 "a live file is missing",
                 hint="restore it from a copy; `thermocline table fsck` lists all that are missing",
+                path=path,
+            )
+        if not is_inside:
+            raise Corruption(
+                "a live file is reached through a symbolic link",
+                hint="move the file itself into the table's folder",
                 path=path,
             )
         if found != size_bytes:
@@ -144,12 +152,24 @@ class LocalStorage:
                 expected_bytes=size_bytes,
                 found_bytes=found,
             )
-        if not inside:
-            raise Corruption(
-                "a live file is reached through a symbolic link",
-                hint="move the file itself into the table's folder",
-                path=path,
-            )
+
+    def _is_inside(self, path: str, size_bytes: int) -> bool:
+        """Tell whether no symbolic link leads to a path; folders are looked at once.
+
+        A link has the size of the path it holds, so a file larger than any path is none.
+        """
+        folder = path.rpartition("/")[0]
+        if folder not in self._real_folders:
+            real_root = self._disk.resolve(self._root)
+            if self._disk.resolve(self._absolute(folder)) != f"{real_root}/{folder}":
+                return False
+            self._real_folders.add(folder)
+        if size_bytes > LINK_BYTES_MAX:
+            return True
+        real_folder = self._disk.resolve(self._absolute(folder))
+        return (
+            self._disk.resolve(self._absolute(path)) == f"{real_folder}/{path.rpartition('/')[2]}"
+        )
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file under a name nobody else uses. When this returns it is durable."""

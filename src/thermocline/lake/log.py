@@ -37,6 +37,7 @@ CHECKPOINT_EVERY = 100
 CHECKPOINTS_KEPT_PER_STEP = 10
 LOOK_PAST_END = 3
 OUTCOME_LOOKS_MAX = 3
+STATES_KEPT_MAX = 8
 
 
 class Log:
@@ -54,6 +55,7 @@ class Log:
         self._checkpoint_every = checkpoint_every
         self._lock = threading.RLock()
         self._head: TableState | None = None
+        self._past: dict[int, TableState] = {}
 
     def head(self) -> TableState:
         """Return the newest state; `NotFound` when there is no table here."""
@@ -86,7 +88,12 @@ class Log:
                 version=version,
                 oldest=head.oldest,
             )
-        return self._replayed(Version(version))
+        with self._lock:
+            if version not in self._past:
+                while len(self._past) >= STATES_KEPT_MAX:
+                    self._past.pop(next(iter(self._past)))
+                self._past[version] = self._replayed(Version(version))
+            return self._past[version]
 
     def version_at(self, instant: int) -> Version:
         """Return the newest version committed at or before an instant."""

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from thermocline.errors import Invalid, NotFound
 from thermocline.query.constant import evaluate
-from thermocline.query.constraint import Constraint, bounded
+from thermocline.query.constraint import Constraint, bounded, window
 from thermocline.query.engine import Engine, Limits, translated
 from thermocline.query.gate import INTERNAL_PREFIX, Statement, admit
 from thermocline.query.plan import conditions_on
@@ -76,6 +76,11 @@ class Predicate:
             raise Invalid("the condition is not one of a row", hint="compare columns of a row")
         mask = pc.fill_null(answer.cast(pa.bool_()), fill_value=False).combine_chunks()
         return mask if isinstance(mask, pa.BooleanArray) else pa.concat_arrays(mask.chunks)
+
+    def window(self, time_column: str) -> tuple[int | None, int | None]:
+        """Return the half-open stretch of time outside which the condition is never true."""
+        low, high = window(time_column, [self.constraints])
+        return low, None if high is None else high + 1
 
     def _check(self, where: str, schema: pa.Schema) -> None:
         """Bind the expression where only a condition on a row can stand."""
