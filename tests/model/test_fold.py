@@ -4,6 +4,7 @@ Random histories of real actions. The model keeps every live segment in a dict a
 every sum; a checkpoint is written, read back and folded on. The wrong designs below are caught.
 """
 
+import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -265,6 +266,23 @@ def test_damage_to_the_pages_of_a_checkpoint_changes_no_answer(tmp_path):
         check(read, model)
         assert len(read.segments.overlapping(0, 10**18)) == len(NAMES)
         assert replays == [1]
+
+
+def test_a_bit_flipped_anywhere_in_a_checkpoint_changes_no_answer(tmp_path):
+    """Nothing in Parquet says whether its footer is right; the state's own checksums must."""
+    history = [("add", name, place * 1_000, place, False) for place, name in enumerate(NAMES[:3])]
+    model = Model().run(history)
+    state = fold(None, model.commits)
+    whole = encode_checkpoint(state)
+    storage = LocalStorage(str(tmp_path), OsDisk())
+    for place in random.Random(7).sample(range(len(whole)), 600):
+        torn = whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        storage.put_hint(layout.checkpoint_path(state.version), torn)
+        read = read_checkpoint(storage, state.version, lambda: state.segments)
+        if read is not None:
+            check(read, model)
+            found = read.segments.overlapping(0, 1_001)
+            assert {one.segment_id for one in found} == model.overlapping(0, 1_001)
 
 
 def test_a_checkpoint_under_another_name_is_not_believed(tmp_path):

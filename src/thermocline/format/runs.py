@@ -44,8 +44,9 @@ class Runs:
 
 def runs_of(bitmaps: Sequence[bytes | memoryview]) -> Runs:
     """Return the maximal runs of every bitmap."""
-    quick = [place for place, data in enumerate(bitmaps) if _is_plain(data)]
-    slow = [place for place, data in enumerate(bitmaps) if not _is_plain(data)]
+    is_plain = [_is_plain(data) for data in bitmaps]
+    quick = [place for place, plain in enumerate(is_plain) if plain]
+    slow = [place for place, plain in enumerate(is_plain) if not plain]
     parts = [_read_containers(bitmaps, quick)] if quick else []
     parts += [_through_library(place, bytes(bitmaps[place])) for place in slow]
     if not parts:

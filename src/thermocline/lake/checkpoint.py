@@ -10,16 +10,17 @@ Out:  `_log/<version>.checkpoint.parquet`, and the same state read back
     segment     the segment's JSON, as in `AddSegment`
 
 Everything else of the state is JSON in the file's key-value metadata under `thermocline`, with a
-CRC32C of it under `thermocline.crc32c`.
+CRC32C of it under `thermocline.crc32c`. The JSON has the CRC32C of each column's values, because
+nothing in Parquet's own footer says whether the footer is right.
 
 - A checkpoint is of exactly one version and is never named by a commit: it may be missing, torn
-  or thinned out at any time, and then the log is replayed instead. Its pages carry checksums.
+  or thinned out at any time, and then the log is replayed instead.
 - The JSON of a segment is decoded only when that segment is needed. A file found damaged then,
   or thinned out meanwhile, is replaced by replaying the log.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -68,12 +69,12 @@ class CheckpointColumns:
         self,
         storage: Storage,
         version: Version,
-        rows: int,
+        checksums: Mapping[str, Sequence[str]],
         replay: Callable[[], Iterable[Segment]],
     ) -> None:
         self._storage = storage
         self._path = layout.checkpoint_path(version)
-        self._row_count = rows
+        self._checksums = checksums
         self._replay = replay
         self._groups: dict[int, list[bytes]] = {}
 
@@ -110,23 +111,29 @@ class CheckpointColumns:
         return found
 
     def _group(self, group: int) -> list[bytes]:
-        table = self._read(lambda file: file.read_row_group(group, ["segment"]))
-        if table is None:
-            table = self._replayed.slice(group * ROWS_PER_GROUP, ROWS_PER_GROUP)
-        json: list[bytes] = table.column("segment").to_pylist()
+        stored = self._checksums["segment"][group : group + 1]
+        column = self._read("segment", stored, lambda f: f.read_row_group(group, ["segment"]))
+        if column is None:
+            column = self._replayed.column("segment").slice(group * ROWS_PER_GROUP, ROWS_PER_GROUP)
+        json: list[bytes] = column.to_pylist()
         return json
 
     def _column(self, name: str) -> pa.ChunkedArray:
-        table = self._read(lambda file: file.read([name]))
-        if table is None or table.num_rows != self._row_count:
-            table = self._replayed
-        return table.column(name)
+        column = self._read(name, self._checksums[name], lambda file: file.read([name]))
+        return self._replayed.column(name) if column is None else column
 
-    def _read(self, look: Callable[[pq.ParquetFile], pa.Table]) -> pa.Table | None:
+    def _read(
+        self, name: str, stored: Sequence[str], look: Callable[[pq.ParquetFile], pa.Table]
+    ) -> pa.ChunkedArray | None:
+        """Return a column, or None when its values are not those that were written."""
         try:
             with self._storage.open_input(self._path) as source:
-                return look(pq.ParquetFile(source, page_checksum_verification=True))
-        except (pa.ArrowException, OSError, ThermoclineError):
+                column = look(pq.ParquetFile(source)).column(name)
+            is_as_written = column.type == _COLUMNS.field(name).type and (
+                _group_checksums(column) == list(stored)
+            )
+            return column if is_as_written else None
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, ThermoclineError):
             return None
 
 
@@ -139,8 +146,10 @@ def write_checkpoint(storage: Storage, state: TableState) -> None:
 
 def encode_checkpoint(state: TableState) -> bytes:
     """Return the bytes of the checkpoint of a state."""
-    json = orjson.dumps(_encode_rest(state))
-    columns = _columns(state.segments).replace_schema_metadata(
+    columns = _columns(state.segments)
+    checksums = {name: _group_checksums(columns.column(name)) for name in columns.column_names}
+    json = orjson.dumps({**_encode_rest(state), "checksums": checksums})
+    columns = columns.replace_schema_metadata(
         {_STATE_KEY: json, _CHECKSUM_KEY: crc32c(json).encode()}
     )
     sink = pa.BufferOutputStream()
@@ -150,7 +159,6 @@ def encode_checkpoint(state: TableState) -> bytes:
         row_group_size=ROWS_PER_GROUP,
         compression="zstd",
         use_dictionary=False,
-        write_page_checksum=True,
     )
     return sink.getvalue().to_pybytes()
 
@@ -166,6 +174,14 @@ def _columns(segments: Iterable[Segment]) -> pa.Table:
         ],
         schema=_COLUMNS,
     )
+
+
+def _group_checksums(column: pa.ChunkedArray) -> list[str]:
+    """Return the CRC32C of each row group's values: integers as 8 bytes, others as lines."""
+    groups = [column.slice(at, ROWS_PER_GROUP) for at in range(0, len(column), ROWS_PER_GROUP)]
+    if pa.types.is_integer(column.type):
+        return [crc32c(group.to_numpy().astype("<i8").tobytes()) for group in groups]
+    return [crc32c(b"\n".join(group.cast(pa.binary()).to_pylist())) for group in groups]
 
 
 def _encode_rest(state: TableState) -> dict[str, Any]:
@@ -219,7 +235,7 @@ def _decode_rest(
         decode_spec(rest["table"]),
         int(rest["schema_id"]),
         {int(key): decode_schema(schema) for key, schema in rest["schemas"].items()},
-        SegmentSet(CheckpointColumns(storage, version, segments, replay)),
+        SegmentSet(CheckpointColumns(storage, version, rest["checksums"], replay)),
         Totals(segments, rows, size_bytes, int(digest, 16)),
         {source: Mark(mark) for source, mark in rest["marks"].items()},
         dict(rest["txns"]),
