@@ -291,6 +291,17 @@ def test_a_column_added_after_a_restore_is_another_column(prices):
     assert prices.to_arrow(at=4, where="close = 9").column("note").to_pylist() == ["old"]
 
 
+def test_a_column_added_after_the_columns_began_anew_is_another_column(prices):
+    prices.append(rows([9]).append_column("note", pa.array(["old"])), evolve=True)
+    prices.restore(1)
+    prices.append(rows([0]))
+    prices.restore(4)
+    prices.add_column("more", pa.string())
+    assert prices.to_arrow(where="close = 9").select(["note", "more"]).to_pylist() == [
+        {"note": "old", "more": None}
+    ]
+
+
 def test_columns_change_by_their_rules(prices):
     assert prices.add_column("volume", pa.int32()) == 4
     assert prices.widen_column("volume", pa.int64()) == 5
@@ -327,7 +338,7 @@ def test_a_table_says_what_it_is_in_one_line(prices):
 
 def test_a_notebook_shows_rows_types_version_time_range_and_a_bar(table, prices):
     html = prices._repr_html_()
-    for fact in ("3, committed", "symbol", "AMD", "2024-06-01 04:00", "double", "50 %"):
+    for fact in ("3, committed", "symbol", "AMD", "2024-06-01 04:00", "double", "held"):
         assert fact in html
     assert "<script" not in html
 

@@ -134,3 +134,27 @@ def test_a_closed_stdout_or_stderr_is_no_reason_for_a_traceback(market):
             ["sh", "-c", line], cwd=market.folder, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_no_command_loads_pandas_and_none_is_kept_from_who_calls_run(market):
+    code = """
+import sys
+from thermocline.cli.main import run
+sys.argv = ["thermocline", "gaps", "prices"]
+is_own_process = sys.stdin.read() == "own"
+assert run(None if is_own_process else sys.argv[1:]) == 0
+import pyarrow
+assert ("pandas" in sys.modules) != is_own_process
+if not is_own_process:
+    pyarrow.table({"a": [1]}).to_pandas()
+"""
+    for word in ("own", "embedded"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=market.folder,
+            input=word,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), word

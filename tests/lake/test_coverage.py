@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crash.operations import base_disk, opened
-from fixtures.lake import HOUR_US, JUNE_US, lake_on, rows, spec
+from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.errors import Corruption
 from thermocline.format import layout

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from typing import Annotated, Any
 
 import typer
@@ -179,8 +180,25 @@ for _group, _commands in (
         _group.command(_name, epilog=examples(*_lines))(_function)
 
 
+class _WithoutPandas(MetaPathFinder):
+    """Keeps pandas out of a process that is ours alone.
+
+    pyarrow loads pandas, if there is one, as soon as it meets an array. No command needs it, and
+    it was 0.33 of the 1.1 seconds that `gaps` took.
+    """
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname, name=fullname)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; errors are told on stderr."""
+    """Run one command line and return its exit code; errors are told on stderr.
+
+    Without arguments it is the command of this process, and takes them from it.
+    """
+    if arguments is None:
+        sys.meta_path.insert(0, _WithoutPandas())
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = "--debug" in words
     words = [word for word in words if word != "--debug"]

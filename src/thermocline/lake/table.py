@@ -180,9 +180,11 @@ class Table:
             now = {segment.segment_id: segment for segment in state.segments}
             then = {segment.segment_id: segment for segment in wanted.segments}
             actions: list[Action] = []
-            schema = replace(wanted.schema, next_id=state.schema.next_id)
-            if (wanted.spec, schema) != (state.spec, state.schema):
+            if (wanted.spec, wanted.schema.columns) != (state.spec, state.schema.columns):
                 schema_id = max(state.schemas) + 1
+                # Past every schema's: the columns may have begun anew in between.
+                next_id = max(schema.next_id for schema in state.schemas.values())
+                schema = replace(wanted.schema, next_id=next_id)
                 actions.append(SetTable(wanted.spec, schema_id, schema))
             actions += [removal(s) for key, s in now.items() if then.get(key) != s]
             actions += [AddSegment(s) for key, s in then.items() if now.get(key) != s]
