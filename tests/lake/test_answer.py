@@ -313,3 +313,12 @@ def test_a_clock_microsecond_is_enough_between_buckets():
     face = TimeSeriesTable(table)
     face.append(pa.table({"ts": pa.array([JUNE_US + HOUR_US - 1], pa.timestamp("us"))}))
     assert stretches(face.gaps(hour(0), hour(2))) == [(1, 2)]
+
+
+def test_an_entity_column_called_like_a_column_of_the_answer_keeps_its_values(tmp_path):
+    table = TimeSeriesTable.create(
+        tmp_path / "t", time_column="ts", bucket="1h", entity_columns=["start"]
+    )
+    table.append(rows([0, 2]).rename_columns(["ts", "start", "close"]))
+    (gap,) = table.gaps().to_pylist()
+    assert (gap["start"], gap["start_"].hour, gap["buckets"]) == ("NVDA", 1, 1)

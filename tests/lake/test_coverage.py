@@ -104,11 +104,15 @@ def test_T17_a_damaged_sidecar_is_made_again_with_a_warning_and_healed(harm, cap
 @settings(max_examples=40)
 @given(st.data())
 def test_T17_every_sidecar_can_be_made_again_whatever_was_replaced_and_deleted(data):
-    some = st.lists(st.integers(0, 300), min_size=1, max_size=40)
+    # Stretches and single hours: a bitmap keeps them in different ways.
+    stretch = st.tuples(st.integers(0, 300), st.integers(1, 12))
+    some = st.lists(stretch, min_size=1, max_size=8).map(
+        lambda made: [hour for first, length in made for hour in range(first, first + length)]
+    )
     disk, table = made(overlap="allow")
     for symbol in ("NVDA", "AMD"):
         append(table, rows(data.draw(some), symbol))
-    append(table, rows(data.draw(some)), overlap="replace")
+    append(lake_on(disk), rows(data.draw(some)), overlap="replace")
     gone = pa.array([float(hour) for hour in data.draw(some)])
     table.delete(lambda batch: pc.is_in(batch.column("close"), gone), ["close"])
     before = answers(disk)
@@ -117,6 +121,17 @@ def test_T17_every_sidecar_can_be_made_again_whatever_was_replaced_and_deleted(d
     forget_shortcuts(disk)
     assert answers(disk) == before
     assert fsck(lake_on(disk)).is_sound
+
+
+def test_T17_what_a_replace_leaves_of_a_long_stretch_can_be_made_again():
+    disk, table = made()
+    append(table, rows(range(10)))
+    append(lake_on(disk), rows(range(3, 10), close=9), overlap="replace")
+    before = answers(disk)
+    for path in sidecars(table):
+        disk.remove(path)
+    forget_shortcuts(disk)
+    assert answers(disk) == before
 
 
 def test_T17_a_segment_that_does_not_bear_out_the_log_is_an_error_that_names_both():

@@ -124,9 +124,9 @@ class Held:
         if keys is not None:
             distinct = self._entity_columns(keys)
             columns = {name: c.take(pa.array(runs.owner)) for name, c in distinct.items()}
-        columns["start"] = _times((runs.first - BIAS) * width_us)
-        columns["end"] = _times((runs.end - BIAS) * width_us)
-        columns["buckets"] = pa.array(runs.end - runs.first)
+        columns[_free("start", columns)] = _times((runs.first - BIAS) * width_us)
+        columns[_free("end", columns)] = _times((runs.end - BIAS) * width_us)
+        columns[_free("buckets", columns)] = pa.array(runs.end - runs.first)
         return self._marked(pa.table(columns))
 
     def ratio(self, start: object, end: object, entity: object = None) -> float:
@@ -295,6 +295,11 @@ def _entity_column(values: list[Any], kind: pa.DataType) -> pa.Array:
     if kinds.is_temporal(kind) or kinds.is_decimal(kind):
         return pa.array(values, pa.string()).cast(kind)
     return pa.array(values, kind)
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """Return the name, or, where an entity column has it, the name with an underscore."""
+    return f"{name}_" if name in taken else name
 
 
 def _times(microseconds: npt.NDArray[np.int64]) -> pa.Array:

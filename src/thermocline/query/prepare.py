@@ -26,6 +26,7 @@ from thermocline.query.constant import Constant, Parameters, Value, constant, ev
 from thermocline.query.constraint import Constraint, pruned
 from thermocline.query.engine import translated
 from thermocline.query.gate import INTERNAL_PREFIX, Call, Statement
+from thermocline.query.need import columns_needed
 from thermocline.query.plan import constraints
 from thermocline.query.rewrite import Template, template, view_of_call
 from thermocline.query.scan import Relation, columns_of, file_relation, relation
@@ -202,7 +203,8 @@ class _Preparing:
         viewed: dict[str, list[list[Constraint]]] = {}
         for place, reference in enumerate(self._statement.references):
             if place in ready.slots:
-                made = self._relation(reference.table, self._states[place], [found[place]], place)
+                state = self._states[place]
+                made = self._relation(reference.table, state, [found[place]], place, is_inline=True)
                 relations[place] = made.sql
                 files |= made.files
             else:
@@ -210,7 +212,7 @@ class _Preparing:
         for place, (name, alternatives) in enumerate(viewed.items(), len(found)):
             source = self._sources[name]
             state = self._snapshot.newest(source) if source.table else None
-            made = self._relation(name, state, alternatives, place)
+            made = self._relation(name, state, alternatives, place, is_inline=False)
             with translated(made.files):
                 self._cursor.execute(f"CREATE TEMP VIEW {quoted(source.name)} AS {made.sql}")
             files |= made.files
@@ -220,7 +222,13 @@ class _Preparing:
         return [None if state is None else _shape(state) for state in self._states]
 
     def _relation(
-        self, name: str, state: TableState | None, alternatives: list[list[Constraint]], place: int
+        self,
+        name: str,
+        state: TableState | None,
+        alternatives: list[list[Constraint]],
+        place: int,
+        *,
+        is_inline: bool,
     ) -> Relation:
         """Return the relation of a source, with what it uses by name set on the cursor."""
         source = self._sources[name]
@@ -242,7 +250,9 @@ class _Preparing:
             return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
 
         segments = pruned(state, alternatives)
-        made = relation(state, segments, locate, read, f"{INTERNAL_PREFIX}{place}_")
+        needed = columns_needed(self._statement) if is_inline else None
+        prefix = f"{INTERNAL_PREFIX}{place}_"
+        made = relation(state, segments, locate, read, prefix, needed)
         with translated(made.files):
             for variable, bits in made.bits.items():
                 self._cursor.execute(f"SET VARIABLE {quoted(variable)} = $1::BLOB::BIT", [bits])

@@ -51,14 +51,21 @@ class Relation:
 
 
 def relation(
-    state: TableState, segments: Sequence[Segment], locate: Locate, read: Read, prefix: str
+    state: TableState,
+    segments: Sequence[Segment],
+    locate: Locate,
+    read: Read,
+    prefix: str,
+    needed: frozenset[str] | None = None,
 ) -> Relation:
     """Return the relation of these segments; `prefix` begins every name it uses.
+
+    With `needed`, columns of other names may be left out; one is always there.
 
     Raises whatever `locate` raises for a file that is missing or not whole. `read` gives the
     live rows of a segment, for the rare file that has a column of the row number's name.
     """
-    columns = columns_of(state)
+    columns = _only(columns_of(state), needed)
     if not segments:
         return Relation(_empty(columns))
     files = {locate(segment): segment.path for segment in segments}
@@ -92,6 +99,14 @@ def relation(
         if some
     ]
     return Relation(" UNION ALL ".join(legs), files, bits, rows)
+
+
+def _only(columns: Sequence[Column], needed: frozenset[str] | None) -> Sequence[Column]:
+    if needed is None:
+        return columns
+    kept = [column for column in columns if column.name.lower() in needed]
+    # Without a match the query counts rows, or is wrong and should be told what columns exist.
+    return kept or (columns if needed else columns[:1])
 
 
 def _has_row_number(state: TableState, segment: Segment) -> bool:
