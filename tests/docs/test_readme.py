@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
 from fixtures.lake import rows
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
