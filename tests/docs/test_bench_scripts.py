@@ -24,6 +24,7 @@ LOCKS = {
     "autoload_known_extensions",
     "default_transaction_invalidation_policy",
     "enable_external_access",
+    "enable_progress_bar",  # on where the process has a terminal
     "lock_configuration",
     "max_temp_directory_size",
     "python_enable_replacements",

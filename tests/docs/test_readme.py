@@ -20,6 +20,13 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
+def run(command, folder):
+    """Run a command as a reader would, in the folder with the files."""
+    return subprocess.run(
+        command, check=False, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the two files of prices that the examples append."""
@@ -30,9 +37,7 @@ def folder(tmp_path):
 
 def test_the_python_example_runs_and_shows_the_missing_day(folder):
     (program,) = blocks("python")
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    ran = run([sys.executable, "-c", program], folder)
     assert ran.returncode == 0, ran.stderr
     assert "2024-06-04" in ran.stdout, "the gap between Monday and Wednesday is shown"
     assert "NVDA" in ran.stdout
@@ -44,7 +49,7 @@ def test_the_console_example_runs(folder):
     assert len(lines) >= 5
     for line in lines:
         command = [sys.executable, "-m", "thermocline.cli.main", *shlex.split(line)[1:]]
-        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+        ran = run(command, folder)
         assert ran.returncode == 0, (line, ran.stderr)
 
 
