@@ -417,3 +417,8 @@ def test_seconds_of_the_first_and_last_year_are_held_by_microseconds(value):
     assert holds(pa.timestamp("us"), pa.timestamp("s"))
     column = pa.array([value], pa.timestamp("s"))
     assert pc.cast(column, pa.timestamp("us")).to_pylist() == [value]
+
+
+def test_lists_of_no_elements_are_refused_because_parquet_cannot_be_read_back():
+    with pytest.raises(Invalid, match="cannot hold this type"):
+        encode_type(pa.list_(pa.int8(), 0))

@@ -81,7 +81,7 @@ def _encode(kind: pa.DataType, depth: int) -> TypeJson:
 
 
 def _encode_nested(kind: pa.DataType, depth: int) -> TypeJson:
-    if kinds.is_fixed_size_list(kind):
+    if kinds.is_fixed_size_list(kind) and kind.list_size:  # of none, Parquet is unreadable
         return {"fixed_list": _encode_field(kind.value_field, depth), "size": kind.list_size}
     if kinds.is_large_list(kind):
         return {"large_list": _encode_field(kind.value_field, depth)}

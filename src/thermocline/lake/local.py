@@ -331,6 +331,6 @@ def translation(error: OSError, path: str) -> ThermoclineError:
             return Unavailable("the file system does not allow this", hint=hint, **facts)
         case errno.EMFILE | errno.ENFILE:
             return Overloaded("too many open files", hint="raise `ulimit -n`, or do less", **facts)
-        case errno.EISDIR:
+        case errno.EISDIR | None if error.errno or "is a directory" in str(error):
             return Invalid("a folder where a file is needed", hint="name a file", **facts)
     return Unavailable("the disk failed", hint="look at the machine, then try again", **facts)
