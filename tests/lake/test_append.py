@@ -9,36 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
+from fixtures.lake import HOUR_US, JUNE_US, closes, files, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
-from thermocline import TimeSeriesTable
 from thermocline.errors import CoverageOverlapError, Invalid, NotFound
 from thermocline.lake import stage
 from thermocline.lake.append import Wish
 from thermocline.lake.fsck import fsck
 
 TS = pa.timestamp("us")
-
-
-@pytest.fixture
-def make(tmp_path):
-    """Create another table."""
-    made = 0
-
-    def create(**options):
-        nonlocal made
-        made += 1
-        options = {"time_column": "ts", "bucket": "1h", **options}
-        return TimeSeriesTable.create(tmp_path / f"made-{made}", **options)
-
-    return create
-
-
-def files(table):
-    """Return every file of a table except those that may come and go: hints and shortcuts."""
-    root = Path(table.root())
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    return {path for path in found if "CURRENT" not in path and "_coverage/table" not in path}
 
 
 def only_file(table):

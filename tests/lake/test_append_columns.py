@@ -1,37 +1,14 @@
 """Appends: columns that fit or are refused, entities, times, and writers that write once."""
 
 import os
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from fixtures.lake import JUNE_US, closes, rows
-from thermocline import TimeSeriesTable
+from fixtures.lake import JUNE_US, closes, files, rows
 from thermocline.errors import CoverageOverlapError, Invalid, Overloaded
 
 TS = pa.timestamp("us")
-
-
-@pytest.fixture
-def make(tmp_path):
-    """Create another table."""
-    made = 0
-
-    def create(**options):
-        nonlocal made
-        made += 1
-        options = {"time_column": "ts", "bucket": "1h", **options}
-        return TimeSeriesTable.create(tmp_path / f"made-{made}", **options)
-
-    return create
-
-
-def files(table):
-    """Return every file of a table except those that may come and go: hints and shortcuts."""
-    root = Path(table.root())
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    return {path for path in found if "CURRENT" not in path and "_coverage/table" not in path}
 
 
 def refused(table, data, **options):
