@@ -12,7 +12,7 @@ Out:  a `Prepared` query: text with a relation in the place of every table, for 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -127,6 +127,24 @@ def asks_clock(statement: Statement) -> bool:
     return bool(statement.memory["asks_clock"])
 
 
+class _File(NamedTuple):
+    """A file that a table's log names."""
+
+    table: str
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The text made for a statement over certain states, to be used again over the same ones."""
+
+    states: tuple[TableState | None, ...]
+    needed: tuple[_File, ...]
+    relations: Mapping[int, str]
+    files: Mapping[str, str]
+
+
 class _Preparing:
     """One query on its way; it holds what the steps hand to each other."""
 
@@ -145,7 +163,8 @@ class _Preparing:
         self._parameters = parameters
         self._snapshot = Snapshot()
         self._states: list[TableState | None] = []
-        self._located: dict[tuple[str, str], str] = {}
+        self._located: dict[_File, str] = {}
+        self._has_extras = False
 
     def open_versions(self) -> None:
         for reference in self._statement.references:
@@ -197,6 +216,9 @@ class _Preparing:
 
     def make_relations(self, ready: Template) -> tuple[dict[int, str], dict[str, str]]:
         """Return the SELECT of every slot, and the files read; make the views of the rest."""
+        kept: _Kept | None = self._statement.memory.get("kept")
+        if kept is not None and self._still_holds(kept):
+            return dict(kept.relations), dict(kept.files)
         found = constraints(self._cursor, self._statement, self._shapes(), self._parameters)
         relations: dict[int, str] = {}
         files: dict[str, str] = {}
@@ -216,7 +238,37 @@ class _Preparing:
             with translated(made.files):
                 self._cursor.execute(f"CREATE TEMP VIEW {quoted(source.name)} AS {made.sql}")
             files |= made.files
+        if not viewed and self._is_lasting:
+            states, needed = tuple(self._states), tuple(self._located)
+            self._statement.memory["kept"] = _Kept(states, needed, relations, files)
         return relations, files
+
+    @property
+    def _is_lasting(self) -> bool:
+        """Whether the same states give the same text: nothing is asked but the tables."""
+        statement = self._statement
+        asks_else = statement.parameters or statement.calls or asks_clock(statement)
+        return not asks_else and not self._has_extras and None not in self._states
+
+    def _still_holds(self, kept: "_Kept") -> bool:
+        """Tell whether a text made before reads the same states, from files that are there."""
+        same = len(kept.states) == len(self._states) and all(
+            mine is theirs for mine, theirs in zip(self._states, kept.states, strict=True)
+        )
+        return same and list(kept.files) == list(
+            dict.fromkeys(self._locate(file) for file in kept.needed)
+        )
+
+    def _locate(self, file: "_File") -> str:
+        """Return where a file of a table is, having checked that it is there and whole."""
+        if file not in self._located:
+            table = self._sources[file.table].table
+            assert table is not None
+            path = table.storage.locate(file.path, file.size_bytes)
+            if not self._may_read(path):
+                raise OutOfReach(path)
+            self._located[file] = path
+        return self._located[file]
 
     def _shapes(self) -> list[Shape | None]:
         return [None if state is None else _shape(state) for state in self._states]
@@ -237,13 +289,7 @@ class _Preparing:
             return file_relation(source.path)
 
         def locate(segment: Segment) -> str:
-            key = (name, segment.path)
-            if key not in self._located:
-                path = table.storage.locate(segment.path, segment.file_size)
-                if not self._may_read(path):
-                    raise OutOfReach(path)
-                self._located[key] = path
-            return self._located[key]
+            return self._locate(_File(name, segment.path, segment.file_size))
 
         def read(segment: Segment) -> pa.Table:
             rows = read_rows(table.storage, state, segment)
@@ -253,6 +299,7 @@ class _Preparing:
         needed = columns_needed(self._statement) if is_inline else None
         prefix = f"{INTERNAL_PREFIX}{place}_"
         made = relation(state, segments, locate, read, prefix, needed)
+        self._has_extras = self._has_extras or bool(made.bits or made.rows)
         with translated(made.files):
             for variable, bits in made.bits.items():
                 self._cursor.execute(f"SET VARIABLE {quoted(variable)} = $1::BLOB::BIT", [bits])
