@@ -159,7 +159,7 @@ def main() -> None:
     parser = measure.options("Time six queries over days of trips on each contender's table.")
     parser.add_argument("--days", type=int, default=10, help="how many days (30 for the long run)")
     parser.add_argument("--rows", type=int, default=fhvhv.ROWS_A_DAY, help="rows in each day")
-    parser.add_argument("--turns", type=int, default=9, help="how many timed rounds")
+    parser.add_argument("--turns", type=int, default=21, help="how many timed rounds")
     parser.add_argument("--only", help=f"some of: {','.join(scanners.CONTENDERS)}")
     options = parser.parse_args()
     if options.quick:
