@@ -1,7 +1,7 @@
 """What a segment holds, measured from its time and entity columns alone.
 
 In:   record batches of the time column and the entity columns
-Out:  a `Measured`: rows, first and last time, coverage, bounds of the entity columns
+Out:  a `Measured`: rows, first and last time, coverage
 
 - A null time is refused with the number of rows that have one.
 - The same rows give the same coverage bytes, whatever batches they come in: a lost sidecar can
@@ -9,7 +9,7 @@ Out:  a `Measured`: rows, first and last time, coverage, bounds of the entity co
 - No other column is decoded.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,6 @@ class Measured:
     ts_min: TimeNs | None
     ts_max: TimeNs | None
     coverage: Coverage
-    stats: Mapping[str, tuple[Any, Any]]
 
 
 class Measuring:
@@ -114,7 +113,7 @@ class Measuring:
         coverage = Coverage(self._spec.bucket.width_s, whole, entities)
         first = None if self._first is None else TimeNs(self._first)
         last = None if self._last is None else TimeNs(self._last)
-        return Measured(self._rows, first, last, coverage, {})
+        return Measured(self._rows, first, last, coverage)
 
 
 def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> Measured:
