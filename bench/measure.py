@@ -3,8 +3,8 @@
 In:   samples (who, what, which round, wall and CPU seconds)
 Out:  Markdown tables, and one section of `RESULTS.md` between its markers
 
-- Contenders take turns inside a round, and every round starts with another one: a slow minute of
-  the machine falls on all of them.
+- Contenders take turns inside a round, in an order where everyone follows everyone equally often:
+  a slow minute of the machine falls on all of them, and so does a warm cache.
 - A ratio is the median over rounds of (this contender / the base) in that same round, never a
   quotient of two medians, so that drift between rounds cancels.
 - CPU is user and system time of the contender's process and all its descendants.
@@ -56,10 +56,23 @@ class Sample:
 
 
 def orders(names: Sequence[str], turns: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield (round, names in the order of that round): all of them, a new one first each time."""
+    """Yield (round, names in the order of that round): all of them, balanced for what came before.
+
+    Over `rounds_balanced` rounds everyone is equally often in every place and right after every
+    other one (a Williams design): who runs after a contender with the same libraries finds them
+    in the processor's caches, and a plain rotation would give that to the same one every time.
+    """
+    count = len(names)
+    zigzag = [place // 2 + 1 if place % 2 else -place // 2 for place in range(count)]
     for turn in range(turns):
-        first = turn % len(names)
-        yield turn, [*names[first:], *names[:first]]
+        order = [names[(step + turn) % count] for step in zigzag]
+        yield turn, order[::-1] if count % 2 and turn // count % 2 else order
+
+
+def rounds_balanced(count: int, turns_min: int) -> int:
+    """Return the least number of rounds, at least `turns_min`, that is balanced."""
+    cycle = count * (1 + count % 2)
+    return -(-turns_min // cycle) * cycle
 
 
 def walls(samples: Sequence[Sample], contender: str, task: str | None = None) -> list[float]:

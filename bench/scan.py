@@ -4,6 +4,8 @@ In:   days of `fhvhv`, contenders of `scanners`, queries of `queries`
 Out:  the section "scan" of the results
 
 - Tables are built by the append bench's contenders, in processes that end before the clock runs.
+- Two contenders of one kind read the same files, ours as well as the yardstick's, so that neither
+  finds its own in the processor's caches more often than the other.
 - Each contender keeps one process and one session; contenders take turns, query by query, after
   one warm-up answer each.
 - All contenders' warm-up answers to a query must be the same, or the bench fails.
@@ -34,15 +36,14 @@ OURS = "thermocline"
 NEW_TEXT = "thermocline-new-text"
 TARGET = 1.05
 DAYS_MIN = 3
+LONG_S = 0.1
+ROUNDS_TIMES_MAX = 5
 
 
 def build(name: str, days: Sequence[fhvhv.Day], root: Path) -> None:
-    """Append the days to a new table of this contender, in a process that then ends."""
-    if name.startswith(BASE):
-        return
+    """Append the days to a new table of this maker, in a process that then ends."""
     measure.progress(f"building the table of {name}")
-    maker = OURS if name.startswith(OURS) else name
-    with Worker("appenders", maker, peer=_peer(name)) as worker:
+    with Worker("appenders", name, peer=_peer(name)) as worker:
         worker.call("create", root=str(root))
         for day in days:
             worker.call("append", path=str(appenders.incoming(name, day)))
@@ -73,13 +74,16 @@ def scan_all(
     rows: dict[str, int] = {}
     for query in asked:
         rows[query.name] = compare(workers, query, folder)
-        for turn, order in measure.orders(list(workers), options.turns):
+        warm_s = workers[next(iter(workers))].call("run", query=query.as_json()).wall_s
+        # A short query is as noisy in milliseconds as a long one: it gets more rounds.
+        rounds = options.turns * max(1, min(ROUNDS_TIMES_MAX, int(LONG_S / warm_s)))
+        for turn, order in measure.orders(list(workers), rounds):
             measure.await_quiet(options.patience)
             for name in order:
                 workers[name].call("forget")
                 done = workers[name].call("run", query=query.as_json())
                 samples.append(Sample(name, query.name, turn, done.wall_s, done.cpu_s))
-        measure.progress(f"{query.name} timed {options.turns} times")
+        measure.progress(f"{query.name} timed {rounds} times")
     return samples, rows
 
 
@@ -122,6 +126,11 @@ def _spread(samples: Sequence[Sample], contender: str, task: str) -> str:
     return f"{milliseconds(low)} - {milliseconds(high)}"
 
 
+def _maker(name: str) -> str:
+    """Return whose files a contender reads: those that differ in their words alone share them."""
+    return next((maker for maker in (OURS, BASE) if name.startswith(maker)), name)
+
+
 def _peer(name: str) -> str | None:
     return name if name in peers.PEERS else None
 
@@ -133,17 +142,20 @@ def _section(options: argparse.Namespace, names: list[str], days: list[fhvhv.Day
     with tempfile.TemporaryDirectory(dir=scratch) as folder, ExitStack() as stack:
         workers = {}
         for name in names:
-            build(name, days, Path(folder) / name)
+            root = Path(folder) / _maker(name)
+            if _maker(name) != BASE and not root.exists():
+                build(_maker(name), days, root)
             workers[name] = stack.enter_context(Worker("scanners", name, peer=_peer(name)))
             files = [str(day.path) for day in days]
-            workers[name].call("open", place={"root": str(Path(folder) / name), "files": files})
+            workers[name].call("open", place={"root": str(root), "files": files})
         with measure.Noise() as noise:
             samples, rows = scan_all(workers, asked, Path(folder), options)
     versions = {name: peers.version(name) for name in names if name in peers.PEERS}
     size_bytes = sum(day.size_bytes for day in days)
     setup = (
         f"{len(days)} days, {sum(day.rows for day in days):,} rows of 24 columns, {size_bytes:,} "
-        f"bytes of Parquet; {options.turns} rounds in turns; every engine on all cores, times as "
+        f"bytes of Parquet; {options.turns} rounds in turns, up to {ROUNDS_TIMES_MAX} times as "
+        "many for short queries; every engine on all cores, times as "
         f"UTC, page cache warm. `{BASE}` reads exactly the right files, named by hand, with every "
         f"setting for speed that our engine has; `{DEFAULT}` has its own defaults. The others find "
         f"their files. `{OURS}` repeats a text it has admitted before, `{NEW_TEXT}` never does. "
@@ -159,7 +171,7 @@ def main() -> None:
     parser = measure.options("Time six queries over days of trips on each contender's table.")
     parser.add_argument("--days", type=int, default=10, help="how many days (30 for the long run)")
     parser.add_argument("--rows", type=int, default=fhvhv.ROWS_A_DAY, help="rows in each day")
-    parser.add_argument("--turns", type=int, default=21, help="how many timed rounds")
+    parser.add_argument("--turns", type=int, default=28, help="timed rounds, at the least")
     parser.add_argument("--only", help=f"some of: {','.join(scanners.CONTENDERS)}")
     options = parser.parse_args()
     if options.quick:
@@ -167,6 +179,8 @@ def main() -> None:
     if options.days < DAYS_MIN:
         parser.error(f"--days must be at least {DAYS_MIN}: q2 reads three")
     names = measure.chosen(list(scanners.CONTENDERS), options.only)
+    if not options.quick:
+        options.turns = measure.rounds_balanced(len(names), options.turns)
     for name in names:
         if name in peers.PEERS:
             peers.install(name)

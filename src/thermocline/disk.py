@@ -1,7 +1,8 @@
 """Every call to the operating system's files, behind one seam.
 
 In:   absolute paths and bytes
-Out:  bytes, sizes, names; `OSError` as the operating system raised it
+Out:  bytes, sizes, names; `OSError` as the operating system raised it, until `translated` turns
+      it into a kind of this package
 
 - A name is durable only after `sync_folder` of the folder that holds it, bytes only after
   `Writer.sync`. Nothing here syncs on its own: the caller's order is the proof.
@@ -12,11 +13,17 @@ Out:  bytes, sizes, names; `OSError` as the operating system raised it
 Tests put a simulated disk in the place of `OsDisk`; that is why no other module touches files.
 """
 
+import errno
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+
+from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError, Unavailable
 
 COPY_CHUNK_BYTES = 4 << 20
 
@@ -38,7 +45,23 @@ class Writer(Protocol):
 
     def sync(self) -> None: ...
 
+    def cut(self, size_bytes: int) -> None: ...
+
     def close(self) -> None: ...
+
+
+class Slot(Protocol):
+    """A small file that is written over in place; no bytes of it are ever promised to last."""
+
+    def put(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A file that this process alone holds, until it lets go or dies."""
+
+    def release(self) -> None: ...
 
 
 class Reader(Protocol):
@@ -70,13 +93,17 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
-    def make_folder(self, path: str) -> None: ...
+    def make_folder(self, path: str, *, is_private: bool = False) -> None: ...
 
     def sync_folder(self, path: str) -> None: ...
 
     def sync_file(self, path: str) -> None: ...
 
     def entries(self, path: str) -> list[Entry]: ...
+
+    def open_slot(self, path: str) -> Slot: ...
+
+    def lock(self, path: str, note: bytes) -> Lock: ...
 
 
 class OsWriter:
@@ -94,8 +121,13 @@ class OsWriter:
         return size_bytes
 
     def sync(self) -> None:
-        """Make the bytes written so far durable."""
-        os.fsync(self._fd)
+        """Make the bytes written so far durable, and the size with them."""
+        os.fdatasync(self._fd)
+
+    def cut(self, size_bytes: int) -> None:
+        """Drop what was written past a size; the next write goes on from there."""
+        os.ftruncate(self._fd, size_bytes)
+        os.lseek(self._fd, size_bytes, os.SEEK_SET)
 
     def close(self) -> None:
         """Close the file; an error here counts as a failed sync."""
@@ -116,6 +148,40 @@ class OsReader:
 
     def close(self) -> None:
         """Close the file."""
+        os.close(self._fd)
+
+
+class OsSlot:
+    """A small file of the operating system, written over in place."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def put(self, data: bytes) -> None:
+        """Write the data over the start of the file; other processes see it at once."""
+        if os.pwrite(self._fd, data, 0) != len(data):
+            raise OSError(errno.EIO, "short write")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+class OsLock:
+    """A lock of the operating system, which lets go of it when the process ends."""
+
+    def __init__(self, path: str, note: bytes) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, note, 0)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        """Let go."""
         os.close(self._fd)
 
 
@@ -162,9 +228,9 @@ class OsDisk:
         """Remove a name."""
         os.unlink(path)
 
-    def make_folder(self, path: str) -> None:
-        """Create a folder; `FileExistsError` when the name is taken."""
-        os.mkdir(path)
+    def make_folder(self, path: str, *, is_private: bool = False) -> None:
+        """Create a folder, of this user alone if asked; `FileExistsError` if the name is taken."""
+        os.mkdir(path, 0o700 if is_private else 0o777)
 
     def sync_folder(self, path: str) -> None:
         """Make the names in the folder durable."""
@@ -194,3 +260,38 @@ class OsDisk:
                 folder = item.is_dir(follow_symlinks=False)
                 found.append(Entry(item.name, status.st_size, status.st_mtime_ns, folder))
         return found
+
+    def open_slot(self, path: str) -> Slot:
+        """Return a small file to write over in place, made if need be."""
+        return OsSlot(path)
+
+    def lock(self, path: str, note: bytes) -> Lock:
+        """Hold a file and leave a note in it; `BlockingIOError` when another process holds it."""
+        return OsLock(path, note)
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn errors of the operating system into kinds of this package, naming the path."""
+    try:
+        yield
+    except OSError as error:
+        raise translation(error, path) from error
+
+
+def translation(error: OSError, path: str) -> ThermoclineError:
+    """Return the error of this package that an error of the operating system stands for."""
+    facts = {"path": path, "error": os.strerror(error.errno) if error.errno else str(error)}
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return NotFound("no such file", hint="check the path", **facts)
+        case errno.ENOSPC | errno.EDQUOT:
+            return Unavailable("the disk is full", hint="free space, then try again", **facts)
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            hint = "make the folder writable for this user, then try again"
+            return Unavailable("the file system does not allow this", hint=hint, **facts)
+        case errno.EMFILE | errno.ENFILE:
+            return Overloaded("too many open files", hint="raise `ulimit -n`, or do less", **facts)
+        case errno.EISDIR | None if error.errno or "is a directory" in str(error):
+            return Invalid("a folder where a file is needed", hint="name a file", **facts)
+    return Unavailable("the disk failed", hint="look at the machine, then try again", **facts)

@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -137,7 +139,13 @@ def test_a_ratio_pairs_runs_of_one_round_so_that_drift_cancels():
     assert measure.ratio(samples, "other", "base") == pytest.approx(3.0)
 
 
-def test_contenders_take_turns_at_being_first():
+@pytest.mark.parametrize("count", [2, 3, 6, 7])
+def test_contenders_follow_each_other_equally_often_and_are_first_equally_often(count):
     measure = load("measure")
-    firsts = [order[0] for _, order in measure.orders(["a", "b", "c"], 3)]
-    assert firsts == ["a", "b", "c"]
+    names = [str(place) for place in range(count)]
+    rounds = [order for _, order in measure.orders(names, measure.rounds_balanced(count, 1))]
+    assert all(sorted(order) == names for order in rounds)
+    after = Counter(pair for order in rounds for pair in pairwise(order))
+    assert len(after) == count * (count - 1)
+    assert len(set(after.values())) == 1
+    assert len(set(Counter(order[0] for order in rounds).values())) == 1

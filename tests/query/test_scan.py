@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.lake import HOUR_US, JUNE_US, rows
-from thermocline.errors import Corruption, NotFound, Unavailable
+from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
 from thermocline.query.scan import file_pattern
 from thermocline.query.session import Session
 from thermocline.query.shape import literal, quoted
@@ -294,3 +294,26 @@ def test_times_in_a_zone_are_compared_as_instants(session, make_table):
     assert session.sql("select a from t where ts = $1", [moment]).to_pydict() == {"a": [1]}
     text = "select a from t where ts = '2024-06-01 03:00:00+02'"
     assert session.sql(text).to_pydict() == {"a": [1]}
+
+
+@pytest.mark.parametrize("name", ["filename", "file_row_number", "file_index", "rowid"])
+def test_what_the_engine_knows_of_files_is_no_column(session, prices, name):
+    session.register_tstable("p", prices)
+    for sql in (f"select {name} from p", f"select close from p where {name} is not null"):
+        with pytest.raises(Invalid):
+            session.sql(sql)
+
+
+def test_a_query_finds_nothing_that_an_earlier_one_left_on_the_cursor(session, prices):
+    session.register_tstable("p", prices)
+    count = "select count(*) as n from p"
+    assert session.sql(count).to_pylist() == [{"n": 72}]
+    prices.delete("ts < timestamp '2024-06-02'")
+    leaving = ["select * from gaps('p')", "select now() from p", "select * from p tablesample 100%"]
+    for sql in (*leaving, count, *leaving, "select ts from p"):
+        session.sql(sql)
+        assert session.sql(count).to_pylist() == [{"n": 48}]
+    with pytest.raises(Invalid):
+        session.sql("select close / 0 || nothing from p")
+    prices.delete("ts < timestamp '2024-06-03'")
+    assert session.sql(count).to_pylist() == [{"n": 24}]

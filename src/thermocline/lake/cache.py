@@ -27,10 +27,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from thermocline.disk import Disk, Entry, OsDisk, Writer
+from thermocline.disk import Disk, Entry, OsDisk, Writer, translated
 from thermocline.errors import Overloaded
 from thermocline.format.instant import NS_PER_S
-from thermocline.lake.local import translated
 
 CACHE_BYTES_MAX = 16 << 30
 CACHE_KEEP_S = 600

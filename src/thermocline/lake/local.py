@@ -15,20 +15,16 @@ import errno
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 
 import google_crc32c
 import pyarrow as pa
 
-from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk
+from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, translated, translation
 from thermocline.errors import (
     Corruption,
-    Invalid,
     NotFound,
     OutcomeUnknown,
-    Overloaded,
-    ThermoclineError,
-    Unavailable,
     Unsupported,
 )
 from thermocline.format import layout
@@ -307,30 +303,3 @@ class LocalStorage:
                 self._disk.make_folder(folder)
             self._disk.sync_folder(parent)
         self._durable_folders.add(folder)
-
-
-@contextmanager
-def translated(path: str) -> Iterator[None]:
-    """Turn errors of the operating system into kinds of this package, naming the path."""
-    try:
-        yield
-    except OSError as error:
-        raise translation(error, path) from error
-
-
-def translation(error: OSError, path: str) -> ThermoclineError:
-    """Return the error of this package that an error of the operating system stands for."""
-    facts = {"path": path, "error": os.strerror(error.errno) if error.errno else str(error)}
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR:
-            return NotFound("no such file", hint="check the path", **facts)
-        case errno.ENOSPC | errno.EDQUOT:
-            return Unavailable("the disk is full", hint="free space, then try again", **facts)
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            hint = "make the folder writable for this user, then try again"
-            return Unavailable("the file system does not allow this", hint=hint, **facts)
-        case errno.EMFILE | errno.ENFILE:
-            return Overloaded("too many open files", hint="raise `ulimit -n`, or do less", **facts)
-        case errno.EISDIR | None if error.errno or "is a directory" in str(error):
-            return Invalid("a folder where a file is needed", hint="name a file", **facts)
-    return Unavailable("the disk failed", hint="look at the machine, then try again", **facts)

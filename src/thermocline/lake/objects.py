@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 import google_crc32c
 import pyarrow as pa
 
-from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, Writer
+from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, Writer, translated
 from thermocline.errors import (
     Corruption,
     Invalid,
@@ -41,7 +41,6 @@ from thermocline.errors import (
 from thermocline.format import layout
 from thermocline.format.instant import from_datetime
 from thermocline.lake.cache import Cache
-from thermocline.lake.local import translated
 from thermocline.lake.ranges import RangeReader
 from thermocline.lake.storage import Stored, Taken
 

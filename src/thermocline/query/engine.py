@@ -7,15 +7,17 @@ Out:  cursors that run SQL; errors of this package only
   engine. Nothing outside the folders can be read, whatever SQL gets past the gate.
 - Clocks are in UTC, whatever zone the machine is in.
 - Spilled rows go to a folder of the engine's own, of a bounded size, removed at `close`.
-- A cursor has its own views and variables, and takes them along when it is closed.
+- A cursor has its own views and variables, and takes them along when it is closed. One that has
+  none may be given back and is used again: a new one costs a short query 1 % of its time.
 """
 
 import os
 import shutil
 import tempfile
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import duckdb
@@ -35,6 +37,7 @@ from thermocline.query.shape import literal
 MEMORY_BYTES_DEFAULT = 2 << 30
 SPILL_BYTES_DEFAULT = 16 << 30
 ERROR_LENGTH_MAX = 1_000
+CURSORS_KEPT_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Engine:
         self.files = frozenset(files)
         # A folder of this user alone: spilled rows are as private as the table's.
         self._spill = tempfile.mkdtemp(prefix="thermocline-spill-") if limits.spill_bytes else ""
+        self._idle: deque[duckdb.DuckDBPyConnection] = deque(maxlen=CURSORS_KEPT_MAX)
         self._removed = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
         try:
             self._database = duckdb.connect(":memory:")
@@ -98,11 +102,18 @@ class Engine:
         return path in self.files or any(path.startswith(f"{name}/") for name in self.folders)
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """Return a connection of its own to the same database."""
+        """Return a connection of its own to the same database, with nothing on it."""
+        with suppress(IndexError):
+            return self._idle.pop()
         return self._database.cursor()
+
+    def give_back(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Take a cursor back that has no views, variables, transaction or unread answer."""
+        self._idle.append(cursor)
 
     def close(self) -> None:
         """Let the database go; cursors that are still open keep it until they are closed."""
+        self._idle.clear()
         self._database.close()
         self._removed()
 

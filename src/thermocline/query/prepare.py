@@ -51,13 +51,17 @@ class OutOfReach(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A query ready to run: text and parameters for the cursor that has its views."""
+    """A query ready to run: text and parameters for the cursor that has its views.
+
+    It `leaves_nothing` when the cursor has no view, variable, rows or transaction of it.
+    """
 
     cursor: duckdb.DuckDBPyConnection
     text: str
     parameters: Parameters
     files: Mapping[str, str]
     versions: Sequence[tuple[Table, TableState]]
+    leaves_nothing: bool
 
 
 def prepare(
@@ -88,6 +92,7 @@ def prepare(
         {name: parameters[name] for name in ready.parameters},
         files,
         preparing.versions(),
+        preparing.leaves_nothing,
     )
 
 
@@ -215,7 +220,7 @@ class _Preparing:
         return values[0]
 
     def make_relations(self, ready: Template) -> tuple[dict[int, str], dict[str, str]]:
-        """Return the SELECT of every slot, and the files read; make the views of the rest."""
+        """Return the FROM item of every slot, and the files read; make the views of the rest."""
         kept: _Kept | None = self._statement.memory.get("kept")
         if kept is not None and self._still_holds(kept):
             return dict(kept.relations), dict(kept.files)
@@ -227,7 +232,7 @@ class _Preparing:
             if place in ready.slots:
                 state = self._states[place]
                 made = self._relation(reference.table, state, [found[place]], place, is_inline=True)
-                relations[place] = made.sql
+                relations[place] = made.item
                 files |= made.files
             else:
                 viewed.setdefault(reference.table, []).append(found[place])
@@ -238,17 +243,23 @@ class _Preparing:
             with translated(made.files):
                 self._cursor.execute(f"CREATE TEMP VIEW {quoted(source.name)} AS {made.sql}")
             files |= made.files
-        if not viewed and self._is_lasting:
+        self._has_extras = self._has_extras or bool(viewed)
+        if self._is_lasting:
             states, needed = tuple(self._states), tuple(self._located)
             self._statement.memory["kept"] = _Kept(states, needed, relations, files)
         return relations, files
 
     @property
+    def leaves_nothing(self) -> bool:
+        """Whether the cursor is as it was: no view, variable, rows or transaction on it."""
+        statement = self._statement
+        return not (statement.calls or asks_clock(statement) or self._has_extras)
+
+    @property
     def _is_lasting(self) -> bool:
         """Whether the same states give the same text: nothing is asked but the tables."""
-        statement = self._statement
-        asks_else = statement.parameters or statement.calls or asks_clock(statement)
-        return not asks_else and not self._has_extras and None not in self._states
+        asks_else = self._statement.parameters or None in self._states
+        return self.leaves_nothing and not asks_else
 
     def _still_holds(self, kept: "_Kept") -> bool:
         """Tell whether a text made before reads the same states, from files that are there."""

@@ -40,10 +40,10 @@ class Template:
     parameters: frozenset[str]
 
     def filled(self, relations: Mapping[int, str]) -> str:
-        """Return the text with the SELECT of each slot's reference in brackets."""
+        """Return the text with the FROM item of each slot's reference."""
         found = [self.pieces[0]]
         for slot, piece in zip(self.slots, self.pieces[1:], strict=True):
-            found += ["(", relations[slot], ")", piece]
+            found += [relations[slot], piece]
         return "".join(found)
 
 

@@ -42,9 +42,11 @@ class Relation:
     """A SELECT, its files by the path the engine knows, and what it uses by name.
 
     `bits` are variables to set, `rows` Arrow tables to register, before the SELECT can run.
+    `item` is what to put into a FROM clause; `sql` in brackets, or something shorter.
     """
 
     sql: str
+    item: str
     files: Mapping[str, str] = field(default_factory=dict)
     bits: Mapping[str, bytes] = field(default_factory=dict)
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -67,7 +69,7 @@ def relation(
     """
     columns = _only(columns_of(state), needed)
     if not segments:
-        return Relation(_empty(columns))
+        return _bracketed(_empty(columns))
     files = {locate(segment): segment.path for segment in segments}
     legs: list[str] = []
     bits: dict[str, bytes] = {}
@@ -93,12 +95,40 @@ def relation(
             test = f"get_bit(getvariable({literal(name)}), {ROW_NUMBER}::INTEGER) = 0"
             chosen = _select_list(tuple(columns), physical)
             legs.append(f"{_select(chosen, _reading([file]))} WHERE {test}")
+    plain_legs = [(physical, some) for physical, some in shapes.items() if some]
+    if not legs and len(plain_legs) == 1 and _names_all(state, needed):
+        physical, some = plain_legs[0]
+        if _select_list(tuple(columns), physical) == _names(columns):
+            # The files are the table to this query, and a level less is a binder's pass less.
+            sql = _select(_names(columns), _reading(some))
+            return Relation(sql, _reading(some), files)
     legs += [
         _select(_select_list(tuple(columns), physical), _reading(some))
-        for physical, some in shapes.items()
-        if some
+        for physical, some in plain_legs
     ]
-    return Relation(" UNION ALL ".join(legs), files, bits, rows)
+    return _bracketed(" UNION ALL ".join(legs), files, bits, rows)
+
+
+def _bracketed(
+    sql: str,
+    files: Mapping[str, str] | None = None,
+    bits: Mapping[str, bytes] | None = None,
+    rows: Mapping[str, pa.Table] | None = None,
+) -> Relation:
+    return Relation(sql, f"({sql})", files or {}, bits or {}, rows or {})
+
+
+def _names_all(state: TableState, needed: frozenset[str] | None) -> bool:
+    """Tell whether every name a query mentions is a column's.
+
+    Any other name could be one that the engine gives to files, such as their path.
+    """
+    known = {column.name.lower() for column in columns_of(state)}
+    return needed is not None and bool(needed) and needed <= known
+
+
+def _names(columns: Sequence[Column]) -> str:
+    return ", ".join(quoted(column.name) for column in columns)
 
 
 def _only(columns: Sequence[Column], needed: frozenset[str] | None) -> Sequence[Column]:
@@ -116,7 +146,7 @@ def _has_row_number(state: TableState, segment: Segment) -> bool:
 
 def file_relation(path: str) -> Relation:
     """Return the relation of one plain Parquet file, with the columns it has."""
-    return Relation(_select("*", _reading([path])), {path: path})
+    return _bracketed(_select("*", _reading([path])), {path: path})
 
 
 def file_pattern(path: str) -> str:

@@ -132,7 +132,7 @@ class Session:
 
     @contextmanager
     def _running(self, query: str, params: Params) -> Iterator[Prepared]:
-        """Prepare a query on a cursor that is closed when the block ends."""
+        """Prepare a query on a cursor that is given back or closed when the block ends."""
         prepared = None
         while prepared is None:
             with self._lock:
@@ -140,18 +140,23 @@ class Session:
                 sources = dict(self._sources)
                 engine = self._engine_for(sources)
                 cursor = engine.cursor()
+            is_clean = False
             try:
                 statement = self._statements.get(query)
                 if statement is None:
                     statement = self._statements.put(query, admit(cursor, query))
                 prepared = prepare(cursor, statement, sources, params, engine.may_read)
                 yield prepared
+                is_clean = prepared.leaves_nothing
             except OutOfReach as error:
                 with self._lock:
                     self._copies.add(error.folder)
             finally:
-                with suppress(duckdb.Error):
-                    cursor.close()
+                if is_clean:
+                    engine.give_back(cursor)
+                else:
+                    with suppress(duckdb.Error):
+                        cursor.close()
 
     def _engine_for(self, sources: Mapping[str, Source]) -> Engine:
         folders = {source.folder for source in sources.values() if source.folder} | self._copies
