@@ -14,4 +14,4 @@ settings.register_profile(
 )
 settings.load_profile("here")
 
-pytest_plugins = ["fixtures.lake", "fixtures.s3"]
+pytest_plugins = ["fixtures.lake", "fixtures.s3", "fixtures.wal"]

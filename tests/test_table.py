@@ -40,6 +40,7 @@ def test_the_package_has_at_most_a_dozen_names_and_all_of_them_load():
     assert sorted(tc.__all__) == [
         *("Conflict", "Corruption", "CoverageOverlapError", "Invalid", "NotFound", "Overloaded"),
         *("Session", "ThermoclineError", "TimeSeriesTable", "Unavailable", "Unsupported"),
+        "connect",
     ]
     for name in tc.__all__:
         assert getattr(tc, name).__name__ == name

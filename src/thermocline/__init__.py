@@ -29,6 +29,7 @@ from thermocline.errors import (
 )
 
 if TYPE_CHECKING:
+    from thermocline.node import connect
     from thermocline.query.session import Session
     from thermocline.table import TimeSeriesTable
 
@@ -46,9 +47,14 @@ __all__ = [
     "TimeSeriesTable",
     "Unavailable",
     "Unsupported",
+    "connect",
 ]
 
-_LAZY = {"Session": "thermocline.query.session", "TimeSeriesTable": "thermocline.table"}
+_LAZY = {
+    "Session": "thermocline.query.session",
+    "TimeSeriesTable": "thermocline.table",
+    "connect": "thermocline.node",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -104,6 +105,8 @@ class Disk(Protocol):
     def open_slot(self, path: str) -> Slot: ...
 
     def lock(self, path: str, note: bytes) -> Lock: ...
+
+    def boot_id(self) -> bytes: ...
 
 
 class OsWriter:
@@ -268,6 +271,19 @@ class OsDisk:
     def lock(self, path: str, note: bytes) -> Lock:
         """Hold a file and leave a note in it; `BlockingIOError` when another process holds it."""
         return OsLock(path, note)
+
+    def boot_id(self) -> bytes:
+        """Return 16 bytes that name this run of the machine, all zero where none is known."""
+        return _boot_id()
+
+
+@cache
+def _boot_id() -> bytes:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
 
 
 @contextmanager

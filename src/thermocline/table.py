@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +33,10 @@ from thermocline.lake.fsck import Checked, fsck
 from thermocline.lake.pin import pinned
 from thermocline.lake.place import open_storage
 from thermocline.lake.segment import filtered
+from thermocline.lake.stage import row_stream
 from thermocline.lake.table import Table
 from thermocline.lake.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
+from thermocline.snapshot import View, covered, hot_within
 
 At = object
 """A version (int), an instant (datetime or ISO text), or None for the newest."""
@@ -71,13 +74,9 @@ class TimeSeriesTable:
         `overlap` says what an append into buckets already held does: `reject` refuses it,
         `allow` adds the rows, `replace` swaps whole buckets. `Conflict` when there is a table.
         """
-        entities = (entity_columns,) if isinstance(entity_columns, str) else tuple(entity_columns)
-        width = parse_bucket(bucket)
-        spec = TableSpec("", time_column, width, entities, overlap, timezone, retention)
-        if entities_max is not None:
-            spec = replace(spec, entities_max=entities_max)
         lake = Table(open_storage(table_root, storage_options))
-        lake.create(spec)
+        more = {"overlap": overlap, "timezone": timezone, "retention": retention}
+        lake.create(new_spec(time_column, bucket, entity_columns, entities_max, **more))
         return cls(lake)
 
     @classmethod
@@ -141,7 +140,7 @@ class TimeSeriesTable:
         txn: tuple[str, int] | None = None,
     ) -> Version:
         """Append anything that gives an Arrow stream, in one commit; see `append_parquet`."""
-        return self.lake.append(_stream(data), Wish(overlap, evolve, txn)).version
+        return self.lake.append(row_stream(data), Wish(overlap, evolve, txn)).version
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
@@ -216,7 +215,8 @@ class TimeSeriesTable:
         `where` is a SQL condition over the table's columns. The version stays pinned until the
         stream is read to its end, fails, or is dropped.
         """
-        state = self.lake.state(at)
+        view = self._view(at)
+        state = view.state
         wanted = [c.name for c in state.schema.columns] if columns is None else list(columns)
         schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
         window, predicate = _window(start, end), None
@@ -227,7 +227,9 @@ class TimeSeriesTable:
         def batches() -> Iterator[pa.RecordBatch | None]:
             with pinned(self.lake, state.version):
                 yield None  # the pin is held from here on, though nobody reads yet
-                for batch in self.lake.read(state, loaded, window):
+                for batch in chain(
+                    self.lake.read(state, loaded, window), hot_within(view, loaded, window)
+                ):
                     kept = batch
                     if predicate is not None:
                         mask = predicate.mask(batch.select(list(predicate.columns)))
@@ -238,6 +240,16 @@ class TimeSeriesTable:
         stream = batches()
         next(stream)
         return pa.RecordBatchReader.from_batches(schema, stream)
+
+    def _view(self, at: At = None) -> View:
+        """Return what is read now, or at a version or instant."""
+        return View(self.lake.state(at))
+
+    def held(self, at: At = None) -> answer.Held:
+        """Return what is held, now or at a version or instant, to ask all about coverage."""
+        view = self._view(at)
+        is_verified = self.lake.index.is_verified(view.state)
+        return answer.Held(view.state, covered(view, self.lake), is_verified)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -262,7 +274,7 @@ class TimeSeriesTable:
 
     def coverage(self, at: At = None, *, per_entity: bool = True) -> pa.Table:
         """Return the stretches that are held: entity columns, start, end, buckets."""
-        return answer.held(self.lake, at).runs(per_entity=per_entity)
+        return self.held(at).runs(per_entity=per_entity)
 
     def gaps(
         self,
@@ -278,26 +290,26 @@ class TimeSeriesTable:
         Told for each entity where entity columns are declared; `entity` names one, and
         `per_entity=False` asks which buckets no entity has.
         """
-        held = answer.held(self.lake, at)
+        held = self.held(at)
         return held.gaps(start, end, entity, per_entity=per_entity)
 
     def coverage_ratio(
         self, start: object = None, end: object = None, *, entity: object = None, at: At = None
     ) -> float:
         """Return the share of buckets that are held, from 0.0 to 1.0."""
-        return answer.held(self.lake, at).ratio(start, end, entity)
+        return self.held(at).ratio(start, end, entity)
 
     def is_covered(
         self, start: object, end: object, *, entity: object = None, at: At = None
     ) -> bool:
         """Tell whether every bucket is held, by every entity if none is named."""
-        return answer.held(self.lake, at).is_covered(start, end, entity)
+        return self.held(at).is_covered(start, end, entity)
 
     def last_fully_covered_window(
         self, length: str, *, before: object = None, entity: object = None, at: At = None
     ) -> tuple[Any, Any] | None:
         """Return the newest window of this length (`6h`) that is held in full, or None."""
-        held = answer.held(self.lake, at)
+        held = self.held(at)
         bucket = held.state.spec.bucket
         found = held.last_full(-(-parse_duration_s(length) // bucket.width_s), before, entity)
         if found is None:
@@ -306,7 +318,11 @@ class TimeSeriesTable:
 
     def silent_entities(self, start: object, end: object = None, *, at: At = None) -> pa.Table:
         """Return the entities without a row in the stretch, and before when they were seen."""
-        return answer.held(self.lake, at).silent(start, end)
+        return self.held(at).silent(start, end)
+
+    def holes(self) -> pa.Table:
+        """Return the writes that were lost before they were flushed: source, numbers, when."""
+        return answer.holes(self.lake.state())
 
     # Care
 
@@ -348,7 +364,20 @@ class TimeSeriesTable:
     def _repr_html_(self) -> str:
         from thermocline.show import table_html
 
-        return table_html(answer.held(self.lake), self.root())
+        return table_html(self.held(), self.root())
+
+
+def new_spec(
+    time_column: str,
+    bucket: str,
+    entity_columns: str | Sequence[str] = (),
+    entities_max: int | None = None,
+    **more: Any,
+) -> TableSpec:
+    """Return what a new table is to be, from what its maker wrote."""
+    entities = (entity_columns,) if isinstance(entity_columns, str) else tuple(entity_columns)
+    spec = TableSpec("", time_column, parse_bucket(bucket), entities, **more)
+    return spec if entities_max is None else replace(spec, entities_max=entities_max)
 
 
 def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Window]:
@@ -357,26 +386,6 @@ def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Wind
 
     predicate = compile_predicate(where, state.schema.arrow)
     return predicate, window.narrowed(*predicate.window(state.spec.time_column))
-
-
-def _stream(data: Any) -> pa.RecordBatchReader:
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if not hasattr(data, "__arrow_c_stream__"):
-        raise Invalid(
-            "this gives no Arrow stream",
-            hint="pass a pyarrow, polars or pandas table, or anything with __arrow_c_stream__",
-            type=type(data).__name__,
-        )
-    try:
-        return pa.RecordBatchReader.from_stream(data)
-    except pa.ArrowException as error:
-        raise Invalid(
-            "this is not a stream of rows",
-            hint="pass a table, not a single column",
-            type=type(data).__name__,
-            why=str(error),
-        ) from error
 
 
 def _window(start: object, end: object) -> Window:

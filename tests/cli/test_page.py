@@ -11,6 +11,7 @@ import pytest
 
 from cli.conftest import ticks
 from cli.test_main import leaves
+from hot.repairing import put_journal, written
 from thermocline.cli.failure import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -86,6 +87,7 @@ def test_the_examples_run_in_their_order(tmp_path):
         pq.write_table(ticks(day), tmp_path / f"june-{day:02d}.parquet")
     names = pa.table({"symbol": ["AMD", "NVDA"], "name": ["Advanced Micro Devices", "Nvidia"]})
     pq.write_table(names, tmp_path / "companies.parquet")
+    put_journal(tmp_path / "lake", written((3, 2)))
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL],
         cwd=tmp_path,

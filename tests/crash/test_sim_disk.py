@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import random
 import tempfile
 import threading
 import time
@@ -171,6 +172,116 @@ def test_times_go_on_with_each_change_or_come_from_the_clock_given(disk: SimDisk
     clocked = SimDisk(["/lake"], clock=lambda: 42)
     write(clocked, "/lake/a", b"x")
     assert [entry.modified_ns for entry in clocked.entries("/lake")] == [42]
+
+
+# --- files written over, cut back, held -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_cut_drops_the_end_and_the_next_write_goes_on_there(
+    disk: SimDisk, tmp_path: Path, is_real: bool
+) -> None:
+    used: Disk = OsDisk() if is_real else disk
+    path = f"{tmp_path if is_real else '/lake'}/a"
+    writer = used.create(path)
+    writer.write(b"whole")
+    writer.write(b" and half")
+    writer.cut(5)
+    assert used.read(path) == b"whole"
+    writer.write(b" again")
+    writer.sync()
+    writer.close()
+    assert used.read(path) == b"whole again"
+
+
+def test_a_cut_takes_durable_bytes_too_and_keeps_pending_ones_pending(disk: SimDisk) -> None:
+    writer = disk.create("/lake/a")
+    disk.sync_folder("/lake")
+    writer.write(b"durable")
+    writer.sync()
+    writer.write(b"pending")
+    writer.cut(9)
+    assert disk.read("/lake/a") == b"durablepe"
+    assert {state.read("/lake/a")[:7] for state in disk.crash_states(50)} == {b"durable"}
+    assert b"durable" in {state.read("/lake/a") for state in disk.crash_states(50)}
+    writer.cut(3)
+    assert {state.read("/lake/a") for state in disk.crash_states(50)} == {b"dur"}
+
+
+def test_a_cut_that_fails_has_cut_nothing_and_a_closed_writer_does_not_cut(disk: SimDisk) -> None:
+    writer = disk.create("/lake/a")
+    writer.write(b"whole")
+    disk.fail(1, errno.EIO)
+    with refusal(errno.EIO):
+        writer.cut(0)
+    assert disk.read("/lake/a") == b"whole"
+    assert disk.mutations[-1] == ("cut", "/lake/a")
+    writer.close()
+    with refusal(errno.EBADF):
+        writer.cut(0)
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_slot_is_made_once_and_written_over(disk: SimDisk, tmp_path: Path, is_real: bool) -> None:
+    used: Disk = OsDisk() if is_real else disk
+    path = f"{tmp_path if is_real else '/lake'}/slot"
+    slot = used.open_slot(path)
+    assert used.read(path) == b""
+    for data in (b"first", b"other"):
+        slot.put(data)
+        assert used.read(path) == data
+    slot.close()
+    again = used.open_slot(path)
+    assert used.read(path) == b"other"
+    again.close()
+
+
+def test_what_is_put_into_a_slot_may_be_lost_whole_and_a_failed_put_changes_nothing(
+    disk: SimDisk,
+) -> None:
+    slot = disk.open_slot("/lake/slot")
+    disk.sync_folder("/lake")
+    slot.put(b"first")
+    found = {state.read("/lake/slot") for state in disk.crash_states(50)}
+    assert {b"", b"first"} <= found
+    disk.fail(1, errno.EIO)
+    with refusal(errno.EIO):
+        slot.put(b"other")
+    assert disk.read("/lake/slot") == b"first"
+    assert disk.mutations[-1] == ("put_slot", "/lake/slot")
+    slot.close()
+    with refusal(errno.EBADF):
+        slot.put(b"other")
+    assert disk.handles == []
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_lock_is_held_by_one_until_it_lets_go(
+    disk: SimDisk, tmp_path: Path, is_real: bool
+) -> None:
+    used: Disk = OsDisk() if is_real else disk
+    path = f"{tmp_path if is_real else '/lake'}/lock"
+    held = used.lock(path, b"a longer note")
+    with pytest.raises(BlockingIOError):
+        used.lock(path, b"two")
+    assert used.read(path) == b"a longer note"
+    held.release()
+    used.lock(path, b"two").release()
+    assert used.read(path) == b"two"
+
+
+def test_a_lock_does_not_outlive_its_process_and_fails_when_asked_to(disk: SimDisk) -> None:
+    disk.fail(1, errno.EMFILE)
+    with refusal(errno.EMFILE):
+        disk.lock("/lake/lock", b"one")
+    held = disk.lock("/lake/lock", b"one")
+    for other in (disk.killed(), disk.crash(random.Random(1)), disk.clone()):
+        other.lock("/lake/lock", b"two")
+    with refusal(errno.EWOULDBLOCK):
+        disk.lock("/lake/lock", b"two")
+    held.release()
+    with refusal(errno.EBADF):
+        held.release()
 
 
 # --- copies and damage --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ A block is named by the words after its backticks, such as "json commit 1".
 
 import base64
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import google_crc32c
@@ -29,6 +30,8 @@ from thermocline.format.coverage import decode_coverage, encode_coverage, sideca
 from thermocline.format.instant import written
 from thermocline.format.state import coverage_digest
 from thermocline.format.types import _PLAIN, decode_type, encode_type
+from thermocline.hot.wal import folder, frame
+from thermocline.hot.wal.damage import Damage, decode_hole, encode_hole
 from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.segment import decode_deletes, encode_deletes
@@ -37,7 +40,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 PAGES = {
     name: (DOCS / "format" / f"{name}.md").read_text()
-    for name in ("log", "segment", "coverage", "checkpoint")
+    for name in ("log", "segment", "coverage", "checkpoint", "journal")
 }
 _BLOCK = re.compile(r"^```(\S[^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEX_LINE = re.compile(r"^(\d+)\s+((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:\s{2,}(.*))?$")
@@ -79,6 +82,7 @@ def _cells(line):
 def test_every_example_is_of_a_kind_that_is_tested():
     known = {"json commit 1", "json action", "json types", "json current", "json pin"}
     known |= {"json segment", "hex deletes", "hex coverage", "json state"}
+    known |= {"hex journal", "hex watermark", "json identity", "json hole"}
     found = {words for page in PAGES.values() for words, _ in _BLOCK.findall(page)}
     assert found == known
 
@@ -246,6 +250,82 @@ def test_the_fields_of_a_checkpoint_are_all_explained():
     assert explained == list(orjson.loads(text))
 
 
+def test_the_example_file_of_a_journal_is_the_golden_one_and_says_what_the_page_says():
+    data = dumped("journal", "hex journal")
+    assert data == (GOLDEN / "journal.wal").read_bytes()
+    header = frame.decode_file_header(data)
+    assert (header.number, header.first_lsn, header.previous) == (7, 41, 6)
+    assert header.previous_end == 16_777_300
+    found = frame.decode_frame_header(header.journal_id, data, frame.FILE_HEADER_BYTES)
+    assert (found.lsn, found.number, found.durable, found.kind) == (41, 7, 40, frame.KIND_ROWS)
+    assert written(found.written_ns) == "2024-06-01T00:00:00Z"
+    assert frame.FILE_HEADER_BYTES + found.size_bytes == len(data)
+    payload = data[136:146]
+    assert payload == b"rows of it"
+    assert frame.is_payload_whole(payload, data[146:])
+    made = [frame.encode_file_header(header)]
+    assert b"".join([*made, *frame.encode_frame(header.journal_id, found, payload)]) == data
+
+
+def test_the_checksums_of_a_frame_are_found_by_the_rules_on_the_page():
+    data = dumped("journal", "hex journal")
+    for covered, stored in (
+        (data[0:60], data[60:64]),
+        (data[12:28] + data[64:132], data[132:136]),
+        (data[136:146], data[146:150]),
+    ):
+        assert google_crc32c.value(covered).to_bytes(4, "little") == stored
+
+
+def test_the_offset_tables_of_a_journal_are_those_of_its_module():
+    tables = [("offset", "size", "field"), ("offset in the frame", "size", "field of a frame")]
+    module = re.findall(r"^ {1,5}(\d+) +(\d+)  \S.*? {2,}(\d+) +(\d+|…)  ", frame.__doc__, re.M)
+    left = [(int(at), int(size)) for at, size, *_ in module]
+    rest = re.findall(r"^ {40,}(\d+) +(\d+)  ", frame.__doc__, re.MULTILINE)
+    right = [(int(at), int(size)) for *_, at, size in module]
+    right += [(int(at), int(size)) for at, size in rest]
+    for header, expected in zip(tables, (left, right), strict=True):
+        table = rows(PAGES["journal"], header=header)
+        fixed = [(int(at), int(size)) for at, size, _ in table if at.isdigit() and size.isdigit()]
+        assert fixed == expected
+        assert all(at + size == after for (at, size), (after, _) in pairwise(fixed))
+    assert f"{frame.PAYLOAD_BYTES_MAX:,}" in PAGES["journal"]
+
+
+def test_the_example_watermark_and_identity_are_the_golden_ones():
+    data = dumped("journal", "hex watermark")
+    assert data == (GOLDEN / "durable").read_bytes()
+    mark = folder.decode_watermark(data)
+    assert (mark.visible, mark.durable, mark.number, mark.end) == (41, 40, 7, 150)
+    header = ("offset in the watermark", "size", "field of the watermark")
+    sizes = [(int(at), int(size)) for at, size, _ in rows(PAGES["journal"], header=header)]
+    assert sum(sizes[-1]) == len(data)
+    assert all(at + size == after for (at, size), (after, _) in pairwise(sizes))
+    (text,) = blocks("journal", "json identity")
+    assert text.strip().encode() == (GOLDEN / "journal.json").read_bytes()
+    body, _, checksum = text.strip().rpartition(',"crc32c":')
+    assert google_crc32c.value(f"{body}}}".encode()) == int(checksum.rstrip("}"))
+
+
+def test_the_example_hole_reads_back_and_its_fields_are_all_explained():
+    (text,) = blocks("journal", "json hole")
+    hole = decode_hole(text.encode())
+    assert orjson.loads(encode_hole(hole)) == orjson.loads(text)
+    table = rows(PAGES["journal"], header=("field", "meaning"))
+    explained = [name for row in table for name in re.findall(r"`(\w+)`", row[0])]
+    assert explained == list(Damage.__slots__) == list(orjson.loads(text))
+
+
+def test_the_folder_on_the_page_of_the_journal_is_that_of_its_module():
+    def listed(text):
+        return re.findall(r"^ {4}(journal/\w[\w./]*)", text, re.MULTILINE)
+
+    assert listed(PAGES["journal"]) == listed(folder.__doc__)
+    names = {folder.IDENTITY_NAME, folder.LOCK_NAME, folder.DURABLE_NAME, folder.QUARANTINE_NAME}
+    found = {name.removeprefix("journal/").rstrip("/") for name in listed(PAGES["journal"])}
+    assert found == names | {folder.file_path("journal", 1).removeprefix("journal/")}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_tells_readers_and_writers_what_they_must(page):
     text = PAGES[page]
@@ -254,7 +334,8 @@ def test_every_page_tells_readers_and_writers_what_they_must(page):
 
 
 def test_the_pages_speak_of_the_present_version():
-    assert FORMAT_VERSION == 1
+    assert FORMAT_VERSION == frame.FORMAT_VERSION == 1
+    assert "Format version 1." in PAGES["journal"]
     assert "Format version 1." in PAGES["log"]
     assert "Format version 1." in PAGES["coverage"]
 

@@ -9,6 +9,7 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
+    NoteHole,
     Segment,
     SetDeletes,
     SetMark,
@@ -23,6 +24,9 @@ from thermocline.format.coverage import Buckets, Coverage
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
 from thermocline.format.schema import Column, Schema
+from thermocline.hot.wal.damage import Damage
+from thermocline.hot.wal.folder import Identity, Watermark
+from thermocline.hot.wal.frame import CODEC_NONE, KIND_ROWS, FileHeader, FrameHeader, Lsn
 
 JUNE_NS = 1_717_200_000_000_000_000
 """2024-06-01T00:00:00Z."""
@@ -139,6 +143,7 @@ EVERY_ACTION = Commit(
         SetMark("hot", Mark(9_007_199_254_740_993)),
         SetTxn("nightly load", 42),
         Expire(Version(2)),
+        NoteHole("hot", 40, 44, TimeNs(JUNE_NS), None),
     ),
     {"note": "Gr\u00fc\u00dfe", "ratio": 0.5},
 )
@@ -165,6 +170,39 @@ COVERAGES = {"plain": PLAIN_COVERAGE, "entities": ENTITY_COVERAGE, "table": TABL
 
 PIN = {"version": 3, "until_ns": JUNE_NS + 24 * 3_600 * 10**9}
 CURRENT = {"version": 9}
+
+JOURNAL_ID = bytes.fromhex("10111213141516171819101112131415")
+IDENTITY = Identity(JOURNAL_ID, 6)
+WATERMARK = Watermark(
+    JOURNAL_ID, bytes.fromhex("20212223242526272829202122232425"), Lsn(41), Lsn(40), 7, 150
+)
+JOURNAL_HEADER = FileHeader(JOURNAL_ID, 7, Lsn(41), 6, 16_777_300)
+JOURNAL_PAYLOAD = b"rows of it"
+JOURNAL_FRAME = FrameHeader(
+    KIND_ROWS,
+    CODEC_NONE,
+    Lsn(41),
+    7,
+    Lsn(40),
+    JUNE_NS,
+    bytes.fromhex("0123456789abcdef0123456789abcdef"),
+    1,
+    len(JOURNAL_PAYLOAD),
+    len(JOURNAL_PAYLOAD),
+)
+HOLE = Damage(
+    first_lsn=41,
+    last_lsn=43,
+    file="00000000000000000007.wal",
+    offset=64,
+    size_bytes=8_192,
+    why="a frame's checksum differs",
+    after_ns=JUNE_NS,
+    before_ns=None,
+    tables=("0123456789abcdef0123456789abcdef",),
+    are_tables_known=False,
+)
+JOURNAL_ROWS = {41: [1, None], 42: [7] * 1_000}
 
 # The whole table: what each of its versions holds, as (close, volume) by hour and symbol.
 

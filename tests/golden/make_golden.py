@@ -7,6 +7,7 @@ ever, and a change that would alter them needs a new format version and a new fo
 """
 
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +18,24 @@ import golden_v1 as v1
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thermocline.disk import OsDisk
 from thermocline.format.action import SetTable, TableSpec
 from thermocline.format.bucket import Bucket
 from thermocline.format.commit import encode_commit
 from thermocline.format.coverage import encode_coverage
 from thermocline.format.layout import CURRENT_PATH, PINS_FOLDER, Version
 from thermocline.format.state import TableState, fold
+from thermocline.hot.wal.folder import IDENTITY_NAME, encode_watermark, write_identity
+from thermocline.hot.wal.frame import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    FrameHeader,
+    Lsn,
+    encode_file_header,
+    encode_frame,
+)
+from thermocline.hot.wal.payload import encode_rows
+from thermocline.hot.wal.repair import hole_frame
 from thermocline.lake.append import Wish
 from thermocline.lake.checkpoint import encode_checkpoint
 from thermocline.lake.local import LocalStorage
@@ -58,7 +71,50 @@ def structures() -> dict[str, bytes]:
     files = {f"{name}.commit.json": encode_commit(made) for name, made in v1.COMMITS.items()}
     files |= {f"{name}.roar": encode_coverage(made) for name, made in v1.COVERAGES.items()}
     files["checkpoint.parquet"] = encode_checkpoint(checkpoint_state())
-    return files
+    return files | journal_structures()
+
+
+def journal_structures() -> dict[str, bytes]:
+    """Return the bytes of a journal: its identity, its watermark, a file, a file with a hole."""
+    header = encode_file_header(v1.JOURNAL_HEADER)
+    frame = encode_frame(v1.JOURNAL_ID, v1.JOURNAL_FRAME, v1.JOURNAL_PAYLOAD)
+    hole = hole_frame(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number, v1.HOLE, v1.JUNE_NS)
+    return {
+        IDENTITY_NAME: _identity_bytes(),
+        "durable": encode_watermark(v1.WATERMARK),
+        "journal.wal": b"".join([header, *frame]),
+        "hole.wal": header + hole,
+    }
+
+
+def _identity_bytes() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_identity(OsDisk(), folder, v1.IDENTITY)
+        return (Path(folder) / IDENTITY_NAME).read_bytes()
+
+
+def rows_file() -> bytes:
+    """Return a journal's file of rows, plain and compressed; Arrow and zstd have a say in it."""
+    pieces = [encode_file_header(v1.JOURNAL_HEADER)]
+    for lsn, codec in zip(v1.JOURNAL_ROWS, (CODEC_NONE, CODEC_ZSTD), strict=True):
+        made = encode_rows(pa.record_batch({"close": pa.array(v1.JOURNAL_ROWS[lsn], pa.int64())}))
+        data = made.data
+        if codec == CODEC_NONE and made.codec == CODEC_ZSTD:
+            data = pa.Codec("zstd").decompress(data, made.raw_length, asbytes=True)
+        header = FrameHeader(
+            v1.JOURNAL_FRAME.kind,
+            codec,
+            Lsn(lsn),
+            v1.JOURNAL_HEADER.number,
+            Lsn(lsn - 1),
+            v1.JUNE_NS,
+            v1.JOURNAL_FRAME.table_id,
+            1,
+            len(data),
+            made.raw_length,
+        )
+        pieces += encode_frame(v1.JOURNAL_ID, header, data)
+    return b"".join(pieces)
 
 
 def rows(made: list[tuple[int, str, float, int | None]], *names: str) -> pa.Table:
@@ -124,7 +180,7 @@ def write(folder: Path) -> None:
         (folder / "pin.json").write_bytes(pin_bytes(table))
         (folder / "CURRENT").write_bytes(hint_bytes(table))
     (folder / "table" / PINS_FOLDER).rmdir()
-    for name, data in structures().items():
+    for name, data in {**structures(), "rows.wal": rows_file()}.items():
         (folder / name).write_bytes(data)
 
 

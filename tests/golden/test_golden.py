@@ -14,9 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from thermocline.disk import OsDisk
 from thermocline.format.commit import decode_commit
 from thermocline.format.coverage import decode_coverage, entity_values
 from thermocline.format.layout import PINS_FOLDER, checkpoint_path
+from thermocline.hot.wal.damage import decode_hole
+from thermocline.hot.wal.folder import file_path, read_identity, read_watermark
+from thermocline.hot.wal.frame import CODEC_NONE, CODEC_ZSTD, KIND_HOLE
+from thermocline.hot.wal.payload import decode_rows
+from thermocline.hot.wal.reader import FrameReader, JournalFile, JournalReader
 from thermocline.lake.checkpoint import read_checkpoint
 from thermocline.lake.fsck import fsck
 from thermocline.lake.local import LocalStorage
@@ -154,6 +160,54 @@ def test_the_golden_table_can_be_written_on(copied):
     assert table.lake.state().totals.rows == len(v1.ROWS[9]) + 1
 
 
+def journal_frames(path):
+    """Return the frames of one file, read as the last of a journal."""
+    header = v1.JOURNAL_HEADER
+    file = JournalFile(str(path), header, path.stat().st_size, None)
+    reading = FrameReader(OsDisk(), file, header.journal_id)
+    found = list(reading.frames(header.first_lsn))
+    reading.close()
+    assert reading.offset == path.stat().st_size
+    return found
+
+
+def test_a_golden_journal_is_read_as_a_start_reads_it(tmp_path):
+    folder = str(tmp_path)
+    identity = v1.Identity(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number)
+    Path(file_path(folder, 7)).write_bytes((GOLDEN / "rows.wal").read_bytes())
+    reader = JournalReader(OsDisk(), folder, identity)
+    assert [file.header for file in reader.files] == [v1.JOURNAL_HEADER]
+    assert [frame.header.lsn for frame in reader.frames()] == [41, 42]
+
+
+def test_a_golden_frame_says_what_it_said():
+    (frame,) = journal_frames(GOLDEN / "journal.wal")
+    assert (frame.header, frame.payload) == (v1.JOURNAL_FRAME, v1.JOURNAL_PAYLOAD)
+
+
+def test_golden_rows_of_a_journal_are_the_rows_they_were():
+    frames = journal_frames(GOLDEN / "rows.wal")
+    rows = {
+        frame.header.lsn: decode_rows(frame.header, frame.payload).column("close").to_pylist()
+        for frame in frames
+    }
+    assert rows == v1.JOURNAL_ROWS
+    assert {frame.header.codec for frame in frames} == {CODEC_NONE, CODEC_ZSTD}
+
+
+def test_a_golden_hole_says_what_was_lost():
+    (frame,) = journal_frames(GOLDEN / "hole.wal")
+    assert (frame.header.kind, frame.header.lsn, frame.header.span) == (KIND_HOLE, 41, 3)
+    assert decode_hole(frame.payload) == v1.HOLE
+
+
+def test_a_golden_identity_and_watermark_say_what_they_said(tmp_path):
+    for name in ("journal.json", "durable"):
+        shutil.copy(GOLDEN / name, tmp_path / name)
+    assert read_identity(OsDisk(), str(tmp_path)) == v1.IDENTITY
+    assert read_watermark(OsDisk(), str(tmp_path), v1.JOURNAL_ID) == v1.WATERMARK
+
+
 # Writers: today's bytes are still those of version 1.
 
 
@@ -172,9 +226,21 @@ def test_todays_checkpoint_still_says_what_the_golden_one_says():
     assert today.schema.metadata.keys() == golden.schema.metadata.keys()
 
 
+def test_todays_rows_of_a_journal_still_say_what_the_golden_ones_say(tmp_path):
+    path = tmp_path / "rows.wal"
+    path.write_bytes(make_golden.rows_file())
+    for today, golden in zip(
+        journal_frames(path), journal_frames(GOLDEN / "rows.wal"), strict=True
+    ):
+        assert decode_rows(today.header, today.payload).equals(
+            decode_rows(golden.header, golden.payload)
+        )
+        assert (today.header.lsn, today.header.codec) == (golden.header.lsn, golden.header.codec)
+
+
 def test_every_golden_file_is_made_by_the_generator():
     standing = {path.name for path in GOLDEN.iterdir()}
-    assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "table"}
+    assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "rows.wal", "table"}
 
 
 def test_todays_table_is_still_the_golden_table(tmp_path):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from thermocline.cli.argument import JsonOption, TableArgument
+from thermocline.cli.place import open_table
 from thermocline.cli.screen import progress, say
 from thermocline.errors import Corruption
 
@@ -40,9 +41,8 @@ def vacuum(
 ) -> None:
     """Remove files that no kept version and no reader needs. A dry run by default."""
     from thermocline.show import size_text
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     with progress("removing") as report:
         done = opened.vacuum(
             dry_run=dry_run and not yes,
@@ -83,7 +83,7 @@ def fsck(table: TableArgument, json: JsonOption = False) -> None:
     # A table whose log is damaged cannot be opened, and is the one that most needs checking.
     opened = TimeSeriesTable(Table(open_storage(table)))
     if not opened.lake.log.exists():
-        opened = TimeSeriesTable.open(table)
+        opened = open_table(table)
     with progress("checking") as report:
         checked = opened.fsck(report)
     if json:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from thermocline.cli.argument import AtOption, JsonOption, TableArgument, at_value, type_value
+from thermocline.cli.place import open_table
 from thermocline.cli.screen import say
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The column.")]
@@ -17,9 +18,8 @@ TypeArgument = Annotated[
 def list_columns(table: TableArgument, at: AtOption = None, json: JsonOption = False) -> None:
     """List the columns of a table with their types."""
     from thermocline.show.text import columns_wide, padded, visible
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     schema = opened.schema(at_value(at))
     if json:
         from thermocline.cli.output import say_json
@@ -40,9 +40,8 @@ def add(
     table: TableArgument, name: NameArgument, kind: TypeArgument, json: JsonOption = False
 ) -> None:
     """Add a column, null in every row so far."""
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     version = opened.add_column(name, type_value(kind))
     _tell(opened.root(), version, f"added {name}", is_json=json)
 
@@ -54,9 +53,8 @@ def rename(
     json: JsonOption = False,
 ) -> None:
     """Call a column by another name. Its values stay, in old segments too."""
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     version = opened.rename_column(old, new)
     _tell(opened.root(), version, f"{old} is now {new}", is_json=json)
 
@@ -65,9 +63,8 @@ def widen(
     table: TableArgument, name: NameArgument, kind: TypeArgument, json: JsonOption = False
 ) -> None:
     """Give a column a type that holds all its values: int32 to int64."""
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     version = opened.widen_column(name, type_value(kind))
     _tell(opened.root(), version, f"{name} is now {opened.schema().field(name).type}", is_json=json)
 

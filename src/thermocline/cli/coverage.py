@@ -21,6 +21,7 @@ from thermocline.cli.argument import (
     at_value,
     entity_value,
 )
+from thermocline.cli.place import open_table
 from thermocline.cli.screen import answers
 
 if TYPE_CHECKING:
@@ -82,12 +83,10 @@ class _View:
         *,
         is_split: bool,
     ) -> None:
-        from thermocline.lake.answer import held
-        from thermocline.table import TimeSeriesTable
 
-        opened = TimeSeriesTable.open(table)
+        opened = open_table(table)
         self.root = opened.root()
-        self.held: Held = held(opened.lake, at_value(at))
+        self.held: Held = opened.held(at_value(at))
         self.entity = entity_value(entity, self.held)
         self._start, self._end = start, end
         self._is_split = is_split

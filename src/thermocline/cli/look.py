@@ -16,6 +16,7 @@ from thermocline.cli.argument import (
     TableArgument,
     at_value,
 )
+from thermocline.cli.place import open_table
 from thermocline.cli.screen import answers, is_watched
 
 if TYPE_CHECKING:
@@ -28,11 +29,9 @@ HISTORY_SHOWN = 40
 
 def info(table: TableArgument, at: AtOption = None, json: JsonOption = False) -> None:
     """Show what a table is: rows, size, time range, coverage, columns, policies."""
-    from thermocline.lake.answer import held
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
-    found = held(opened.lake, at_value(at))
+    opened = open_table(table)
+    found = opened.held(at_value(at))
     if json:
         from thermocline.cli.output import say_json
 
@@ -122,9 +121,8 @@ def history(
 ) -> None:
     """List the versions of a table, the newest first."""
     from thermocline.cli.output import chosen, say_json
-    from thermocline.table import TimeSeriesTable
 
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     output = chosen(form, is_json=json)
     is_box = output.form is Format.BOX
     rows = opened.history(limit or (HISTORY_SHOWN if is_box else opened.version()))
@@ -187,9 +185,7 @@ def diff(
     """Show what changed from one version to another."""
     from dataclasses import asdict
 
-    from thermocline.table import TimeSeriesTable
-
-    opened = TimeSeriesTable.open(table)
+    opened = open_table(table)
     found = opened.diff(at_value(old), at_value(new))
     if json:
         from thermocline.cli.output import say_json

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from thermocline import __version__
-from thermocline.cli import care, column, coverage, look, sql, write
+from thermocline.cli import care, column, coverage, journal, look, sql, write
 from thermocline.cli.argument import examples
 from thermocline.cli.failure import (
     EXIT_BUG,
@@ -42,6 +42,7 @@ _SETTINGS: dict[str, Any] = {
 app = typer.Typer(**_SETTINGS)
 table_app = typer.Typer(**_SETTINGS, add_completion=False)
 column_app = typer.Typer(**_SETTINGS, add_completion=False)
+journal_app = typer.Typer(**_SETTINGS, add_completion=False)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -71,6 +72,11 @@ def _table() -> None:
 @column_app.callback()
 def _columns() -> None:
     """List, add, rename and widen columns."""
+
+
+@journal_app.callback()
+def _journal() -> None:
+    """Look at the journal of a lake, and mend it."""
 
 
 _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
@@ -142,6 +148,18 @@ _COLUMN_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("rename", column.rename, ("thermocline table columns rename prices venue market",)),
     ("widen", column.widen, ("thermocline table columns widen prices volume int64",)),
 )
+_JOURNAL_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "inspect",
+        journal.inspect,
+        ("thermocline journal inspect lake", "thermocline journal inspect lake --json"),
+    ),
+    (
+        "repair",
+        journal.repair,
+        ("thermocline journal repair lake", "thermocline journal repair lake --yes"),
+    ),
+)
 _ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     (
         "gaps",
@@ -170,11 +188,13 @@ _ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 )
 
 app.add_typer(table_app, name="table")
+app.add_typer(journal_app, name="journal")
 table_app.add_typer(column_app, name="columns")
 for _group, _commands in (
     (app, _ROOT_COMMANDS),
     (table_app, _TABLE_COMMANDS),
     (column_app, _COLUMN_COMMANDS),
+    (journal_app, _JOURNAL_COMMANDS),
 ):
     for _name, _function, _lines in _commands:
         _group.command(_name, epilog=examples(*_lines))(_function)

@@ -5,6 +5,7 @@ Out:  rows, streamed: a result larger than memory passes through
 
 - A table is found by `--table name=path`, or by being a folder of that name, here or in
   `--tables`. Only names that occur in the query are looked for.
+- Where `--tables` is a lake, its tables are known by their names, and their hot rows are read too.
 """
 
 import os
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parameters
+from thermocline.cli.place import is_lake, open_lake, open_table
 from thermocline.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ def sql(
     ] = None,
     tables: Annotated[
         str,
-        typer.Option("--tables", metavar="DIR", help="A folder of tables: each is known by name."),
+        typer.Option(
+            "--tables", metavar="DIR", help="A lake, or a folder of tables: each is known by name."
+        ),
     ] = ".",
     param: Annotated[
         list[str] | None,
@@ -95,7 +99,6 @@ def _unknown(error: NotFound) -> NotFound:
 
 
 def _register(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
-    from thermocline.table import TimeSeriesTable
 
     given = {}
     for word in named:
@@ -107,11 +110,21 @@ def _register(session: "Session", text: str, named: Iterable[str], folder: str) 
                 got=word,
             )
         given[name] = path
+    if is_lake(folder):
+        lake = open_lake(folder)
+        for name in lake.tables():
+            table = lake.table(name)
+            session.register_view(name, table.lake, table.snapshot)
     for name, path in {**_found(text, folder), **given}.items():
         if path.endswith(".parquet") and os.path.isfile(path):
             session.register_parquet(name, path)
         else:
-            session.register_tstable(name, TimeSeriesTable.open(path).lake)
+            _register_table(session, name, path)
+
+
+def _register_table(session: "Session", name: str, path: str) -> None:
+    opened = open_table(path)
+    session.register_view(name, opened.lake, getattr(opened, "snapshot", None))
 
 
 def _found(text: str, folder: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from thermocline.cli.argument import (
     files_of,
     txn_value,
 )
+from thermocline.cli.place import open_table
 from thermocline.cli.screen import Progress, confirmed, progress, say
 from thermocline.errors import Invalid
 
@@ -118,7 +119,7 @@ def append(
 
     given = files_of(files)
     wish = Wish(overlap.value if overlap else None, evolve, txn_value(txn))
-    opened = _opened(table)
+    opened = open_table(table)
     before = opened.version()
     with progress("appending") as report:
         version = opened.lake.append_parquet(_Told(given, report), wish, link=link).version
@@ -154,7 +155,7 @@ def delete(
     json: JsonOption = False,
 ) -> None:
     """Delete rows by a condition, a stretch of time, or both. Asks first."""
-    opened = _opened(table)
+    opened = open_table(table)
     if where is None and start is None and end is None:
         raise Invalid(
             "a delete needs a condition or a stretch of time",
@@ -180,7 +181,7 @@ def restore(
     json: JsonOption = False,
 ) -> None:
     """Make the table what it was, as a new version. Nothing is lost by it."""
-    opened = _opened(table)
+    opened = open_table(table)
     wanted = opened.lake.state(at_value(at)).version
     version = opened.restore(wanted)
     _tell(opened, version, f"restored version {wanted}", {"restored": wanted}, is_json=json)
@@ -194,7 +195,7 @@ def retain(
     json: JsonOption = False,
 ) -> None:
     """Delete the rows that are older than the table's retention."""
-    opened = _opened(table)
+    opened = open_table(table)
     state, rows = opened.lake.retain(is_confirmed=yes)
     _tell(opened, state.version, f"let {_many(rows, 'row')} go", {"rows": rows}, is_json=json)
 
@@ -216,7 +217,7 @@ def set_policy(
     json: JsonOption = False,
 ) -> None:
     """Change what the table does about overlap and about old rows."""
-    opened = _opened(table)
+    opened = open_table(table)
     version = opened.version()
     if overlap is None and retention is None:
         raise Invalid("nothing to set", hint="give --overlap or --retention")
@@ -254,12 +255,6 @@ class _Told(Sequence[str]):
 
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         return self._paths[place]
-
-
-def _opened(table: str) -> "TimeSeriesTable":
-    from thermocline.table import TimeSeriesTable
-
-    return TimeSeriesTable.open(table)
 
 
 def _matching(

@@ -7,6 +7,7 @@
     SetMark        the flush of a hot source that this version contains
     SetTxn         the last sequence of an application, for writers that must write once
     Expire         versions before this one can no longer be read
+    NoteHole       writes of a hot source that were lost before they were flushed
 
 - A field this version does not know survives: it is kept in `extra` and written back.
 - A required feature this version does not know refuses the open and is named.
@@ -150,7 +151,24 @@ class Expire:
     before: Version
 
 
-Action: TypeAlias = SetTable | AddSegment | RemoveSegment | SetDeletes | SetMark | SetTxn | Expire
+@dataclass(frozen=True, slots=True)
+class NoteHole:
+    """Writes of a hot source, numbered `first` to `last`, were lost: coverage may lack their rows.
+
+    They had been written after `after` and before `before`, where that is known.
+    """
+
+    name: ClassVar[str] = "NoteHole"
+    source: str
+    first: int
+    last: int
+    after: TimeNs | None = None
+    before: TimeNs | None = None
+
+
+Action: TypeAlias = (
+    SetTable | AddSegment | RemoveSegment | SetDeletes | SetMark | SetTxn | Expire | NoteHole
+)
 
 
 def removal(segment: Segment) -> RemoveSegment:
@@ -190,6 +208,8 @@ def encode_action(action: Action) -> Json:
             body = {"application": application, "sequence": sequence}
         case Expire(before):
             body = {"before": before}
+        case NoteHole():
+            body = encode_hole(action)
     return {action.name: body}
 
 
@@ -219,7 +239,28 @@ def decode_action(json: Json) -> Action:
             return SetTxn(str(body["application"]), int(body["sequence"]))
         case "Expire":
             return Expire(Version(int(body["before"])))
+        case "NoteHole":
+            return decode_hole(body)
     raise Unsupported("an action of a newer format", hint="use a newer Thermocline", action=name)
+
+
+def encode_hole(hole: NoteHole) -> Json:
+    """Return the note as JSON."""
+    times = {"after": hole.after, "before": hole.before}
+    return {
+        "source": hole.source,
+        "first": hole.first,
+        "last": hole.last,
+        **{name: None if time is None else _written(time) for name, time in times.items()},
+    }
+
+
+def decode_hole(body: Json) -> NoteHole:
+    """Return the note of its JSON."""
+    times = {
+        name: None if body[name] is None else _parsed(body[name]) for name in ("after", "before")
+    }
+    return NoteHole(str(body["source"]), int(body["first"]), int(body["last"]), **times)
 
 
 _SPEC_PLAIN = ("table_id", "time_column", "overlap", "timezone", "retention", "entities_max")

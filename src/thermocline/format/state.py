@@ -24,6 +24,7 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
+    NoteHole,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -136,6 +137,7 @@ class TableState:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     txns: Mapping[str, int] = field(default_factory=dict)
     oldest: Version = Version(1)
+    holes: tuple[NoteHole, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -176,6 +178,7 @@ class _Folding:
         self._marks = dict(state.marks) if state else {}
         self._txns = dict(state.txns) if state else {}
         self._oldest = state.oldest if state else Version(1)
+        self._holes = state.holes if state else ()
 
     def apply(self, commit: Commit) -> None:
         if commit.version != self._version + 1:
@@ -215,6 +218,8 @@ class _Folding:
                 self._txns[application] = sequence
             case Expire(before):
                 self._oldest = max(self._oldest, before)
+            case NoteHole():
+                self._holes = (*self._holes, action)
 
     def _count(self, segment: Segment | RemoveSegment, sign: int) -> None:
         rows = segment.row_count - segment.deleted_count
@@ -253,6 +258,7 @@ class _Folding:
             self._marks,
             self._txns,
             self._oldest,
+            self._holes,
         )
 
 

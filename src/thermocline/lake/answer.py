@@ -190,7 +190,9 @@ class Held:
         }
 
     def _marked(self, answer: pa.Table) -> pa.Table:
-        return answer.replace_schema_metadata({"verified": str(self.is_verified).lower()})
+        is_verified = self.is_verified and not self.state.holes
+        told = {"verified": str(is_verified).lower(), "holes": str(len(self.state.holes))}
+        return answer.replace_schema_metadata(told)
 
     def _parts(self) -> list[Buckets]:
         if self.has_entities:
@@ -202,6 +204,36 @@ def held(table: Table, at: object = None) -> Held:
     """Return what a table holds, now or at a version or instant."""
     state, coverage = table.coverage(at)
     return Held(state, coverage, table.index.is_verified(state))
+
+
+HOLES = pa.schema(
+    [
+        ("source", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("after", TIME),
+        ("before", TIME),
+    ]
+)
+
+
+def holes(state: TableState) -> pa.Table:
+    """Return the writes that were lost before they were flushed, as far as they are known of."""
+    times = [
+        pa.array([None if time is None else time // NS_PER_US for time in column], pa.int64()).cast(
+            TIME
+        )
+        for column in (
+            [hole.after for hole in state.holes],
+            [hole.before for hole in state.holes],
+        )
+    ]
+    plain_columns = [
+        pa.array([hole.source for hole in state.holes], pa.string()),
+        pa.array([hole.first for hole in state.holes], pa.int64()),
+        pa.array([hole.last for hole in state.holes], pa.int64()),
+    ]
+    return pa.Table.from_arrays([*plain_columns, *times], schema=HOLES)
 
 
 HISTORY = pa.schema(

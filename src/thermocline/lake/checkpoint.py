@@ -35,8 +35,10 @@ from thermocline.format import instant, layout
 from thermocline.format.action import (
     Mark,
     Segment,
+    decode_hole,
     decode_segment,
     decode_spec,
+    encode_hole,
     encode_segment,
     encode_spec,
 )
@@ -197,6 +199,7 @@ def _encode_rest(state: TableState) -> dict[str, Any]:
         "marks": dict(state.marks),
         "txns": dict(state.txns),
         "oldest": state.oldest,
+        **({"holes": [encode_hole(hole) for hole in state.holes]} if state.holes else {}),
     }
 
 
@@ -240,4 +243,5 @@ def _decode_rest(
         {source: Mark(mark) for source, mark in rest["marks"].items()},
         dict(rest["txns"]),
         Version(int(rest["oldest"])),
+        tuple(decode_hole(hole) for hole in rest.get("holes", ())),
     )

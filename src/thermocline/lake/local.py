@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, translated, translation
 from thermocline.errors import (
+    Conflict,
     Corruption,
     NotFound,
     OutcomeUnknown,
@@ -47,6 +48,11 @@ class LocalStorage:
     def root(self) -> str:
         """The folder."""
         return self._root
+
+    def make_root(self) -> None:
+        """Make the folder itself; it is durable when this returns."""
+        with translated(self._root):
+            self._make_folders(self._root)
 
     def probe(self) -> None:
         """Try the atomic create on this file system; `Unsupported` when it does not hold.
@@ -168,11 +174,17 @@ class LocalStorage:
         )
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file under a name nobody else uses. When this returns it is durable."""
+        """Write a file under a new name; `Conflict` when it is taken. It is durable at return."""
         absolute = self._absolute(path)
         with translated(path):
             self._make_folders(os.path.dirname(absolute))
-            self._write_synced(absolute, data)
+            try:
+                self._write_synced(absolute, data)
+            except FileExistsError as error:
+                hint = "try again: the next try has another name"
+                raise Conflict(
+                    "a file of this name is there already", hint=hint, path=path
+                ) from error
             self._disk.sync_folder(os.path.dirname(absolute))
 
     def put_new(self, path: str, data: bytes) -> bool:

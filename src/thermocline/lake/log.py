@@ -149,6 +149,15 @@ class Log:
                 trouble.append(error)
         raise self._after_trouble(commit, trouble) from trouble[-1]
 
+    def settle(self, version: int) -> None:
+        """Make a version that was read last: whoever landed it may have died before its sync.
+
+        Whatever is thrown away because a version has it is thrown away after this.
+        """
+        path = layout.commit_path(version)
+        # It is there, so this creates nothing; it returns when the name is durable.
+        self._storage.put_new(path, self._storage.read(path))
+
     def _after_trouble(self, commit: Commit, trouble: list[ThermoclineError]) -> ThermoclineError:
         """Return the last error if the commit was definitely not made, else `OutcomeUnknown`."""
         is_doubtful = any(isinstance(error, OutcomeUnknown) for error in trouble)

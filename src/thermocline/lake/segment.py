@@ -10,8 +10,9 @@ Out:  Parquet bytes; batches with the table's present names and types
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +85,23 @@ def _writable(table: pa.Table) -> pa.Table:
 def filtered(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_] | pa.Array) -> pa.RecordBatch:
     """Return the rows to keep, in the same types."""
     mask = pa.array(keep)
+    return _chosen(batch, lambda rows: rows.filter(mask))
+
+
+def picked(batch: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return the rows at these places, in this order and in the same types."""
+    indices = pa.array(places)
+    return _chosen(batch, lambda rows: rows.take(indices))
+
+
+def _chosen(batch: pa.RecordBatch, choose: Callable[[Any], Any]) -> pa.RecordBatch:
     if not any(_has_view(field.type) for field in batch.schema):
-        return batch.filter(mask)
+        return choose(batch)
     # Arrow cannot pick from views, which is how polars hands over its texts; from texts, it can.
     arrays = [
-        column.cast(plain(column.type)).filter(mask).cast(column.type)
+        choose(column.cast(plain(column.type))).cast(column.type)
         if _has_view(column.type)
-        else column.filter(mask)
+        else choose(column)
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
@@ -122,7 +133,7 @@ def read_rows(
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=physical):
                 positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
                 first += batch.num_rows
-                rows = Rows(positions, _presented(batch, wanted, stored))
+                rows = Rows(positions, presented(batch, wanted, stored))
                 yield _without(rows, deleted) if deleted else rows
     except (pa.ArrowException, OSError) as error:
         raise unreadable(segment.path, error) from error
@@ -142,9 +153,13 @@ def stored_name(state: TableState, segment: Segment, column: Column) -> str | No
     return None if then is None or column.id in segment.absent else then.name
 
 
-def _presented(
+def presented(
     batch: pa.RecordBatch, wanted: Sequence[Column], stored: dict[int, str | None]
 ) -> pa.RecordBatch:
+    """Return a batch with the wanted columns, found by what it calls them; null where it does not.
+
+    `stored` leads from the id of a column to its name in the batch, None where it has none.
+    """
     arrays, fields = [], []
     for column in wanted:
         name = stored[column.id]

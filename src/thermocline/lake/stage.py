@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from thermocline.errors import Invalid, ThermoclineError
+from thermocline.errors import Conflict, Invalid, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.action import Segment, TableSpec
 from thermocline.format.commit import crc32c
@@ -112,29 +112,22 @@ class Stage:
             rows += batch.num_rows
             size_bytes += held[-1].nbytes
             if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
-                self._write(pa.Table.from_batches(held), spec)
+                self.write_table(pa.Table.from_batches(held), spec)
                 held, rows, size_bytes = [], 0, 0
         if rows:
-            self._write(pa.Table.from_batches(held), spec)
+            self.write_table(pa.Table.from_batches(held), spec)
 
-    def _write(self, table: pa.Table, spec: TableSpec) -> None:
+    def write_table(self, table: pa.Table, spec: TableSpec) -> None:
+        """Write rows that already have the table's columns and types as one segment."""
         measuring = Measuring(spec)
         measuring.add(table)
         measured = measuring.done()
         assert measured.ts_min is not None
-        try:
-            data = encode_parquet(table)
-        except (pa.ArrowException, OSError) as error:
-            raise Invalid(
-                "the data cannot be written as Parquet",
-                hint="cast the column to an ordinary Arrow type first",
-                why=str(error),
-            ) from error
+        data = _encoded(table)
         segment_id = new_id()
         path = layout.segment_path(measured.ts_min, segment_id)
-        self._paths.append(path)
         with _Alongside(self._workers) as alongside:
-            putting = alongside.start(lambda: self._storage.put(path, data))
+            putting = alongside.start(lambda: self._put(path, data))
             coverage_path, checksum = self.put_coverage(measured.coverage)
             putting()
         taken = Taken(len(data), crc32c(data))
@@ -146,9 +139,16 @@ class Stage:
         """Write a coverage sidecar under a new name; return its path and checksum."""
         path = layout.segment_coverage_path(new_id())
         data = encode_coverage(coverage)
-        self._paths.append(path)
-        self._storage.put(path, data)
+        self._put(path, data)
         return path, sidecar_checksum(data)
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._paths.append(path)
+        try:
+            self._storage.put(path, data)
+        except Conflict:
+            self._paths.remove(path)  # somebody else's file has this name: it is not ours to remove
+            raise
 
     def discard(self) -> None:
         """Remove all that was staged. Only when no commit can ever name it."""
@@ -180,6 +180,23 @@ class _Alongside:
         return future.result
 
 
+def check_writable(schema: Schema) -> None:
+    """Raise `Invalid` for columns of a type that Parquet cannot hold."""
+    nothing = [pa.nulls(0, column.type) for column in schema.columns]
+    _encoded(pa.Table.from_arrays(nothing, [column.name for column in schema.columns]))
+
+
+def _encoded(table: pa.Table) -> bytes:
+    try:
+        return encode_parquet(table)
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid(
+            "the data cannot be written as Parquet",
+            hint="cast the column to an ordinary Arrow type first",
+            why=str(error),
+        ) from error
+
+
 def new_id() -> str:
     """Return a name nobody else has: 128 random bits."""
     return uuid.uuid4().hex
@@ -204,6 +221,27 @@ def parquet_batches(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatc
         yield from file.iter_batches()
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(source, error) from error
+
+
+def row_stream(data: Any) -> pa.RecordBatchReader:
+    """Return the rows that a caller gave; `Invalid` for what gives no Arrow stream."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise Invalid(
+            "this gives no Arrow stream",
+            hint="pass a pyarrow, polars or pandas table, or anything with __arrow_c_stream__",
+            type=type(data).__name__,
+        )
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowException as error:
+        raise Invalid(
+            "this is not a stream of rows",
+            hint="pass a table, not a single column",
+            type=type(data).__name__,
+            why=str(error),
+        ) from error
 
 
 def stream_batches(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

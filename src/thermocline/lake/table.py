@@ -17,7 +17,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pyarrow as pa
 
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
-from thermocline.format.action import Action, AddSegment, SetTable, TableSpec, removal
+from thermocline.format.action import (
+    Action,
+    AddSegment,
+    Mark,
+    NoteHole,
+    SetTable,
+    TableSpec,
+    removal,
+)
 from thermocline.format.commit import Commit
 from thermocline.format.conflict import EVERYTHING, Window
 from thermocline.format.coverage import Coverage
@@ -32,12 +40,14 @@ from thermocline.lake.append import (
     check_policy,
     columns_after,
 )
+from thermocline.lake.carry import Carrying, has_arrived, stage_rows
 from thermocline.lake.coverage import CoverageIndex
 from thermocline.lake.delete import Deleting, Matcher, Search, older_than
 from thermocline.lake.log import CHECKPOINT_EVERY, Log
 from thermocline.lake.segment import filtered, read_rows, within
 from thermocline.lake.stage import (
     Stage,
+    check_writable,
     new_id,
     parquet_batches,
     parquet_file,
@@ -150,6 +160,48 @@ class Table:
         stage = Stage(self.storage, workers=self._workers)
         appending = Appending(self.storage, self.index, stage, wish)
         return self._landed(stage, appending.plan, before=lambda: fill(stage, state))
+
+    def adopt(self, arrow: pa.Schema, *, evolve: bool) -> TableState:
+        """Give the table the columns that rows of this schema need, and return the state.
+
+        The first rows bring all of them; later ones only with `evolve`, or `Invalid`.
+        """
+
+        def plan(state: TableState) -> Plan | None:
+            columns = columns_after(state, [arrow], evolve=evolve)
+            if not columns.is_new:
+                return None
+            check_writable(columns.schema)
+            return Plan("set columns", (SetTable(columns.spec, columns.schema_id, columns.schema),))
+
+        return self._landed(Stage(self.storage), plan)
+
+    def carry(self, rows: pa.Table, read_at: TableState, source: str, mark: Mark) -> TableState:
+        """Take rows over from a hot source in one commit that also moves its mark.
+
+        The rows have the columns of `read_at`. When this returns, a durable version has them,
+        whether this call put them there or one before it did.
+        """
+        state = self.log.head()
+        if has_arrived(state, source, mark):
+            self.log.settle(state.version)
+            return state
+        stage = Stage(self.storage, workers=self._workers)
+        carrying = Carrying(self.index, stage, source, mark, read_at)
+
+        def fill() -> None:
+            stage_rows(stage, rows, read_at.spec)
+
+        return self._landed(stage, carrying.plan, before=fill)
+
+    def note_holes(self, holes: Sequence[NoteHole]) -> TableState:
+        """Write down that writes of a hot source were lost; what is noted already stays once."""
+
+        def plan(state: TableState) -> Plan | None:
+            new = tuple(hole for hole in holes if hole not in state.holes)
+            return Plan("note hole", new) if new else None
+
+        return self._landed(Stage(self.storage), plan)
 
     def delete(
         self, matcher: Matcher, columns: Sequence[str], window: Window = EVERYTHING

@@ -136,7 +136,7 @@ def translation(error: Exception, files: Mapping[str, str]) -> ThermoclineError:
     for known, path in files.items():
         if known in str(error) or file_pattern(known) in str(error):
             return _about_file(error, path, text)
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return Overloaded(
             "the query needs more memory than the limit",
             hint="ask for less at once, or raise the memory limit",

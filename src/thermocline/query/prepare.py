@@ -31,9 +31,10 @@ from thermocline.query.plan import constraints
 from thermocline.query.rewrite import Template, template, view_of_call
 from thermocline.query.scan import Relation, columns_of, file_relation, relation
 from thermocline.query.shape import Shape, quoted, shape_of
-from thermocline.query.source import ARGUMENTS, Snapshot, Source, answered, state_at, unknown
+from thermocline.query.source import ARGUMENTS, Snapshot, Source, answered, unknown, view_at
 from thermocline.query.syntax import Tree, parts
 from thermocline.query.vocabulary import CLOCK_FUNCTIONS, CLOCK_WORDS
+from thermocline.snapshot import View, hot_rows
 
 _INSTANT_TYPE = "TIMESTAMPTZ_NS"
 
@@ -167,7 +168,7 @@ class _Preparing:
         self._sources = sources
         self._parameters = parameters
         self._snapshot = Snapshot()
-        self._states: list[TableState | None] = []
+        self._views: list[View | None] = []
         self._located: dict[_File, str] = {}
         self._has_extras = False
 
@@ -176,10 +177,9 @@ class _Preparing:
             source, clause = self._sources[reference.table], reference.node["at_clause"]
             if clause:
                 value = self._constant(clause["expr"], "AS OF")
-                state = state_at(self._snapshot, source, clause["unit"], value)
-                self._states.append(state)
+                self._views.append(view_at(self._snapshot, source, clause["unit"], value))
             else:
-                self._states.append(self._snapshot.newest(source) if source.table else None)
+                self._views.append(self._snapshot.newest(source) if source.table else None)
 
     def register_calls(self) -> None:
         for place, call in enumerate(self._statement.calls):
@@ -230,23 +230,23 @@ class _Preparing:
         viewed: dict[str, list[list[Constraint]]] = {}
         for place, reference in enumerate(self._statement.references):
             if place in ready.slots:
-                state = self._states[place]
-                made = self._relation(reference.table, state, [found[place]], place, is_inline=True)
+                view = self._views[place]
+                made = self._relation(reference.table, view, [found[place]], place, is_inline=True)
                 relations[place] = made.item
                 files |= made.files
             else:
                 viewed.setdefault(reference.table, []).append(found[place])
         for place, (name, alternatives) in enumerate(viewed.items(), len(found)):
             source = self._sources[name]
-            state = self._snapshot.newest(source) if source.table else None
-            made = self._relation(name, state, alternatives, place, is_inline=False)
+            view = self._snapshot.newest(source) if source.table else None
+            made = self._relation(name, view, alternatives, place, is_inline=False)
             with translated(made.files):
                 self._cursor.execute(f"CREATE TEMP VIEW {quoted(source.name)} AS {made.sql}")
             files |= made.files
         self._has_extras = self._has_extras or bool(viewed)
         if self._is_lasting:
-            states, needed = tuple(self._states), tuple(self._located)
-            self._statement.memory["kept"] = _Kept(states, needed, relations, files)
+            needed = tuple(self._located)
+            self._statement.memory["kept"] = _Kept(self._states(), needed, relations, files)
         return relations, files
 
     @property
@@ -258,13 +258,17 @@ class _Preparing:
     @property
     def _is_lasting(self) -> bool:
         """Whether the same states give the same text: nothing is asked but the tables."""
-        asks_else = self._statement.parameters or None in self._states
+        asks_else = self._statement.parameters or None in self._views
         return self.leaves_nothing and not asks_else
+
+    def _states(self) -> tuple[TableState | None, ...]:
+        return tuple(None if view is None else view.state for view in self._views)
 
     def _still_holds(self, kept: "_Kept") -> bool:
         """Tell whether a text made before reads the same states, from files that are there."""
-        same = len(kept.states) == len(self._states) and all(
-            mine is theirs for mine, theirs in zip(self._states, kept.states, strict=True)
+        same = len(kept.states) == len(self._views) and all(
+            view is not None and view.state is state and not view.parts
+            for view, state in zip(self._views, kept.states, strict=True)
         )
         return same and list(kept.files) == list(
             dict.fromkeys(self._locate(file) for file in kept.needed)
@@ -282,12 +286,12 @@ class _Preparing:
         return self._located[file]
 
     def _shapes(self) -> list[Shape | None]:
-        return [None if state is None else _shape(state) for state in self._states]
+        return [None if state is None else _shape(state) for state in self._states()]
 
     def _relation(
         self,
         name: str,
-        state: TableState | None,
+        view: View | None,
         alternatives: list[list[Constraint]],
         place: int,
         *,
@@ -296,8 +300,9 @@ class _Preparing:
         """Return the relation of a source, with what it uses by name set on the cursor."""
         source = self._sources[name]
         table = source.table
-        if table is None or state is None:
+        if table is None or view is None:
             return file_relation(source.path)
+        state = view.state
 
         def locate(segment: Segment) -> str:
             return self._locate(_File(name, segment.path, segment.file_size))
@@ -309,7 +314,8 @@ class _Preparing:
         segments = pruned(state, alternatives)
         needed = columns_needed(self._statement) if is_inline else None
         prefix = f"{INTERNAL_PREFIX}{place}_"
-        made = relation(state, segments, locate, read, prefix, needed)
+        hot = hot_rows(view) if view.parts else None
+        made = relation(state, segments, locate, read, prefix, needed, hot)
         self._has_extras = self._has_extras or bool(made.bits or made.rows)
         with translated(made.files):
             for variable, bits in made.bits.items():
@@ -320,7 +326,7 @@ class _Preparing:
 
     def versions(self) -> list[tuple[Table, TableState]]:
         """Return the tables and the states of them that the query reads."""
-        used = [(self._sources[name].table, state) for name, state in self._snapshot.used()]
+        used = [(self._sources[name].table, view.state) for name, view in self._snapshot.used()]
         return [(table, state) for table, state in used if table is not None]
 
 

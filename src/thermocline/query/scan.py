@@ -8,6 +8,7 @@ Out:  the text of a SELECT over Parquet files, and the bit strings it uses by na
   depend on which segments are read; with none it is empty and has the same columns.
 - Files of one physical shape are one leg of a UNION ALL. A file with deleted rows is a leg of
   its own, with a bit for each row.
+- Hot rows are a leg of their own: an Arrow table under a name.
 - Every file is located before the engine sees it, which checks that it is there and whole.
 - A path is the file of that name, whatever letters are in it: no pattern, no partition columns.
 """
@@ -59,16 +60,18 @@ def relation(
     read: Read,
     prefix: str,
     needed: frozenset[str] | None = None,
+    hot: pa.Table | None = None,
 ) -> Relation:
-    """Return the relation of these segments; `prefix` begins every name it uses.
+    """Return the relation of these segments, and of hot rows with the state's columns.
 
-    With `needed`, columns of other names may be left out; one is always there.
+    `prefix` begins every name it uses. With `needed`, columns of other names may be left out;
+    one is always there.
 
     Raises whatever `locate` raises for a file that is missing or not whole. `read` gives the
     live rows of a segment, for the rare file that has a column of the row number's name.
     """
     columns = _only(columns_of(state), needed)
-    if not segments:
+    if not segments and hot is None:
         return _bracketed(_empty(columns))
     files = {locate(segment): segment.path for segment in segments}
     legs: list[str] = []
@@ -85,16 +88,15 @@ def relation(
         if not segment.deletes:
             alike.append(file)
         elif _has_row_number(state, segment):
-            name = f"{prefix}rows_{len(rows)}"
-            rows[name] = read(segment)
-            present = tuple((column.name, None) for column in columns)
-            legs.append(_select(_select_list(tuple(columns), present), quoted(name)))
+            legs.append(_registered(read(segment), columns, prefix, rows))
         else:
             name = f"{prefix}bits_{len(bits)}"
             bits[name] = deleted_bits(segment)
             test = f"get_bit(getvariable({literal(name)}), {ROW_NUMBER}::INTEGER) = 0"
             chosen = _select_list(tuple(columns), physical)
             legs.append(f"{_select(chosen, _reading([file]))} WHERE {test}")
+    if hot is not None:
+        legs.append(_registered(hot, columns, prefix, rows))
     plain_legs = [(physical, some) for physical, some in shapes.items() if some]
     if not legs and len(plain_legs) == 1 and _names_all(state, needed):
         physical, some = plain_legs[0]
@@ -107,6 +109,16 @@ def relation(
         for physical, some in plain_legs
     ]
     return _bracketed(" UNION ALL ".join(legs), files, bits, rows)
+
+
+def _registered(
+    found: pa.Table, columns: Sequence[Column], prefix: str, rows: dict[str, pa.Table]
+) -> str:
+    """Return the SELECT of rows that are registered under a name."""
+    name = f"{prefix}rows_{len(rows)}"
+    rows[name] = found
+    present = tuple((column.name, None) for column in columns)
+    return _select(_select_list(tuple(columns), present), quoted(name))
 
 
 def _bracketed(

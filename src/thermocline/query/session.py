@@ -15,7 +15,7 @@ Out:  Arrow tables and streams; errors of this package only
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from thermocline.errors import Invalid, NotFound
+from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.pin import pinned
 from thermocline.lake.place import open_storage
 from thermocline.lake.table import Table
@@ -60,6 +61,7 @@ class Session:
         self._sources: dict[str, Source] = {}
         self._copies: set[str] = set()  # folders of local copies of an object store's files
         self._engine: Engine | None = None
+        self._busy: set[duckdb.DuckDBPyConnection] = set()  # cursors of queries that run now
         self._is_closed = False
         self._statements: Cache[str, Statement] = Cache(STATEMENTS_KEPT_MAX)
 
@@ -75,7 +77,16 @@ class Session:
         if not isinstance(opened, Table):
             opened = Table(open_storage(table, storage_options))
         opened.state()
-        self._register(Source(name, table=opened))
+        self.register_view(name, opened)
+
+    def register_view(
+        self, name: str, table: Table, hot: Callable[[], HotSnapshot] | None = None
+    ) -> None:
+        """Register a table together with a way to ask for its hot rows.
+
+        Every query asks once for each table it names, then reads the newest version.
+        """
+        self._register(Source(checked_name(name), table=table, hot=hot))
 
     def register_parquet(self, name: str, path: "str | os.PathLike[str]") -> None:
         """Register one Parquet file, as it is, under a name; it replaces what had the name."""
@@ -140,6 +151,7 @@ class Session:
                 sources = dict(self._sources)
                 engine = self._engine_for(sources)
                 cursor = engine.cursor()
+                self._busy.add(cursor)
             is_clean = False
             try:
                 statement = self._statements.get(query)
@@ -152,6 +164,7 @@ class Session:
                 with self._lock:
                     self._copies.add(error.folder)
             finally:
+                self._busy.discard(cursor)
                 if is_clean:
                     engine.give_back(cursor)
                 else:
@@ -173,6 +186,11 @@ class Session:
     def _check_open(self) -> None:
         if self._is_closed:
             raise Invalid("the session is closed", hint="open another one")
+
+    def interrupt(self) -> None:
+        """Ask every query that runs now to stop; the engine does so when it gets to look."""
+        for cursor in list(self._busy):
+            cursor.interrupt()
 
     def close(self) -> None:
         """Let the engine go. Streams that are still being read go on to their end."""

@@ -5,37 +5,40 @@ Out:  states of tables, each read once a query; Arrow tables for the SQL functio
 
 - A query reads one version of a table for each way it names it: newest, or one `AS OF`. What
   `gaps` or `coverage` tells of a table is told of the version the query reads.
+- The newest version comes with the hot rows that it does not contain. An `AS OF` names a version:
+  rows that are in none yet are not part of the past.
 - A name is a plain identifier, is found whatever its case, and is never one of the engine's.
 """
 
 import difflib
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.instant import written
-from thermocline.format.state import TableState
+from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.answer import Held, history
+from thermocline.lake.catalog import is_name
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.table import Table
 from thermocline.query.constant import Value
 from thermocline.query.gate import RESERVED_PREFIXES
+from thermocline.snapshot import View, covered, resolve
 
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 ARGUMENTS = {"gaps": (1, 3), "coverage": (1, 1), "history": (1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One registered name: a table, or the path of a Parquet file."""
+    """One registered name: a table, or the path of a Parquet file; `hot` asks for hot rows."""
 
     name: str
     table: Table | None = None
     path: str = ""
+    hot: Callable[[], HotSnapshot] | None = None
 
     @property
     def folder(self) -> str | None:
@@ -46,7 +49,7 @@ class Source:
 
 def checked_name(name: str) -> str:
     """Return a name that can be registered; `Invalid` for any other."""
-    if not _NAME.match(name) or name.lower().startswith(RESERVED_PREFIXES):
+    if not is_name(name) or name.lower().startswith(RESERVED_PREFIXES):
         raise Invalid(
             "this cannot be the name of a table",
             hint="use letters, digits and underscores, at most 63, not the engine's own names",
@@ -68,39 +71,41 @@ def unknown(written_name: str, known: Iterable[str]) -> NotFound:
 
 
 class Snapshot:
-    """The states one query reads, each opened when it is first asked for and kept after."""
+    """The views one query reads, each opened when it is first asked for and kept after."""
 
     def __init__(self) -> None:
-        self._states: dict[tuple[str, str, int], TableState] = {}
+        self._views: dict[tuple[str, str, int], View] = {}
 
-    def newest(self, source: Source) -> TableState:
-        """Return the newest state of a table, the same one for the whole query."""
+    def newest(self, source: Source) -> View:
+        """Return the newest view of a table, the same one for the whole query."""
         return self._kept(source, "newest", 0)
 
-    def at_version(self, source: Source, version: int) -> TableState:
-        """Return the state at a version; `NotFound` when there is none or it has expired."""
+    def at_version(self, source: Source, version: int) -> View:
+        """Return the table at a version; `NotFound` when there is none or it has expired."""
         return self._kept(source, "version", version)
 
-    def at_instant(self, source: Source, instant_ns: int) -> TableState:
-        """Return the newest state that was committed at or before an instant."""
+    def at_instant(self, source: Source, instant_ns: int) -> View:
+        """Return the table at the newest version committed at or before an instant."""
         return self._kept(source, "instant", instant_ns)
 
-    def _kept(self, source: Source, way: str, number: int) -> TableState:
+    def _kept(self, source: Source, way: str, number: int) -> View:
         key = (source.name.lower(), way, number)
-        if key not in self._states:
-            self._states[key] = _opened(_table(source), way, number)
-        return self._states[key]
+        if key not in self._views:
+            self._views[key] = _opened(source, way, number)
+        return self._views[key]
 
-    def used(self) -> list[tuple[str, TableState]]:
-        """Return the lower-case names and states that were opened."""
-        return [(name, state) for (name, _, _), state in self._states.items()]
+    def used(self) -> list[tuple[str, View]]:
+        """Return the lower-case names and views that were opened."""
+        return [(name, view) for (name, _, _), view in self._views.items()]
 
 
-def _opened(table: Table, way: str, number: int) -> TableState:
+def _opened(source: Source, way: str, number: int) -> View:
+    table = _table(source)
     if way == "newest":
-        return table.state()
+        # Order matters: the hot rows first, then the version that may have taken some of them.
+        return resolve(source.hot() if source.hot else None, table)
     version = number if way == "version" else table.log.version_at(number)
-    return table.log.state(version)
+    return View(table.log.state(version))
 
 
 def _table(source: Source) -> Table:
@@ -113,8 +118,8 @@ def _table(source: Source) -> Table:
     return source.table
 
 
-def state_at(snapshot: Snapshot, source: Source, unit: str, value: Value) -> TableState:
-    """Return the state that an evaluated `AT` clause names."""
+def view_at(snapshot: Snapshot, source: Source, unit: str, value: Value) -> View:
+    """Return the view that an evaluated `AT` clause names."""
     if unit.upper() == "VERSION":
         if type(value.value) is not int:
             hint = "AS OF VERSION takes a whole number"
@@ -130,8 +135,8 @@ def answered(
     table = _table(source)
     if function == "history":
         return history(table)
-    state = snapshot.newest(source)
-    held = Held(state, table.index.at(state))
+    view = snapshot.newest(source)
+    held = Held(view.state, covered(view, table))
     if function == "coverage":
         return held.runs()
     start, end = [*(_edge(value) for value in values), None, None][:2]

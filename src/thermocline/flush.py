@@ -1,0 +1,31 @@
+"""Carries hot rows into the lake: freeze, write, commit, retire.
+
+In:   the hot half of a table and its cold half
+Out:  the mark that the table's newest version has reached
+
+- Committed before retired: the hot copy goes only when a version is known to contain it.
+- A crash after any step is finished by calling `flush` again, which never commits a row twice:
+  the commit that names the segments carries the mark.
+"""
+
+from thermocline.format.action import Mark
+from thermocline.hot.tier import HotTable
+from thermocline.lake.table import Table
+from thermocline.snapshot import View, hot_rows
+
+
+def flush(hot: HotTable, table: Table) -> Mark | None:
+    """Carry what the tier has frozen into the lake; return its mark, or None if nothing was hot.
+
+    When this returns, the rows are in a committed version and no longer hot. An error means that
+    they are still hot, and possibly in a version too: the next flush finds out.
+    """
+    frozen = hot.freeze()
+    if frozen is None:
+        return None
+    state = table.state()
+    rows = hot_rows(View(state, frozen.parts))
+    table.carry(rows, state, hot.source, frozen.mark)
+    # Crash here: between commit and retire. The version's mark says that it happened.
+    hot.retire(frozen.mark)
+    return frozen.mark

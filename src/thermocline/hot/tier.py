@@ -1,0 +1,74 @@
+"""What every hot tier offers: rows in parts, each with the mark of the flush that takes it.
+
+In:   nothing; a tier is asked
+Out:  `HotSnapshot`, `Frozen`
+
+- A mark is a number that goes up with every flush of one table from one source. A lake version
+  carries the mark of the last flush it contains.
+- A part is in the lake exactly when the version's mark has reached the part's. So a reader takes
+  the snapshot first and the newest version after it, and leaves out the parts that have arrived:
+  whatever flushes landed in between, each row is read once.
+- No part straddles a mark: a flush takes whole parts.
+- Parts are never changed. A snapshot costs a reference, whatever it holds.
+
+A tier knows nothing of the lake, and the lake nothing of tiers: `flush.py` goes down, `snapshot.py`
+goes up.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from thermocline.format.action import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class HotPart:
+    """Rows of one schema that one flush will take, and the mark the lake has once it did."""
+
+    mark: Mark
+    schema_id: int
+    batch: pa.RecordBatch
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotSnapshot:
+    """All hot rows of a table at one moment; `mark` is that of the last flush known to be done."""
+
+    source: str
+    mark: Mark
+    parts: tuple[HotPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What the next flush carries, and the mark it sets."""
+
+    mark: Mark
+    parts: tuple[HotPart, ...] = field(default_factory=tuple)
+
+
+class HotTable(Protocol):
+    """The hot rows of one table."""
+
+    @property
+    def source(self) -> str:
+        """The name under which a version carries this tier's mark."""
+        ...
+
+    def snapshot(self) -> HotSnapshot:
+        """Return every row acknowledged before this call that no retired flush has taken."""
+        ...
+
+    def freeze(self) -> Frozen | None:
+        """Fix what the next flush carries, or None when there is nothing.
+
+        Until `retire` the same mark is given each time, so that a flush can be repeated.
+        """
+        ...
+
+    def retire(self, mark: Mark) -> None:
+        """Forget the rows up to a mark: a committed version has them."""
+        ...

@@ -1,0 +1,85 @@
+"""The hot rows of one table in memory: immutable batches, merged as they become many.
+
+In:   batches in the order of their lsns, once they are durable
+Out:  parts, shared by reference
+
+- The parts are one tuple that is replaced, never changed: a snapshot is one reference.
+- Sixteen parts of one size become one of the next, so that a thousand small writes are a few
+  dozen parts, and each row is copied at most once for each power of sixteen.
+- What a flush has frozen is not merged with what came after: no part straddles a mark.
+
+One writer at a time; snapshots need no lock.
+"""
+
+import pyarrow as pa
+
+from thermocline.format.action import Mark
+from thermocline.hot.tier import Frozen, HotPart, HotSnapshot
+from thermocline.hot.wal.frame import Lsn
+
+FAN_IN = 16
+MERGED_ROWS_MAX = 131_072
+
+
+class TableBuffer:
+    """The parts of one table that no retired flush has taken."""
+
+    def __init__(self, source: str, mark: Mark) -> None:
+        self._snapshot = HotSnapshot(source, mark)
+        self._levels: list[int] = []
+        self._frozen_count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of all parts."""
+        return sum(part.size_bytes for part in self._snapshot.parts)
+
+    def add(self, lsn: Lsn, schema_id: int, batch: pa.RecordBatch, size_bytes: int) -> None:
+        """Take in rows that are durable; the next snapshot has them."""
+        parts = [*self._snapshot.parts, HotPart(Mark(lsn), schema_id, batch, size_bytes)]
+        self._levels.append(0)
+        while self._has_run(parts):
+            level = self._levels[-1] + 1
+            parts[-FAN_IN:] = [_merged(parts[-FAN_IN:])]
+            self._levels[-FAN_IN:] = [level]
+        self._put(self._snapshot.mark, parts)
+
+    def _has_run(self, parts: list[HotPart]) -> bool:
+        last = parts[-FAN_IN:]
+        return (
+            len(parts) - self._frozen_count >= FAN_IN
+            and len(set(self._levels[-FAN_IN:])) == 1
+            and len({part.schema_id for part in last}) == 1
+            and sum(part.batch.num_rows for part in last) <= MERGED_ROWS_MAX * FAN_IN
+        )
+
+    def snapshot(self) -> HotSnapshot:
+        """Return the rows of now."""
+        return self._snapshot
+
+    def freeze(self) -> Frozen | None:
+        """Fix what the next flush takes: all there is, or again what an unretired one took."""
+        parts = self._snapshot.parts
+        if not self._frozen_count:
+            self._frozen_count = len(parts)
+        if not self._frozen_count:
+            return None
+        frozen = parts[: self._frozen_count]
+        return Frozen(frozen[-1].mark, frozen)
+
+    def retire(self, mark: Mark) -> int:
+        """Forget the parts up to a mark; return how many bytes that freed."""
+        gone = [part for part in self._snapshot.parts if part.mark <= mark]
+        kept = [part for part in self._snapshot.parts if part.mark > mark]
+        self._levels = self._levels[len(gone) :]
+        self._frozen_count = max(0, self._frozen_count - len(gone))
+        self._put(Mark(max(mark, self._snapshot.mark)), kept)
+        return sum(part.size_bytes for part in gone)
+
+    def _put(self, mark: Mark, parts: list[HotPart]) -> None:
+        self._snapshot = HotSnapshot(self._snapshot.source, mark, tuple(parts))
+
+
+def _merged(parts: list[HotPart]) -> HotPart:
+    batch = pa.concat_batches([part.batch for part in parts])
+    return HotPart(parts[-1].mark, parts[-1].schema_id, batch, batch.nbytes)

@@ -1,0 +1,192 @@
+"""The folder of a journal: every name in it, what it says it is, and how far it is durable.
+
+    journal/journal.json               its id, and the oldest file that must be there
+    journal/00000000000000000001.wal   frames, in files by counter
+    journal/lock                       held by the one process that writes
+    journal/durable                    how far readers in other processes may read
+    journal/quarantine/                what repair or recovery set aside
+    journal/.….tmp                     a file that has no name yet; no part of the journal
+
+- `oldest` is written down before a file is removed: a file that is missing and should not be is
+  noticed, and one that should be gone is not read again.
+- `journal.json` carries a checksum: a wrong `oldest` would pass files over in silence.
+- `durable` is written over in place after each sync and never synced itself. It can be old or torn
+  after a power cut, never ahead of the truth: its checksum and its order see to that.
+"""
+
+import struct
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+
+import google_crc32c
+import orjson
+
+from thermocline.disk import Disk, translated
+from thermocline.errors import Corruption
+from thermocline.hot.wal.frame import Lsn
+
+IDENTITY_NAME = "journal.json"
+LOCK_NAME = "lock"
+DURABLE_NAME = "durable"
+QUARANTINE_NAME = "quarantine"
+SUFFIX = ".wal"
+TEMPORARY_SUFFIX = ".tmp"
+NO_FILE_YET = 0
+
+_DURABLE = struct.Struct("<8s16s16sQQQQ")
+_DURABLE_MAGIC = b"TCDURABL"
+_CRC = struct.Struct("<I")
+DURABLE_READS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which journal this is, and the number of its oldest file; 0 before there is one."""
+
+    journal_id: bytes
+    oldest: int = NO_FILE_YET
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How far a journal has got: acknowledged and visible, and of that, durable.
+
+    The acknowledged frames end at `end` in file `number`. `boot_id` names the run of the machine
+    in which it was written: after another boot it may be behind.
+    """
+
+    journal_id: bytes
+    boot_id: bytes
+    visible: Lsn
+    durable: Lsn
+    number: int
+    end: int
+
+
+def file_path(folder: str, number: int) -> str:
+    """Return the path of a file of frames."""
+    return f"{folder}/{number:020d}{SUFFIX}"
+
+
+def file_number(name: str) -> int | None:
+    """Return the number of a file of frames, or None for any other name."""
+    digits = name.removesuffix(SUFFIX)
+    is_one = name.endswith(SUFFIX) and len(digits) == 20 and digits.isascii() and digits.isdigit()
+    return int(digits) if is_one else None
+
+
+def numbers(disk: Disk, folder: str) -> list[int]:
+    """Return the numbers of the files of frames that are there, in order."""
+    with translated(folder):
+        entries = disk.entries(folder)
+    return sorted(n for entry in entries if (n := file_number(entry.name)) is not None)
+
+
+def temporary_path(folder: str) -> str:
+    """Return a path that nobody has: a file is made there and then given its name."""
+    return f"{folder}/.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+
+
+def remove_temporaries(disk: Disk, folder: str) -> None:
+    """Remove what dead processes left under temporary names, as far as the disk lets us."""
+    with suppress(OSError):
+        for entry in disk.entries(folder):
+            if entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX):
+                disk.unlink(f"{folder}/{entry.name}")
+
+
+def read_identity(disk: Disk, folder: str) -> Identity | None:
+    """Return what the journal says it is, or None when there is no journal here."""
+    path = f"{folder}/{IDENTITY_NAME}"
+    with translated(path):
+        try:
+            data = disk.read(path)
+        except FileNotFoundError:
+            return None
+    try:
+        found = orjson.loads(data)
+        identity = Identity(uuid.UUID(hex=found["journal_id"]).bytes, int(found["oldest"]))
+        if _identity_bytes(identity) != data:
+            raise ValueError("its checksum or form differs")
+        return identity
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "restore it from a copy; without it nobody knows which files belong to the journal"
+        raise Corruption("not the identity of a journal", hint=hint, path=path) from error
+
+
+def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
+    """Write down what the journal is; it is durable and whole when this returns."""
+    path = f"{folder}/{IDENTITY_NAME}"
+    temporary = temporary_path(folder)
+    data = _identity_bytes(identity)
+    with translated(path):
+        try:
+            writer = disk.create(temporary)
+            try:
+                writer.write(data)
+                writer.sync()
+            finally:
+                writer.close()
+            disk.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                disk.unlink(temporary)
+            raise
+        disk.sync_folder(folder)
+
+
+def _identity_bytes(identity: Identity) -> bytes:
+    journal_id = uuid.UUID(bytes=identity.journal_id).hex
+    body = {"journal_id": journal_id, "oldest": identity.oldest}
+    return orjson.dumps({**body, "crc32c": google_crc32c.value(orjson.dumps(body))})
+
+
+def encode_watermark(mark: Watermark) -> bytes:
+    """Return the bytes of `durable`."""
+    body = _DURABLE.pack(
+        _DURABLE_MAGIC,
+        mark.journal_id,
+        mark.boot_id,
+        mark.visible,
+        mark.durable,
+        mark.number,
+        mark.end,
+    )
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def decode_watermark(data: bytes) -> Watermark | None:
+    """Return the watermark, or None when these bytes are none."""
+    if len(data) != _DURABLE.size + _CRC.size:
+        return None
+    body = data[: _DURABLE.size]
+    if _CRC.unpack_from(data, _DURABLE.size)[0] != google_crc32c.value(body):
+        return None
+    magic, journal_id, boot_id, visible, durable, number, end = _DURABLE.unpack(body)
+    if magic != _DURABLE_MAGIC:
+        return None
+    return Watermark(journal_id, boot_id, Lsn(visible), Lsn(durable), number, end)
+
+
+def read_watermark(disk: Disk, folder: str, journal_id: bytes) -> Watermark | None:
+    """Return how far the journal has got, or None when that is not written down.
+
+    A reader may meet a writer half way; it looks again while the bytes change, a bounded number
+    of times.
+    """
+    path = f"{folder}/{DURABLE_NAME}"
+    last: bytes | None = None
+    for _ in range(DURABLE_READS_MAX):
+        with translated(path):
+            try:
+                data = disk.read(path)
+            except FileNotFoundError:
+                return None
+        mark = decode_watermark(data)
+        if mark is not None:
+            return mark if mark.journal_id == journal_id else None
+        if data == last:
+            return None
+        last = data
+    return None

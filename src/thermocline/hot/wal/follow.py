@@ -1,0 +1,121 @@
+"""Reads the hot rows of a lake from the journal's files, beside the process that writes them.
+
+In:   a journal's folder, of a live process or of one that is gone
+Out:  `HotSnapshot`s, as the owner would give them
+
+- Nothing is written and no lock is taken: the owner does not notice.
+- The watermark is read first: up to there all is acknowledged, and nothing behind it is. Then the
+  files, then (by the caller) the table's newest version. A file that goes away meanwhile went
+  because a version has its rows; the reading begins again.
+- A watermark of an earlier boot proves nothing: what a start would find is read, durable first.
+- Files that are full are read once and kept; the last one is read again each time.
+"""
+
+import threading
+import uuid
+from dataclasses import dataclass, field
+
+from thermocline.disk import Disk, translated
+from thermocline.errors import NotFound, Unavailable
+from thermocline.format.action import Mark
+from thermocline.hot.tier import HotPart, HotSnapshot
+from thermocline.hot.wal.folder import Watermark, read_identity, read_watermark
+from thermocline.hot.wal.frame import KIND_ROWS
+from thermocline.hot.wal.payload import decode_rows
+from thermocline.hot.wal.reader import Frame, FrameReader, JournalFile, JournalReader
+
+TRIES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The rows of one file by table."""
+
+    parts: dict[bytes, list[HotPart]] = field(default_factory=dict)
+
+
+class Follower:
+    """The hot rows of every table of a journal that another process may be writing."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._full: dict[int, _Read] = {}
+
+    def snapshot(self, table_id: bytes) -> HotSnapshot:
+        """Return every row of a table acknowledged before this call that files still hold.
+
+        Some of them may be in the lake already: a version's mark tells which.
+        """
+        with self._lock:
+            for _ in range(TRIES_MAX):
+                try:
+                    return self._read(table_id)
+                except NotFound:
+                    continue  # trimmed while it was read: a version has those rows
+        raise Unavailable(
+            "the journal changes faster than it can be read",
+            hint="try again",
+            folder=self._folder,
+        )
+
+    def _read(self, table_id: bytes) -> HotSnapshot:
+        identity = read_identity(self._disk, self._folder)
+        if identity is None:
+            raise Unavailable("there is no journal here", hint="check the path", path=self._folder)
+        source = uuid.UUID(bytes=identity.journal_id).hex
+        mark = self._trusted(identity.journal_id)
+        # Order matters: the watermark first, then the files it speaks of.
+        identity = read_identity(self._disk, self._folder)
+        assert identity is not None
+        reader = JournalReader(self._disk, self._folder, identity)
+        found = _by_table(self._all(reader)) if mark is None else self._up_to(reader, mark)
+        self._full = {
+            number: read for number, read in self._full.items() if number >= identity.oldest
+        }
+        return HotSnapshot(source, Mark(0), tuple(found.get(table_id, ())))
+
+    def _trusted(self, journal_id: bytes) -> Watermark | None:
+        mark = read_watermark(self._disk, self._folder, journal_id)
+        return mark if mark is not None and mark.boot_id == self._disk.boot_id() else None
+
+    def _all(self, reader: JournalReader) -> list[Frame]:
+        if reader.files:
+            with translated(reader.files[-1].path):
+                self._disk.sync_file(reader.files[-1].path)
+        return list(reader.frames())
+
+    def _up_to(self, reader: JournalReader, mark: Watermark) -> dict[bytes, list[HotPart]]:
+        found: dict[bytes, list[HotPart]] = {}
+        for file in reader.files:
+            number = file.header.number
+            if number > mark.number:
+                break
+            if number == mark.number:
+                read = self._file(reader, file, mark.end)
+            else:
+                if number not in self._full:
+                    self._full[number] = self._file(reader, file, file.end)
+                read = self._full[number]
+            for table_id, parts in read.parts.items():
+                found.setdefault(table_id, []).extend(parts)
+        return found
+
+    def _file(self, reader: JournalReader, file: JournalFile, until: int | None) -> _Read:
+        reading = FrameReader(self._disk, file, reader.identity.journal_id)
+        try:
+            return _Read(_by_table(list(reading.frames(file.header.first_lsn, until))))
+        finally:
+            reading.close()
+
+
+def _by_table(frames: list[Frame]) -> dict[bytes, list[HotPart]]:
+    found: dict[bytes, list[HotPart]] = {}
+    for frame in frames:
+        header = frame.header
+        if header.kind == KIND_ROWS:
+            batch = decode_rows(header, frame.payload)
+            part = HotPart(Mark(header.lsn), header.schema_id, batch, header.raw_length)
+            found.setdefault(header.table_id, []).append(part)
+    return found

@@ -1,0 +1,196 @@
+"""The bytes of a journal: a header for each file, a frame for each write.
+
+    file header, 64 bytes                       frame, 72 bytes + payload + 4
+     0   8  magic  "TCJRNL\\r\\n"                   0   4  magic  f7 "TCF"
+     8   2  format version                       4   1  format version
+    10   2  zero                                 5   1  kind: 1 rows, 2 hole
+    12  16  journal id                           6   1  codec: 0 none, 1 zstd
+    28   8  number of this file                  7   1  zero
+    36   8  lsn of its first frame               8   8  lsn
+    44   8  number of the file before, or 0     16   8  number of this file
+    52   8  where that file ends                24   8  durable: up to this lsn when written
+    60   4  CRC32C of bytes 0 to 60             32   8  when written, ns since 1970
+                                                40  16  table id
+                                                56   4  schema id; of a hole, its lsns
+                                                60   4  length of the payload
+                                                64   4  length of it without the codec
+                                                68   4  CRC32C of journal id and bytes 0 to 68
+                                                72   …  payload
+                                                  +  4  CRC32C of the payload
+
+- All numbers are little-endian. A header's checksum is looked at before any of its numbers, so a
+  length is believed only when it is the one that was written, and is bounded all the same.
+- A frame belongs to its file: the checksum covers the journal's id, the header the file's number.
+  Bytes of another file that the disk had in that place are no frame.
+- `durable` is what tells a torn end from damage: a frame that says an earlier one was durable
+  proves that the earlier one had been whole.
+- A file's end is written in the next file's header, never into the file itself.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NewType
+
+import google_crc32c
+
+from thermocline.errors import Corruption, Unsupported
+
+Lsn = NewType("Lsn", int)
+
+FORMAT_VERSION = 1
+FILE_MAGIC = b"TCJRNL\r\n"
+FRAME_MAGIC = b"\xf7TCF"
+KIND_ROWS = 1
+KIND_HOLE = 2
+CODEC_NONE = 0
+CODEC_ZSTD = 1
+PAYLOAD_BYTES_MAX = 32 << 20
+
+_FILE = struct.Struct("<8sHH16sQQQQ")
+_FRAME = struct.Struct("<4sBBBBQQQq16sIII")
+_CRC = struct.Struct("<I")
+FILE_HEADER_BYTES = _FILE.size + _CRC.size
+FRAME_HEADER_BYTES = _FRAME.size + _CRC.size
+CHECKSUM_BYTES = _CRC.size
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What a journal's file says about itself and about where the one before it ends."""
+
+    journal_id: bytes
+    number: int
+    first_lsn: Lsn
+    previous: int
+    previous_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What a frame says about itself."""
+
+    kind: int
+    codec: int
+    lsn: Lsn
+    number: int
+    durable: Lsn
+    written_ns: int
+    table_id: bytes
+    schema_id: int
+    length: int
+    raw_length: int
+
+    @property
+    def span(self) -> int:
+        """How many lsns it stands for: a hole stands for all that are lost in it."""
+        return self.schema_id if self.kind == KIND_HOLE else 1
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole frame: header, payload and checksum."""
+        return FRAME_HEADER_BYTES + self.length + CHECKSUM_BYTES
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """Return the first bytes of a file."""
+    body = _FILE.pack(
+        FILE_MAGIC,
+        FORMAT_VERSION,
+        0,
+        header.journal_id,
+        header.number,
+        header.first_lsn,
+        header.previous,
+        header.previous_end,
+    )
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def decode_file_header(data: bytes) -> FileHeader | None:
+    """Return the header of a file, or None when these bytes are none.
+
+    `Unsupported` for a whole header of a newer format.
+    """
+    if len(data) < FILE_HEADER_BYTES:
+        return None
+    body = data[: _FILE.size]
+    if _CRC.unpack_from(data, _FILE.size)[0] != google_crc32c.value(body):
+        return None
+    magic, version, _, journal_id, number, first, previous, previous_end = _FILE.unpack(body)
+    if magic != FILE_MAGIC:
+        return None
+    _check_version(version, number)
+    return FileHeader(journal_id, number, Lsn(first), previous, previous_end)
+
+
+def encode_frame(journal_id: bytes, header: FrameHeader, payload: bytes) -> list[bytes]:
+    """Return a frame in pieces: header, payload, checksum."""
+    assert len(payload) == header.length <= PAYLOAD_BYTES_MAX
+    body = _FRAME.pack(
+        FRAME_MAGIC,
+        FORMAT_VERSION,
+        header.kind,
+        header.codec,
+        0,
+        header.lsn,
+        header.number,
+        header.durable,
+        header.written_ns,
+        header.table_id,
+        header.schema_id,
+        header.length,
+        header.raw_length,
+    )
+    crc = google_crc32c.extend(google_crc32c.value(journal_id), body)
+    return [body + _CRC.pack(crc), payload, _CRC.pack(google_crc32c.value(payload))]
+
+
+def decode_frame_header(journal_id: bytes, data: bytes, offset: int = 0) -> FrameHeader | None:
+    """Return the header of a frame at an offset, or None when these bytes are none.
+
+    `Unsupported` for a whole header of a newer format.
+    """
+    if len(data) - offset < FRAME_HEADER_BYTES:
+        return None
+    body = bytes(data[offset : offset + _FRAME.size])
+    if not body.startswith(FRAME_MAGIC):
+        return None
+    crc = google_crc32c.extend(google_crc32c.value(journal_id), body)
+    if _CRC.unpack_from(data, offset + _FRAME.size)[0] != crc:
+        return None
+    (_, version, kind, codec, _, lsn, number, durable, written, table, schema, length, raw) = (
+        _FRAME.unpack(body)
+    )
+    _check_version(version, number)
+    return FrameHeader(
+        kind, codec, Lsn(lsn), number, Lsn(durable), written, table, schema, length, raw
+    )
+
+
+def is_payload_whole(payload: bytes, checksum: bytes) -> bool:
+    """Tell whether a payload is the one its checksum was made of."""
+    return _CRC.unpack(checksum)[0] == google_crc32c.value(payload)
+
+
+def check_lengths(header: FrameHeader, path: str, offset: int) -> None:
+    """Raise `Corruption` for lengths that no writer writes."""
+    if max(header.length, header.raw_length) > PAYLOAD_BYTES_MAX:
+        raise Corruption(
+            "a frame is longer than any that is written",
+            hint="`thermocline journal inspect` explains; `journal repair` sets it aside",
+            path=path,
+            offset=offset,
+            length=header.length,
+            length_max=PAYLOAD_BYTES_MAX,
+        )
+
+
+def _check_version(version: int, number: int) -> None:
+    if version != FORMAT_VERSION:
+        raise Unsupported(
+            "the journal was written by a newer Thermocline",
+            hint="open it with that version",
+            file_number=number,
+            format_version=version,
+            supported=FORMAT_VERSION,
+        )

@@ -1,0 +1,376 @@
+"""Writes the journal: one write and one sync for a whole group, files by counter.
+
+In:   groups of entries
+Out:  lsns; the entries are durable when `append` returns, under the policy `always`
+
+- A new file gets its name when its bytes are durable, and the name is durable before anyone is
+  answered. Its header says where the file before it ends, so that file is never touched again:
+  not even when only the name of the new one may have got through.
+- A write that fails is cut off again, and then it definitely did not happen. A sync that fails is
+  never repeated: the file is given up, and what was not yet durable begins a new one.
+- When that fails too, nobody knows whether the next start will find those frames:
+  `OutcomeUnknown`. The next group tries a new file, so that a disk that heals needs no restart.
+- What an earlier process left without a proof that it is durable is written again before this
+  journal is used: the kernel may have dropped it and still show it, and a sync would not tell.
+- What is not durable is kept in memory, under every policy; it is at most one file and one group.
+- One thread at a time; `group.py` sees to that.
+
+It does not know what rows are, nor which of them the lake has.
+"""
+
+import time as clock
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from thermocline.config import Sync
+from thermocline.disk import Disk, Slot, Writer, translated, translation
+from thermocline.errors import OutcomeUnknown, ThermoclineError
+from thermocline.hot.wal.folder import (
+    DURABLE_NAME,
+    Identity,
+    Watermark,
+    encode_watermark,
+    file_path,
+    remove_temporaries,
+    temporary_path,
+    write_identity,
+)
+from thermocline.hot.wal.frame import (
+    FILE_HEADER_BYTES,
+    KIND_ROWS,
+    FileHeader,
+    FrameHeader,
+    Lsn,
+    encode_file_header,
+    encode_frame,
+)
+from thermocline.hot.wal.reader import Frame, Tail
+
+FILE_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One write on its way into the journal."""
+
+    table_id: bytes
+    schema_id: int
+    payload: bytes
+    codec: int
+    raw_length: int
+    kind: int = KIND_ROWS
+
+
+class Journal:
+    """The journal of a process that holds its lock, ready for the next group.
+
+    When this is made, every frame up to the tail is durable.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        identity: Identity,
+        tail: Tail,
+        *,
+        sync: Sync = Sync.ALWAYS,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        now_ns: Callable[[], int] = clock.time_ns,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.identity = identity
+        self._sync = sync
+        self._file_bytes_max = file_bytes_max
+        self._now_ns = now_ns
+        self._writer: Writer | None = None
+        self._number, self._end = tail.number, tail.end
+        self._durable_end = tail.end
+        self._next_lsn = tail.next_lsn
+        self._durable = Lsn(tail.next_lsn - 1)
+        self._unsynced: list[tuple[Entry, Lsn]] = []
+        self._slot: Slot | None = None
+        self._leftover = tail.leftover
+        if tail.unproved:
+            self._adopt(tail.unproved)
+        remove_temporaries(disk, folder)
+
+    @property
+    def next_lsn(self) -> Lsn:
+        """The lsn that the next entry gets."""
+        return self._next_lsn
+
+    @property
+    def number(self) -> int:
+        """The number of the file that frames go into, or last went into."""
+        return self._number
+
+    def append(self, entries: Sequence[Entry]) -> list[Lsn]:
+        """Write a group of entries and return their lsns.
+
+        When this returns they are durable, except under a laxer policy. Any error but
+        `OutcomeUnknown` means that none of them is in the journal.
+        """
+        placed = [(entry, Lsn(self._next_lsn + i)) for i, entry in enumerate(entries)]
+        is_full = self._end >= self._file_bytes_max
+        if self._writer is None or is_full or not self.identity.oldest:
+            self.rotate()
+        self._write(placed)
+        self._next_lsn = Lsn(self._next_lsn + len(placed))
+        self._unsynced += placed
+        if self._sync is Sync.ALWAYS:
+            try:
+                self.sync()
+            except ThermoclineError:
+                self._next_lsn = placed[0][1]
+                self._unsynced.clear()
+                raise
+        self.publish()
+        return [lsn for _, lsn in placed]
+
+    def sync(self) -> None:
+        """Make all that was written durable; where the file fails, in a new one."""
+        if not self._unsynced:
+            return
+        error = self._synced()
+        if error is not None:
+            path = file_path(self._folder, self._number)
+            try:
+                self._open_next()
+            except ThermoclineError as second:
+                raise _unknown(path, error) from second
+        if self._sync is not Sync.ALWAYS:
+            self.publish()
+
+    def rotate(self) -> None:
+        """Go on in a new file; it is durable, with its name, when this returns."""
+        number = self._number
+        if self._writer is not None:
+            self.sync()
+        if self._number == number:
+            self._open_next()
+        if not self.identity.oldest:
+            identity = Identity(self.identity.journal_id, 1)
+            write_identity(self._disk, self._folder, identity)
+            self.identity = identity
+
+    def trim(self, oldest: int) -> None:
+        """Remove the files before a number; it is written down first."""
+        oldest = min(oldest, self._number)
+        if oldest <= self.identity.oldest:
+            return
+        first = self.identity.oldest
+        identity = Identity(self.identity.journal_id, oldest)
+        write_identity(self._disk, self._folder, identity)
+        self.identity = identity
+        for number in range(max(first, 1), oldest):
+            # A file that stays is not read again, and the next start removes it.
+            with suppress(OSError):
+                self._disk.unlink(file_path(self._folder, number))
+
+    def publish(self) -> None:
+        """Tell readers in other processes how far they may read, before anyone is answered.
+
+        `OutcomeUnknown` when that fails: nobody is answered, and the next start finds the rows.
+        """
+        visible = Lsn(self._next_lsn - 1)
+        mark = Watermark(
+            self.identity.journal_id,
+            self._disk.boot_id(),
+            visible,
+            self._durable,
+            self._number,
+            self._end,
+        )
+        path = f"{self._folder}/{DURABLE_NAME}"
+        try:
+            if self._slot is None:
+                self._slot = self._disk.open_slot(path)
+            self._slot.put(encode_watermark(mark))
+        except OSError as error:
+            raise _unknown(path, error) from error
+
+    def seal(self) -> None:
+        """Make all durable and go on in a new file, whose header proves where the frames end.
+
+        Without that proof they are durable all the same, but damage to the last of them would
+        pass for a torn end.
+        """
+        self.sync()
+        if self._end > FILE_HEADER_BYTES:
+            self._open_next()
+            self.publish()
+
+    def close(self) -> None:
+        """Make all durable and let go of the files."""
+        try:
+            self.sync()
+            with suppress(ThermoclineError):
+                self.seal()
+        finally:
+            self._retire_writer()
+            slot, self._slot = self._slot, None
+            if slot is not None:
+                with suppress(OSError):
+                    slot.close()
+
+    def _adopt(self, frames: Sequence[Frame]) -> None:
+        """Write frames of an earlier process again, in a new file."""
+        first = frames[0]
+        self._unsynced = [(_entry(frame), frame.header.lsn) for frame in frames]
+        self._end = self._durable_end = first.offset
+        self._durable = Lsn(first.header.lsn - 1)
+        self._open_next()
+
+    def _frame(self, entry: Entry, lsn: Lsn, number: int) -> bytes:
+        header = FrameHeader(
+            entry.kind,
+            entry.codec,
+            lsn,
+            number,
+            self._durable,
+            self._now_ns(),
+            entry.table_id,
+            entry.schema_id,
+            len(entry.payload),
+            entry.raw_length,
+        )
+        return b"".join(encode_frame(self.identity.journal_id, header, entry.payload))
+
+    def _write(self, placed: Sequence[tuple[Entry, Lsn]]) -> None:
+        assert self._writer is not None
+        data = b"".join(self._frame(entry, lsn, self._number) for entry, lsn in placed)
+        try:
+            self._writer.write(data)
+        except OSError as error:
+            raise self._after_failed_write(error) from error
+        self._end += len(data)
+
+    def _after_failed_write(self, error: OSError) -> ThermoclineError:
+        """Cut half a group off again; the error then says that it definitely did not happen."""
+        assert self._writer is not None
+        path = file_path(self._folder, self._number)
+        try:
+            self._writer.cut(self._end)
+        except OSError:
+            self._give_up()
+            return _unknown(path, error)
+        if self._synced() is not None:
+            return _unknown(path, error)
+        return translation(error, path)
+
+    def _synced(self) -> OSError | None:
+        """Sync the file; return the error that makes it one to give up."""
+        if self._writer is None:
+            return OSError("the file was given up")
+        try:
+            self._writer.sync()
+        except OSError as error:
+            self._give_up()
+            return error
+        self._settle()
+        return None
+
+    def _settle(self) -> None:
+        """Note that every frame with an lsn is in a file and durable there."""
+        self._durable_end = self._end
+        self._durable = Lsn(self._next_lsn - 1)
+        self._unsynced.clear()
+
+    def _give_up(self) -> None:
+        """Never write to this file again: what of it is durable ends where it last did."""
+        self._retire_writer()
+        self._end = self._durable_end
+
+    def _open_next(self) -> None:
+        """Go on in a new file that begins with what is not durable; then all of it is."""
+        with translated(self._folder):
+            self._remove_leftover()
+        number = self._number + 1
+        path = file_path(self._folder, number)
+        first = self._unsynced[0][1] if self._unsynced else self._next_lsn
+        journal_id, before, end = self.identity.journal_id, self._number, self._durable_end
+        header = FileHeader(journal_id, number, first, before, end)
+        frames = [self._frame(entry, lsn, number) for entry, lsn in self._unsynced]
+        data = b"".join([encode_file_header(header), *frames])
+        with translated(path):
+            writer = self._named(path, data)
+        self._retire_writer()
+        self._writer, self._number, self._end = writer, number, len(data)
+        self._settle()
+
+    def _named(self, path: str, data: bytes) -> Writer:
+        """Return a new file with these bytes; they and its name are durable.
+
+        The name comes last, so that no file without a whole header is ever found, and what was
+        moved is found in the old file or in the new one whenever the process dies.
+        """
+        temporary = temporary_path(self._folder)
+        writer: Writer | None = None
+        try:
+            writer = self._disk.create(temporary)
+            writer.write(data)
+            writer.sync()
+            self._link(temporary, path)
+        except OSError:
+            if writer is not None:
+                with suppress(OSError):
+                    writer.close()
+            with suppress(OSError):
+                self._disk.unlink(temporary)
+            raise
+        with suppress(OSError):  # the next start removes it
+            self._disk.unlink(temporary)
+        return writer
+
+    def _link(self, temporary: str, path: str) -> None:
+        try:
+            self._disk.link(temporary, path)
+            self._disk.sync_folder(self._folder)
+        except FileExistsError:
+            raise  # it is not ours to remove
+        except OSError:
+            # Order matters: the name may be found at the next start, and with it the end of the
+            # file before; nothing may be written behind that end.
+            self._give_up()
+            self._leftover = path
+            with suppress(OSError):
+                self._remove_leftover()
+            raise
+
+    def _retire_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            # Its bytes are synced, or begin the next file: nothing hangs on this close.
+            with suppress(OSError):
+                writer.close()
+
+    def _remove_leftover(self) -> None:
+        """Remove a file that was not finished: the next one needs its name."""
+        if self._leftover is not None:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._leftover)
+            self._leftover = None
+
+
+def _entry(frame: Frame) -> Entry:
+    header = frame.header
+    return Entry(
+        header.table_id,
+        header.schema_id,
+        frame.payload,
+        header.codec,
+        header.raw_length,
+        header.kind,
+    )
+
+
+def _unknown(path: str, error: OSError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "the disk failed, and whether the rows will be found after a restart is not known",
+        hint="look at the disk; send the rows again once writes are taken",
+        path=path,
+        error=str(error),
+    )

@@ -1,0 +1,303 @@
+"""Reads a journal from its files: every frame in order, or an error that says where it breaks.
+
+In:   a journal's folder
+Out:  frames with dense lsns; where the journal ends; how many bytes of a torn end do not count
+
+- Files follow each other without a gap, from the oldest that must be there. Each but the last
+  ends exactly where the header of the next one says, and its frames fill it exactly.
+- In the last file the first bytes that are no frame are a torn end, unless something proves that
+  a frame had been durable there: a later frame that says so, or the watermark. Then they are
+  damage. Damage raises `Corruption` with file and offset; nothing is skipped.
+- A newest file that never got a whole header was never written to; it counts for nothing. A file
+  with anything behind a bad header is damage, and so is one that the identity or the watermark
+  knows, or a file they know that is missing. One that was trimmed meanwhile is `NotFound`.
+- The watermark is read before the files are listed: what it says is in the files that are found.
+- Whole frames at the end of the last file that nothing proves durable are read like any other;
+  `Tail.unproved` has them, for whoever goes on to write them again first.
+- Memory is bounded by one file: its torn end, or those frames. Of other files by one frame.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thermocline.disk import Disk, Reader, translated
+from thermocline.errors import Corruption, NotFound, Unsupported
+from thermocline.hot.wal.folder import (
+    NO_FILE_YET,
+    Identity,
+    file_path,
+    numbers,
+    read_identity,
+    read_watermark,
+)
+from thermocline.hot.wal.frame import (
+    CHECKSUM_BYTES,
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    KIND_HOLE,
+    KIND_ROWS,
+    FileHeader,
+    FrameHeader,
+    Lsn,
+    check_lengths,
+    decode_file_header,
+    decode_frame_header,
+    is_payload_whole,
+)
+
+REPAIR_HINT = "`thermocline journal inspect` explains; `journal repair` sets the damage aside"
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """One file of frames; `end` is where it ends by the next one's word, None for the last."""
+
+    path: str
+    header: FileHeader
+    size_bytes: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole frame and where it was found."""
+
+    header: FrameHeader
+    payload: bytes
+    path: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a journal ends: the file and offset to go on from, and the next lsn."""
+
+    number: int
+    end: int
+    next_lsn: Lsn
+    cut_bytes: int = 0
+    unproved: tuple[Frame, ...] = ()
+    leftover: str | None = None
+
+
+class JournalReader:
+    """A journal being read; its files are looked at when this is made."""
+
+    def __init__(self, disk: Disk, folder: str, identity: Identity | None = None) -> None:
+        self._disk = disk
+        self._folder = folder
+        found = identity or read_identity(disk, folder)
+        if found is None:
+            raise Corruption("there is no journal here", hint="check the path", folder=folder)
+        self.identity = found
+        self.leftover: str | None = None
+        self._mark = read_watermark(disk, folder, found.journal_id)
+        self._unproved: deque[Frame] = deque()
+        self.files = self._chained()
+        self.tail: Tail | None = None
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield every frame in order; afterwards `tail` says where the journal ends."""
+        expected = self.files[0].header.first_lsn if self.files else Lsn(1)
+        end = cut_bytes = 0
+        for file in self.files:
+            if file.header.first_lsn != expected:
+                raise _damaged(
+                    "frames are missing between two files",
+                    file.path,
+                    0,
+                    expected_lsn=expected,
+                    first_lsn=file.header.first_lsn,
+                )
+            reading = FrameReader(self._disk, file, self.identity.journal_id)
+            try:
+                for frame in reading.frames(expected):
+                    if file.end is None:
+                        self._unproved.append(frame)
+                        self._prove(max(frame.header.durable, self._marked))
+                    yield frame
+                expected, end = reading.next_lsn, reading.offset
+                if file.end is None:
+                    cut_bytes = self._cut(reading)
+            finally:
+                reading.close()
+        number = self.files[-1].header.number if self.files else 0
+        unproved = tuple(self._unproved)
+        self.tail = Tail(number, end, expected, cut_bytes, unproved, self.leftover)
+
+    @property
+    def _marked(self) -> Lsn:
+        return self._mark.durable if self._mark else Lsn(0)
+
+    def _prove(self, durable: Lsn) -> None:
+        kept = self._unproved
+        while kept and kept[0].header.lsn <= durable:
+            kept.popleft()
+
+    def _cut(self, reading: "FrameReader") -> int:
+        """Return how many bytes of the last file do not count; `Corruption` if some of them did."""
+        proved = max(reading.proved, self._marked)
+        if proved >= reading.next_lsn:
+            raise _damaged(
+                "a frame that was durable is damaged or missing",
+                reading.file.path,
+                reading.offset,
+                lsn=reading.next_lsn,
+                durable_lsn=proved,
+            )
+        self._prove(proved)
+        return reading.cut_bytes
+
+    def _chained(self) -> list[JournalFile]:
+        found = [n for n in numbers(self._disk, self._folder) if n >= self.identity.oldest]
+        known = max(self.identity.oldest, self._mark.number if self._mark else NO_FILE_YET)
+        self._check_present(found, known)
+        opened: list[JournalFile] = []
+        end: int | None = None
+        for number in reversed(found):
+            path = file_path(self._folder, number)
+            size_bytes, header = self._header(path)
+            is_newest = number == found[-1] and number > known
+            if header is None and is_newest and size_bytes <= FILE_HEADER_BYTES:
+                self.leftover = path
+                continue
+            self._check_header(header, number, path)
+            assert header is not None
+            if end is not None and size_bytes < end:
+                raise _damaged("a file is shorter than it was", path, size_bytes, end=end)
+            opened.append(JournalFile(path, header, size_bytes, end))
+            end = header.previous_end
+        return opened[::-1]
+
+    def _check_present(self, found: list[int], known: int) -> None:
+        first = self.identity.oldest or 1
+        last = max([known, *found])
+        for place in range(first, last + 1):
+            if place - first >= len(found) or found[place - first] != place:
+                path = file_path(self._folder, place)
+                # A journal in use may have been trimmed since its identity was read.
+                now = read_identity(self._disk, self._folder)
+                if now is not None and now.oldest > place:
+                    raise NotFound("a file was trimmed", hint="read the journal again", path=path)
+                raise Corruption("a file of the journal is missing", hint=REPAIR_HINT, path=path)
+
+    def _check_header(self, header: FileHeader | None, number: int, path: str) -> None:
+        if header is None:
+            raise _damaged("a file has no whole header", path, 0)
+        if header.number != number or header.journal_id != self.identity.journal_id:
+            raise _damaged("a file belongs to another place or journal", path, 0)
+
+    def _header(self, path: str) -> tuple[int, FileHeader | None]:
+        with translated(path):
+            size_bytes = self._disk.size(path)
+            reader = self._disk.open_reader(path)
+            try:
+                data = _exactly(reader, FILE_HEADER_BYTES)
+            finally:
+                reader.close()
+        return size_bytes or 0, decode_file_header(data)
+
+
+class FrameReader:
+    """The frames of one file, read once from its start.
+
+    After `frames` ended, `next_lsn` and `offset` say where the whole frames end. Of a last file,
+    `cut_bytes` are those behind it, and `proved` is the greatest lsn that a later frame in them
+    says was durable.
+    """
+
+    def __init__(self, disk: Disk, file: JournalFile, journal_id: bytes) -> None:
+        self.file = file
+        self._journal_id = journal_id
+        with translated(file.path):
+            self._reader = disk.open_reader(file.path)
+        self._held, self._start = b"", 0
+        self.offset = FILE_HEADER_BYTES
+        self.next_lsn = file.header.first_lsn
+        self.cut_bytes = 0
+        self.proved = Lsn(0)
+
+    def frames(self, expected: Lsn, until: int | None = None) -> Iterator[Frame]:
+        """Yield the frames up to the end of the file, or to an offset that is known to be one."""
+        self.next_lsn = expected
+        end = self.file.end if until is None else until
+        with translated(self.file.path):
+            _exactly(self._reader, FILE_HEADER_BYTES)
+        while end is None or self.offset < end:
+            frame = self._next(end)
+            if frame is None:
+                return
+            self.next_lsn = Lsn(frame.header.lsn + frame.header.span)
+            self.offset += frame.header.size_bytes
+            yield frame
+
+    def _next(self, end: int | None) -> Frame | None:
+        """Return the next frame; None at the end of a last file, torn or not."""
+        data = self._peek(FRAME_HEADER_BYTES)
+        header = decode_frame_header(self._journal_id, data)
+        if header is None or (header.lsn, header.number) != self._place():
+            self._broken("there is no frame where one must be", end)
+            return None
+        check_lengths(header, self.file.path, self.offset)
+        data = self._peek(header.size_bytes)
+        payload, checksum = data[FRAME_HEADER_BYTES:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
+        if len(data) < header.size_bytes or not is_payload_whole(payload, checksum):
+            self._broken("a frame's checksum differs", end)
+            return None
+        if header.kind not in (KIND_ROWS, KIND_HOLE):
+            hint = "open it with a newer Thermocline"
+            raise Unsupported("a frame of an unknown kind", hint=hint, kind=header.kind)
+        if end is not None and self.offset + header.size_bytes > end:
+            self._broken("a frame reaches over the end of its file", end)
+            return None
+        self._start += header.size_bytes
+        return Frame(header, payload, self.file.path, self.offset)
+
+    def _place(self) -> tuple[int, int]:
+        return self.next_lsn, self.file.header.number
+
+    def _broken(self, message: str, end: int | None) -> None:
+        if end is not None:
+            raise _damaged(message, self.file.path, self.offset, lsn=self.next_lsn)
+        rest = self._peek(max(0, self.file.size_bytes - self.offset) + 1)
+        self.cut_bytes = len(rest)
+        place = rest.find(FRAME_MAGIC)
+        while place >= 0:
+            header = decode_frame_header(self._journal_id, rest, place)
+            if header is not None and header.number == self.file.header.number:
+                self.proved = max(self.proved, header.durable)
+            place = rest.find(FRAME_MAGIC, place + 1)
+
+    def _peek(self, size_bytes: int) -> bytes:
+        """Return the next bytes without going on; fewer only at the end of the file."""
+        if len(self._held) - self._start < size_bytes:
+            pieces = [self._held[self._start :]]
+            missing = size_bytes - len(pieces[0])
+            with translated(self.file.path):
+                while missing > 0 and (more := self._reader.read(max(READ_BYTES, missing))):
+                    pieces.append(more)
+                    missing -= len(more)
+            self._held, self._start = b"".join(pieces), 0
+        return self._held[self._start : self._start + size_bytes]
+
+    def close(self) -> None:
+        """Close the file."""
+        with translated(self.file.path):
+            self._reader.close()
+
+
+def _exactly(reader: Reader, size_bytes: int) -> bytes:
+    found = b""
+    while len(found) < size_bytes:
+        more = reader.read(size_bytes - len(found))
+        if not more:
+            break
+        found += more
+    return found
+
+
+def _damaged(message: str, path: str, offset: int, **facts: object) -> Corruption:
+    return Corruption(message, hint=REPAIR_HINT, path=path, offset=offset, **facts)

@@ -1,0 +1,142 @@
+"""Brings a journal's rows back into memory when its process starts.
+
+In:   the frames of a journal, and for each table the mark that its lake has reached
+Out:  buffers with every row that no version contains; where the journal goes on
+
+- Frames up to a table's mark are in the lake and are passed over: a flush that was interrupted
+  between commit and retire is not read twice.
+- What is read is made durable first: frames of a process that was killed may exist in the
+  kernel's memory alone, and must not be seen and then lost.
+- A frame whose bytes are right but that cannot be read as rows, or whose table nobody knows, is
+  put into the quarantine with its bytes and counted; the rest is replayed.
+- Nothing in the journal is changed, so that a crash in the middle is followed by the same again.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from thermocline.disk import Disk, translated
+from thermocline.errors import Corruption
+from thermocline.format.action import Mark
+from thermocline.hot.wal.buffer import TableBuffer
+from thermocline.hot.wal.damage import Damage, decode_hole
+from thermocline.hot.wal.folder import QUARANTINE_NAME, file_number, file_path
+from thermocline.hot.wal.frame import KIND_HOLE, encode_frame
+from thermocline.hot.wal.payload import decode_rows
+from thermocline.hot.wal.reader import Frame, JournalReader, Tail
+
+MarkOf = Callable[[bytes, str], Mark | None]
+"""The mark of a source that a table's lake has reached; None when there is no such table."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was found: rows brought back, bytes that did not count, frames set aside."""
+
+    frames: int = 0
+    rows: int = 0
+    cut_bytes: int = 0
+    quarantined: list[str] = field(default_factory=list)
+    holes: list[Damage] = field(default_factory=list)
+    last_lsns: dict[int, dict[bytes, int]] = field(default_factory=dict)
+
+
+class Recovery:
+    """One start of a journal."""
+
+    def __init__(self, disk: Disk, folder: str, mark_of: MarkOf, source: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._mark_of = mark_of
+        self._source = source
+        self._marks: dict[bytes, Mark | None] = {}
+        self.found = Recovered()
+        self.buffers: dict[bytes, TableBuffer] = {}
+
+    def run(self, reader: JournalReader) -> Tail:
+        """Replay the journal and return where it ends."""
+        if reader.files:
+            with translated(reader.files[-1].path):
+                self._disk.sync_file(reader.files[-1].path)
+                self._disk.sync_folder(self._folder)
+        for frame in reader.frames():
+            self._replay(frame)
+        assert reader.tail is not None
+        self.found.cut_bytes = reader.tail.cut_bytes
+        self._remove_remains(reader)
+        return reader.tail
+
+    def _replay(self, frame: Frame) -> None:
+        header = frame.header
+        self.found.frames += 1
+        if header.kind == KIND_HOLE:
+            self.found.holes.append(_hole(frame))
+            return
+        mark = self._mark(header.table_id)
+        if mark is None:
+            self._quarantine(frame)
+            return
+        number = header.number
+        self.found.last_lsns.setdefault(number, {})[header.table_id] = header.lsn
+        if header.lsn <= mark:
+            return
+        try:
+            batch = decode_rows(header, frame.payload)
+        except Corruption:
+            self._quarantine(frame)
+            return
+        buffer = self.buffers.setdefault(header.table_id, TableBuffer(self._source, mark))
+        buffer.add(header.lsn, header.schema_id, batch, max(header.raw_length, batch.nbytes))
+        self.found.rows += batch.num_rows
+
+    def _mark(self, table_id: bytes) -> Mark | None:
+        if table_id not in self._marks:
+            self._marks[table_id] = self._mark_of(table_id, self._source)
+        return self._marks[table_id]
+
+    def _quarantine(self, frame: Frame) -> None:
+        """Keep a frame's bytes apart, durably, before the journal may let go of them."""
+        folder = f"{self._folder}/{QUARANTINE_NAME}"
+        path = f"{folder}/{frame.header.lsn:020d}.frame"
+        with translated(path):
+            with suppress(FileExistsError):
+                self._disk.make_folder(folder, is_private=True)
+                self._disk.sync_folder(self._folder)
+            try:
+                writer = self._disk.create(path)
+            except FileExistsError:
+                # An earlier start set it aside, or died while it did: write it again.
+                self._disk.unlink(path)
+                writer = self._disk.create(path)
+            try:
+                writer.write(
+                    b"".join(encode_frame(bytes.fromhex(self._source), frame.header, frame.payload))
+                )
+                writer.sync()
+            finally:
+                writer.close()
+            self._disk.sync_folder(folder)
+        self.found.quarantined.append(path)
+
+    def _remove_remains(self, reader: JournalReader) -> None:
+        """Remove what is no part of the journal: an unfinished file, files already trimmed."""
+        if reader.leftover is not None:
+            with translated(reader.leftover):
+                self._disk.unlink(reader.leftover)
+        with translated(self._folder):
+            entries = self._disk.entries(self._folder)
+        for entry in entries:
+            number = file_number(entry.name)
+            if number is not None and number < reader.identity.oldest:
+                with suppress(OSError):  # it is not read, and the next start tries again
+                    self._disk.unlink(file_path(self._folder, number))
+
+
+def _hole(frame: Frame) -> Damage:
+    """Return what is known of a hole; its lsns are its frame's, whatever its payload says."""
+    first, last = frame.header.lsn, frame.header.lsn + frame.header.span - 1
+    try:
+        return replace(decode_hole(frame.payload), first_lsn=first, last_lsn=last)
+    except Corruption:
+        return Damage(first, last, frame.path, frame.offset, 0, "unknown", tables=None)

@@ -1,0 +1,298 @@
+"""Makes a damaged journal one that starts again, and writes down in it what was lost.
+
+In:   a journal that no process writes, and what `inspect` found in it
+Out:  the same journal with a hole in the place of each loss; the damaged files in quarantine
+
+- Whole frames keep their bytes, their lsns and their files. A file that lost some is written anew
+  with holes; the header of the file behind it is made to fit.
+- A damaged file is in quarantine, byte for byte and durable, before anything takes its place.
+- Files are replaced one at a time, from the first, each by one rename that is durable before the
+  next. Until the last of them the journal refuses to start: either a damage is still there, or a
+  file ends elsewhere than the next one's header says. Repairing again goes on from there and
+  loses nothing more, because files are held together by lsns.
+- What nothing proves to have been durable at the end of the last file is a torn end and no loss.
+- A journal that is not damaged is not touched.
+
+It does not tell the tables: whoever starts the journal next meets the holes and does.
+"""
+
+import os
+import time as clock
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from thermocline.disk import Disk, Lock, translated
+from thermocline.errors import Conflict, Corruption
+from thermocline.hot.wal.damage import Damage, encode_hole
+from thermocline.hot.wal.folder import (
+    DURABLE_NAME,
+    LOCK_NAME,
+    QUARANTINE_NAME,
+    SUFFIX,
+    Watermark,
+    encode_watermark,
+    temporary_path,
+)
+from thermocline.hot.wal.frame import (
+    CODEC_NONE,
+    FILE_HEADER_BYTES,
+    KIND_HOLE,
+    FileHeader,
+    FrameHeader,
+    Lsn,
+    encode_file_header,
+    encode_frame,
+)
+from thermocline.hot.wal.reader import JournalReader, Tail
+from thermocline.hot.wal.survey import (
+    FileFound,
+    Inspection,
+    Progress,
+    State,
+    identity_of,
+    inspect,
+)
+
+SPAN_MAX = (1 << 32) - 1
+NO_TABLE = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair did, or would do.
+
+    `damages` are told as they were found. `quarantined` are the copies of damaged files, and
+    `rewritten` the files that were written anew. `torn_bytes` at the end never counted.
+    """
+
+    is_dry_run: bool
+    damages: tuple[Damage, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    rewritten: tuple[str, ...] = ()
+    torn_bytes: int = 0
+
+    @property
+    def lost_lsns(self) -> int:
+        """How many writes are lost, at most."""
+        return sum(damage.lost_lsns for damage in self.damages)
+
+
+@dataclass(slots=True)
+class _Replacement:
+    """A file as it will be: its header, and its content as ranges of the old one and holes."""
+
+    file: FileFound
+    header: FileHeader
+    pieces: list[range | bytes] = field(default_factory=list)
+
+
+def repair(
+    disk: Disk,
+    folder: str,
+    *,
+    is_dry_run: bool,
+    progress: Progress | None = None,
+    now_ns: Callable[[], int] = clock.time_ns,
+) -> Repaired:
+    """Set the damage of a journal aside and return what was lost.
+
+    When this returns the journal starts, unless it was a dry run, which changes nothing and needs
+    no lock. `Conflict` while a process holds the journal. `Corruption` when nothing is left that
+    tells how far the journal had got. A crash in the middle is mended by repairing again.
+    """
+    if is_dry_run:
+        return _planned(inspect(disk, folder, progress=progress), now_ns)[0]
+    identity_of(disk, folder)  # no lock is left where there is no journal
+    lock = _held(disk, folder)
+    try:
+        found = inspect(disk, folder, progress=progress)
+        told, replacements = _planned(found, now_ns)
+        if replacements:
+            _keep_proof(disk, folder, found)
+        for replacement in replacements:
+            _set_aside(disk, folder, replacement.file)
+            _replace(disk, folder, replacement)
+        if replacements:
+            _publish(disk, folder, found, _checked(disk, folder))
+        return replace(told, is_dry_run=False)
+    finally:
+        with translated(folder):
+            lock.release()
+
+
+def _held(disk: Disk, folder: str) -> Lock:
+    path = f"{folder}/{LOCK_NAME}"
+    with translated(path):
+        try:
+            return disk.lock(path, f"{os.getpid()}\n".encode())
+        except BlockingIOError as error:
+            raise Conflict(
+                "another process writes this journal",
+                hint="stop that process first, then repair",
+                folder=folder,
+                process=disk.read(path).decode(errors="replace").strip(),
+            ) from error
+
+
+def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, list[_Replacement]]:
+    """Return what a repair will do: which files it replaces, and by what."""
+    if found.damages and not found.is_repairable:
+        raise Corruption(
+            "nothing is left that tells how far the journal had got",
+            hint="restore its files from a copy; or move the whole folder away, and what was not "
+            "yet in the tables is lost",
+            folder=found.folder,
+        )
+    replacements = []
+    before: FileHeader | None = None
+    end = 0
+    chain = found.chain if found.damages else []
+    for file in chain:
+        made = _Replacement(file, _header(found, file, before, end))
+        has_hole = any(isinstance(part, int) for part in file.parts)
+        # Of the last file nobody may know whether it is durable; written anew, it is.
+        is_unproved = file is chain[-1] and bool(file.parts or file.torn_bytes)
+        if has_hole or is_unproved or made.header != file.header:
+            made.pieces = [
+                piece for part in file.parts for piece in _pieces(found, file, part, now_ns)
+            ]
+            replacements.append(made)
+            end = FILE_HEADER_BYTES + sum(len(piece) for piece in made.pieces)
+        else:
+            end = file.end
+        before = made.header
+    aside = [_quarantine_path(found.folder, r.file) for r in replacements if _is_aside(r.file)]
+    rewritten = [replacement.file.path for replacement in replacements]
+    torn_bytes = found.torn_bytes if replacements else 0
+    told = Repaired(True, tuple(found.damages), tuple(aside), tuple(rewritten), torn_bytes)
+    return told, replacements
+
+
+def _header(found: Inspection, file: FileFound, before: FileHeader | None, end: int) -> FileHeader:
+    journal_id, number = found.identity.journal_id, file.number
+    if before is not None:
+        return FileHeader(journal_id, number, file.first_lsn, before.number, end)
+    if file.header is not None:
+        return replace(file.header, first_lsn=file.first_lsn)
+    return FileHeader(journal_id, number, file.first_lsn, number - 1, 0)
+
+
+def _pieces(
+    found: Inspection, file: FileFound, part: range | int, now_ns: Callable[[], int]
+) -> list[range | bytes]:
+    if isinstance(part, range):
+        return [part]
+    damage = found.damages[part]
+    first, left = damage.first_lsn, damage.lost_lsns
+    pieces: list[range | bytes] = []
+    while left > 0:
+        span = min(left, SPAN_MAX)
+        told = replace(damage, first_lsn=first, last_lsn=first + span - 1)
+        pieces.append(hole_frame(found.identity.journal_id, file.number, told, now_ns()))
+        first, left = first + span, left - span
+    return pieces
+
+
+def hole_frame(journal_id: bytes, number: int, damage: Damage, written_ns: int) -> bytes:
+    """Return the frame that stands for what a damage has lost."""
+    payload = encode_hole(damage)
+    header = FrameHeader(
+        KIND_HOLE,
+        CODEC_NONE,
+        Lsn(damage.first_lsn),
+        number,
+        Lsn(damage.first_lsn - 1),
+        written_ns,
+        NO_TABLE,
+        damage.lost_lsns,
+        len(payload),
+        len(payload),
+    )
+    return b"".join(encode_frame(journal_id, header, payload))
+
+
+def _keep_proof(disk: Disk, folder: str, found: Inspection) -> None:
+    """Make the watermark durable: what it alone proves would pass for a torn end without it."""
+    if found.watermark is not None:
+        path = f"{folder}/{DURABLE_NAME}"
+        with translated(path):
+            disk.sync_file(path)
+            disk.sync_folder(folder)
+
+
+def _is_aside(file: FileFound) -> bool:
+    """Tell whether bytes of a file go; of one that only follows a damaged one, none do."""
+    return file.state in (State.DAMAGED, State.TORN)
+
+
+def _quarantine_path(folder: str, file: FileFound) -> str:
+    # What is damaged twice keeps two copies; what is repaired twice, one. CRC32C would not do: of
+    # bytes that hold their own checksums, it is often the same.
+    name = f"{file.number:020d}-{file.digest}{SUFFIX}"
+    return f"{folder}/{QUARANTINE_NAME}/{name}"
+
+
+def _set_aside(disk: Disk, folder: str, file: FileFound) -> None:
+    """Copy a damaged file into the quarantine; the copy is durable when this returns."""
+    if not _is_aside(file):
+        return
+    path, quarantine = _quarantine_path(folder, file), f"{folder}/{QUARANTINE_NAME}"
+    with translated(path):
+        with suppress(FileExistsError):
+            disk.make_folder(quarantine, is_private=True)
+        disk.sync_folder(folder)
+        _write(disk, quarantine, path, disk.read(file.path))
+
+
+def _replace(disk: Disk, folder: str, replacement: _Replacement) -> None:
+    file = replacement.file
+    with translated(file.path):
+        old = b"" if file.state is State.MISSING else disk.read(file.path)
+        body = [
+            old[piece.start : piece.stop] if isinstance(piece, range) else piece
+            for piece in replacement.pieces
+        ]
+        _write(disk, folder, file.path, encode_file_header(replacement.header), *body)
+
+
+def _write(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
+    """Put a file in the place of another at once; it and its name are durable afterwards."""
+    temporary = temporary_path(folder)
+    try:
+        writer = disk.create(temporary)
+        try:
+            for piece in pieces:
+                writer.write(piece)
+            writer.sync()
+        finally:
+            writer.close()
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+    # Order matters: one file's new name lasts before the next file is touched.
+    disk.sync_folder(folder)
+
+
+def _checked(disk: Disk, folder: str) -> Tail:
+    """Read the repaired journal as a start does, and return where it ends."""
+    reader = JournalReader(disk, folder)
+    for _ in reader.frames():
+        pass
+    assert reader.tail is not None
+    return reader.tail
+
+
+def _publish(disk: Disk, folder: str, found: Inspection, tail: Tail) -> None:
+    """Tell readers of other processes where the frames end now."""
+    last = Lsn(tail.next_lsn - 1)
+    mark = Watermark(found.identity.journal_id, disk.boot_id(), last, last, tail.number, tail.end)
+    path = f"{folder}/{DURABLE_NAME}"
+    with translated(path):
+        slot = disk.open_slot(path)
+        try:
+            slot.put(encode_watermark(mark))
+        finally:
+            slot.close()

@@ -1,0 +1,198 @@
+"""Reads what is whole in one file of a journal, damaged or not, and what lies between.
+
+In:   a file's bytes, and what its neighbours and the watermark say about it
+Out:  whole frames and damaged stretches, in order; where the file ends and how much is a torn end
+
+- A frame counts when its header's checksum, its file's number and its payload's checksum are
+  right and its lsn is neither behind the last one nor the next file's. Nothing else does.
+- A whole header's length is believed even where its payload is damaged: what looks like a frame
+  inside a payload is not one.
+- Where nothing is damaged this finds exactly what `reader.py` does, and where that refuses this
+  finds a stretch. Bytes at the end of the last file are a torn end by the same rule.
+
+It reads no files and changes nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thermocline.errors import Unsupported
+from thermocline.hot.wal.frame import (
+    CHECKSUM_BYTES,
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    KIND_HOLE,
+    KIND_ROWS,
+    PAYLOAD_BYTES_MAX,
+    FrameHeader,
+    Lsn,
+    decode_frame_header,
+    is_payload_whole,
+)
+
+NO_FRAME = "there is no frame where one must be"
+BAD_PAYLOAD = "a frame's checksum differs"
+TOO_LONG = "a frame is longer than any that is written"
+TOO_SHORT = "the file is shorter than it was"
+FRAMES_MISSING = "frames are missing between two others"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole frame and where it is."""
+
+    header: FrameHeader
+    payload: bytes
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes that are no frames; `lost` are headers of lost frames that can still be read."""
+
+    offset: int
+    size_bytes: int
+    first_lsn: Lsn
+    last_lsn: Lsn
+    why: str
+    lost: tuple[FrameHeader, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known about a file from outside its frames.
+
+    `limit` is the lsn that the next file begins with, as far as that is known. `end` is where the
+    next file's header says that this one ends. With `is_next_known` the file must reach its limit
+    by itself; otherwise the file behind it takes the loss. `proved` is the lsn that the watermark
+    says was durable, and counts in the last file only.
+    """
+
+    first_lsn: Lsn
+    limit: Lsn | None
+    end: int | None
+    is_next_known: bool
+    is_last: bool
+    has_header: bool
+    proved: Lsn
+
+
+class Salvage:
+    """One pass over a file; afterwards `offset`, `next_lsn` and `torn_bytes` tell its end."""
+
+    def __init__(self, data: bytes, journal_id: bytes, number: int, bounds: Bounds) -> None:
+        self._data = data
+        self._journal_id = journal_id
+        self._number = number
+        self._bounds = bounds
+        self.offset = FILE_HEADER_BYTES
+        self.next_lsn = bounds.first_lsn
+        self.torn_bytes = 0
+
+    def pieces(self) -> Iterator[Whole | Stretch]:
+        """Yield whole frames and damaged stretches in order."""
+        limit = self._bounds.limit
+        while limit is None or self.next_lsn < limit:
+            found = self._whole(self.offset)
+            if found is not None and found.header.lsn == self.next_lsn:
+                self.offset += found.header.size_bytes
+                self.next_lsn = Lsn(found.header.lsn + found.header.span)
+                yield found
+                continue
+            found, lost = self._next_whole()
+            stretch = self._stretch(found, lost)
+            if stretch is None:
+                return
+            yield stretch
+            self.next_lsn = Lsn(stretch.last_lsn + 1)
+            self.offset = stretch.offset + stretch.size_bytes
+            if found is None:
+                return
+
+    def _stretch(self, found: Whole | None, lost: list[FrameHeader]) -> Stretch | None:
+        """Return what is damaged from here to the next whole frame; None when nothing must be."""
+        limit, offset, first = self._bounds.limit, self.offset, self.next_lsn
+        size_bytes = max(0, len(self._data) - offset)
+        last: int
+        if self._bounds.is_last:
+            proved = self._proved(lost)
+            is_torn = proved < first and (found is None or self._bounds.has_header)
+            if is_torn:
+                self.torn_bytes = size_bytes
+                return None
+            last = proved
+        elif limit is not None and self._bounds.is_next_known:
+            last = limit - 1
+            if self._bounds.end is not None:
+                size_bytes = max(0, self._bounds.end - offset)
+        elif found is None:
+            return None
+        if found is not None:
+            last, size_bytes = found.header.lsn - 1, found.offset - offset
+        return Stretch(offset, size_bytes, first, Lsn(last), self._why(found), tuple(lost))
+
+    def _why(self, found: Whole | None) -> str:
+        if found is not None and found.offset == self.offset:
+            return FRAMES_MISSING
+        header = self._header(self.offset)
+        if header is not None and header.lsn == self.next_lsn:
+            return BAD_PAYLOAD if _is_believable(header) else TOO_LONG
+        end = self._bounds.end
+        is_short = self.offset >= len(self._data) and (end is None or end > self.offset)
+        return TOO_SHORT if is_short else NO_FRAME
+
+    def _proved(self, lost: list[FrameHeader]) -> Lsn:
+        """Return the greatest lsn that was durable, by the word of any header from here on."""
+        proved = self._bounds.proved
+        place = self._data.find(FRAME_MAGIC, self.offset)
+        while place >= 0:
+            header = self._header(place)
+            if header is not None:
+                proved = max(proved, header.durable)
+            place = self._data.find(FRAME_MAGIC, place + 1)
+        # A header of a frame that no writer writes is no torn write either.
+        return max([proved, *(header.lsn for header in lost if not _is_believable(header))])
+
+    def _next_whole(self) -> tuple[Whole | None, list[FrameHeader]]:
+        """Return the next frame that is provably this file's, and lost ones before it."""
+        lost: list[FrameHeader] = []
+        place = self._data.find(FRAME_MAGIC, self.offset)
+        while place >= 0:
+            step = 1
+            header = self._header(place)
+            if header is not None and self._is_next(header):
+                found = self._whole(place)
+                if found is not None:
+                    return found, [one for one in lost if one.lsn < header.lsn]
+                lost.append(header)
+                step = header.size_bytes if _is_believable(header) else 1
+            place = self._data.find(FRAME_MAGIC, place + step)
+        return None, lost
+
+    def _is_next(self, header: FrameHeader) -> bool:
+        limit = self._bounds.limit
+        is_before_limit = limit is None or header.lsn + header.span <= limit
+        return header.lsn >= self.next_lsn and is_before_limit
+
+    def _whole(self, place: int) -> Whole | None:
+        header = self._header(place)
+        if header is None or not _is_believable(header) or not self._is_next(header):
+            return None
+        end = place + header.size_bytes
+        payload = self._data[place + FRAME_HEADER_BYTES : end - CHECKSUM_BYTES]
+        checksum = self._data[end - CHECKSUM_BYTES : end]
+        if end > len(self._data) or not is_payload_whole(payload, checksum):
+            return None
+        if header.kind not in (KIND_ROWS, KIND_HOLE):
+            hint = "open it with a newer Thermocline"
+            raise Unsupported("a frame of an unknown kind", hint=hint, kind=header.kind)
+        return Whole(header, payload, place)
+
+    def _header(self, place: int) -> FrameHeader | None:
+        header = decode_frame_header(self._journal_id, self._data, place)
+        return header if header is not None and header.number == self._number else None
+
+
+def _is_believable(header: FrameHeader) -> bool:
+    return max(header.length, header.raw_length) <= PAYLOAD_BYTES_MAX

@@ -1,0 +1,312 @@
+"""The write-ahead tier of one node: one journal for all tables, the rows of each in memory.
+
+In:   rows that have their table's columns; marks of flushes that were committed
+Out:  durable rows; snapshots; journal files removed once every table has passed them
+
+- A write is answered when it is durable and in the buffer: the next snapshot has it.
+- Memory has a ceiling. Past it a write waits for a flush, a bounded time, and is then refused;
+  nothing that was taken is dropped.
+- A journal file goes when each table's retired mark has passed all it has in it. Snapshots hold
+  their batches in memory and need no file.
+- One process owns a journal. A second one is refused, with the first one's number.
+"""
+
+import os
+import threading
+import time as clock
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+
+import pyarrow as pa
+
+from thermocline.config import Sync, WalSettings
+from thermocline.disk import Disk, Lock, translated
+from thermocline.errors import Conflict, Corruption, Overloaded, ThermoclineError
+from thermocline.format.action import Mark
+from thermocline.hot.tier import Frozen, HotSnapshot
+from thermocline.hot.wal.buffer import TableBuffer
+from thermocline.hot.wal.folder import LOCK_NAME, Identity, read_identity, write_identity
+from thermocline.hot.wal.frame import Lsn
+from thermocline.hot.wal.group import GroupCommit, Request
+from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.payload import encode_rows
+from thermocline.hot.wal.reader import JournalReader
+from thermocline.hot.wal.recovery import MarkOf, Recovered, Recovery
+
+
+class WalTier:
+    """A journal that this process owns, and the hot rows of all its tables."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        mark_of: MarkOf,
+        settings: WalSettings | None = None,
+        *,
+        expected: str | None = None,
+        now_ns: Callable[[], int] = clock.time_ns,
+    ) -> None:
+        """Take the journal's lock and replay it; `expected` is the id it must have."""
+        self._settings = settings or WalSettings()
+        self._disk = disk
+        self._folder = folder
+        self._mark_of = mark_of
+        self._lock = held(disk, folder)
+        try:
+            identity = _identity(disk, folder, expected)
+            self.source = uuid.UUID(bytes=identity.journal_id).hex
+            recovery = Recovery(disk, folder, mark_of, self.source)
+            tail = recovery.run(JournalReader(disk, folder, identity))
+            self._journal = Journal(
+                disk,
+                folder,
+                identity,
+                tail,
+                sync=self._settings.sync,
+                file_bytes_max=self._settings.file_bytes_max,
+                now_ns=now_ns,
+            )
+            self._journal.publish()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.recovered: Recovered = recovery.found
+        self._last_lsns = recovery.found.last_lsns
+        self._changed = threading.Condition()
+        self._tables = {key: WalTable(self, key, found) for key, found in recovery.buffers.items()}
+        self._hot_bytes = sum(table.buffer.size_bytes for table in self._tables.values())
+        is_periodic = self._settings.sync is Sync.INTERVAL
+        self.group = GroupCommit(
+            self._journal,
+            sync_interval_s=self._settings.sync_interval_s if is_periodic else None,
+            queue_bytes_max=self._settings.queue_bytes_max,
+        )
+        self.on_pressure: Callable[[], None] = lambda: None
+
+    def table(self, table_id: bytes) -> "WalTable":
+        """Return the hot half of a table."""
+        with self._changed:
+            if table_id not in self._tables:
+                mark = self._mark_of(table_id, self.source) or Mark(0)
+                self._tables[table_id] = WalTable(self, table_id, TableBuffer(self.source, mark))
+            return self._tables[table_id]
+
+    def tables(self) -> list["WalTable"]:
+        """Return the hot halves that were asked for or recovered."""
+        with self._changed:
+            return list(self._tables.values())
+
+    @property
+    def next_lsn(self) -> Lsn:
+        """The lsn of the next write."""
+        return self._journal.next_lsn
+
+    @property
+    def hot_bytes(self) -> int:
+        """The memory of all hot rows, and of those on their way."""
+        return self._hot_bytes
+
+    @property
+    def hot_bytes_max(self) -> int:
+        """The ceiling."""
+        return self._settings.hot_bytes_max
+
+    def reserve(self, size_bytes: int, wait_s: float | None) -> None:
+        """Make room for rows; wait for a flush where there is none, then `Overloaded`."""
+        end_s = clock.monotonic() + (self._settings.write_wait_s if wait_s is None else wait_s)
+        with self._changed:
+            while self._hot_bytes and self._hot_bytes + size_bytes > self.hot_bytes_max:
+                self.on_pressure()
+                left_s = end_s - clock.monotonic()
+                if left_s <= 0 or not self._changed.wait(left_s):
+                    raise Overloaded(
+                        "as many rows are hot as the limit allows",
+                        hint="send less, or later: a flush makes room",
+                        hot_bytes=self._hot_bytes,
+                        hot_bytes_max=self.hot_bytes_max,
+                    )
+            self._hot_bytes += size_bytes
+            if self._hot_bytes * 2 > self.hot_bytes_max:
+                self.on_pressure()
+
+    def release(self, size_bytes: int) -> None:
+        """Give room back."""
+        with self._changed:
+            self._hot_bytes -= size_bytes
+            self._changed.notify_all()
+
+    def apply(
+        self,
+        table: "WalTable",
+        lsn: Lsn,
+        schema_id: int,
+        batch: pa.RecordBatch,
+        reserved_bytes: int,
+    ) -> None:
+        """Make durable rows visible, in the room reserved for them.
+
+        Called by the journal's thread alone.
+        """
+        with self._changed:
+            before = table.buffer.size_bytes
+            # Its buffers lie in the bytes that room was made for, and keep all of them.
+            table.buffer.add(lsn, schema_id, batch, reserved_bytes)
+            table.hot_since_s = table.hot_since_s or clock.monotonic()
+            self._hot_bytes += table.buffer.size_bytes - before - reserved_bytes
+            self._changed.notify_all()
+            self._last_lsns.setdefault(self._journal.number, {})[table.table_id] = lsn
+
+    def freeze(self, table: "WalTable") -> Frozen | None:
+        """Fix what the next flush of a table carries.
+
+        All of it is durable in the journal first, under any policy: a mark that is ahead of the
+        journal would make the next start pass over rows that come after.
+        """
+        with self._changed:
+            frozen = table.buffer.freeze()
+        if self._settings.sync is not Sync.ALWAYS and frozen is not None:
+            with self.group.paused() as journal:
+                journal.sync()
+        return frozen
+
+    def retire(self, table: "WalTable", mark: Mark) -> None:
+        """Forget rows that a version contains, and journal files that nobody needs any more."""
+        with self._changed:
+            self._hot_bytes -= table.buffer.retire(mark)
+            table.hot_since_s = clock.monotonic() if table.buffer.snapshot().parts else None
+            self._changed.notify_all()
+        # A file that cannot be removed now is tried again at the next flush.
+        with suppress(ThermoclineError):
+            self.trim()
+
+    def trim(self) -> None:
+        """Remove the journal files that every table has passed."""
+        with self.group.paused() as journal:
+            with self._changed:
+                oldest = journal.number
+                for number in sorted(self._last_lsns):
+                    if number < oldest and not self._is_passed(number):
+                        oldest = number
+                for number in [n for n in self._last_lsns if n < oldest]:
+                    del self._last_lsns[number]
+            journal.trim(oldest)
+
+    def _is_passed(self, number: int) -> bool:
+        return all(
+            lsn <= self._tables[table_id].buffer.snapshot().mark
+            if table_id in self._tables
+            else lsn <= (self._mark_of(table_id, self.source) or 0)
+            for table_id, lsn in self._last_lsns[number].items()
+        )
+
+    def close(self) -> None:
+        """Write what is queued, make it durable and let go of the journal."""
+        try:
+            self.group.stop()
+            # What every table has passed need not be replayed at the next start.
+            with suppress(ThermoclineError):
+                with self.group.paused() as journal:
+                    journal.seal()
+                self.trim()
+            self.group.close()
+        finally:
+            self._lock.release()
+
+
+class WalTable:
+    """The hot half of one table."""
+
+    def __init__(self, tier: WalTier, table_id: bytes, buffer: TableBuffer) -> None:
+        self._tier = tier
+        self.table_id = table_id
+        self.buffer = buffer
+        self.hot_since_s = clock.monotonic() if buffer.snapshot().parts else None
+
+    @property
+    def source(self) -> str:
+        """The name under which a version carries this journal's mark."""
+        return self._tier.source
+
+    def write(self, schema_id: int, batch: pa.RecordBatch, *, wait_s: float | None = None) -> Lsn:
+        """Write rows that have the table's columns; they are durable and visible at return."""
+        return self.submit(schema_id, batch, wait_s=wait_s).result()
+
+    def submit(
+        self, schema_id: int, batch: pa.RecordBatch, *, wait_s: float | None = None
+    ) -> "Future[Lsn]":
+        """Queue rows; the future is done when they are durable and visible."""
+        payload = encode_rows(batch)
+        tier, size_bytes = self._tier, payload.raw_length
+        tier.reserve(size_bytes, wait_s)
+
+        reserved = [size_bytes]
+
+        def apply(lsn: Lsn) -> None:
+            tier.apply(self, lsn, schema_id, payload.batch, reserved.pop())
+
+        def give_back(_: object = None) -> None:
+            if reserved:  # it was never applied
+                tier.release(reserved.pop())
+
+        entry = Entry(self.table_id, schema_id, payload.data, payload.codec, payload.raw_length)
+        try:
+            future = tier.group.submit(Request(entry, apply))
+        except BaseException:
+            give_back()
+            raise
+        future.add_done_callback(give_back)
+        return future
+
+    def snapshot(self) -> HotSnapshot:
+        """Return every row acknowledged before this call that no retired flush has taken."""
+        return self.buffer.snapshot()
+
+    def freeze(self) -> Frozen | None:
+        """Fix what the next flush carries, or None when there is nothing."""
+        return self._tier.freeze(self)
+
+    def retire(self, mark: Mark) -> None:
+        """Forget the rows up to a mark: a committed version has them."""
+        self._tier.retire(self, mark)
+
+
+def held(disk: Disk, folder: str) -> Lock:
+    """Return the lock of a journal, its folder made if need be; `Conflict` when it is taken."""
+    path = f"{folder}/{LOCK_NAME}"
+    with translated(folder):
+        if disk.size(folder) is None:
+            with suppress(FileExistsError):
+                disk.make_folder(folder, is_private=True)
+        # Even a folder that was there: whoever made it may have died before this.
+        disk.sync_folder(os.path.dirname(folder))
+    with translated(path):
+        try:
+            return disk.lock(path, f"{os.getpid()}\n".encode())
+        except BlockingIOError as error:
+            raise Conflict(
+                "another process writes this journal",
+                hint="stop it, or open the lake for reading only",
+                folder=folder,
+                process=disk.read(path).decode(errors="replace").strip(),
+            ) from error
+
+
+def _identity(disk: Disk, folder: str, expected: str | None) -> Identity:
+    """Return what the journal says it is; a new journal only where none is expected."""
+    identity = read_identity(disk, folder)
+    if expected is not None and (identity is None or identity.journal_id.hex() != expected):
+        raise Corruption(
+            "the journal of this lake is missing or another one",
+            hint="a disk that is not mounted looks like this; its rows that were not flushed "
+            "are in no other place",
+            folder=folder,
+            expected=expected,
+            found=identity and identity.journal_id.hex(),
+        )
+    if identity is None:
+        identity = Identity(uuid.uuid4().bytes)
+        write_identity(disk, folder, identity)
+    return identity

@@ -1,0 +1,1 @@
+"""Foreign rows to Arrow batches that fit a table."""

@@ -1,0 +1,87 @@
+"""Rows that a hot source hands over: sorted, split by hour, in one commit that moves its mark.
+
+In:   rows of the table's present columns, the source and the mark that stands for them
+Out:  a plan for the transaction
+
+- The mark is part of the commit that names the segments: whoever sees the rows sees the mark, and
+  a hand-over that is repeated finds the mark and does nothing.
+- Rows that were acknowledged are never refused: neither overlap nor a limit is asked here. Both
+  were asked when they were written.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from thermocline.format.action import Action, AddSegment, Mark, SetMark, TableSpec
+from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
+from thermocline.format.schema import Fit
+from thermocline.format.state import TableState
+from thermocline.lake.coverage import CoverageIndex
+from thermocline.lake.measure import row_entities
+from thermocline.lake.segment import picked
+from thermocline.lake.stage import Stage
+from thermocline.lake.transaction import Plan
+
+FILES_PER_FLUSH_MAX = 64
+NS_PER_HOUR = 3_600 * NS_PER_S
+
+
+class Carrying:
+    """Plans the hand-over of staged rows onto whatever state the table has."""
+
+    def __init__(
+        self, index: CoverageIndex, stage: Stage, source: str, mark: Mark, written: TableState
+    ) -> None:
+        self._index = index
+        self._stage = stage
+        self._source = source
+        self._mark = mark
+        self._written = written
+
+    def plan(self, state: TableState) -> Plan | None:
+        """Return the commit that takes the rows over; None when a version has them already."""
+        if has_arrived(state, self._source, self._mark):
+            return None
+        segments = [
+            staged.segment(self._written.schema_id, self._written.schema, Fit(), self._written.spec)
+            for staged in self._stage.staged
+        ]
+        for segment, staged in zip(segments, self._stage.staged, strict=True):
+            self._index.remember(segment, staged.measured.coverage)
+        added: list[Action] = [AddSegment(segment) for segment in segments]
+        rows = sum(segment.row_count for segment in segments)
+        metrics = {"segments": len(segments), "rows": rows}
+        return Plan("flush", (*added, SetMark(self._source, self._mark)), (), metrics)
+
+
+def has_arrived(state: TableState, source: str, mark: Mark) -> bool:
+    """Tell whether a state contains the flush of a source with this mark."""
+    return state.marks.get(source, 0) >= mark
+
+
+def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
+    """Write rows as segments: one for each hour, sorted by entity and time."""
+    if not rows.num_rows:
+        return
+    batch = pa.concat_batches(rows.to_batches())
+    for places in _by_hour(batch, spec):
+        stage.write_table(pa.Table.from_batches([picked(batch, places)]), spec)
+
+
+def _by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the rows of each hour, or of several where there are too many, in their new order."""
+    times = batch.column(spec.time_column)
+    values = times.cast(pa.int64()).to_numpy()
+    hours, place = np.unique(
+        values // (NS_PER_HOUR // NS_PER_UNIT[times.type.unit]), return_inverse=True
+    )
+    files = min(len(hours), FILES_PER_FLUSH_MAX)
+    file_of = place * files // len(hours)
+    codes, keys = row_entities(batch, spec)
+    rank = np.empty(len(keys), dtype=np.int64)
+    rank[np.argsort(np.array(keys, dtype=object), kind="stable")] = np.arange(len(keys))
+    order = np.lexsort((values, rank[codes], file_of))
+    yield from np.split(order, np.flatnonzero(np.diff(file_of[order])) + 1)

@@ -1,0 +1,137 @@
+"""A table of a lake as its users meet it: cold rows and hot ones, and writes durable at once.
+
+In:   rows, conditions, times; the lake that the table is one of
+Out:  what `TimeSeriesTable` gives, of cold and hot rows together
+
+- `write` returns when its rows are durable and visible; a write is whole or not at all.
+- What changes cold rows (`delete`, `retain`, `restore`) carries the hot ones over first, so that
+  it reaches every row that was acknowledged before it began.
+- A version of the past has the rows that were committed then; hot rows are in none yet.
+"""
+
+import threading
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from thermocline.errors import Invalid, Overloaded
+from thermocline.format.action import Mark
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.tier import WalTable
+from thermocline.ingest.rows import fitted, rows_table
+from thermocline.lake.append import Wish
+from thermocline.lake.measure import measure
+from thermocline.lake.table import Table
+from thermocline.snapshot import View, resolve
+from thermocline.table import At, TimeSeriesTable
+
+DIRECT_BYTES_MIN = 16 << 20
+
+
+class Owner(Protocol):
+    """The lake that a table is one of."""
+
+    def hot(self, table_id: bytes) -> WalTable:
+        """Return the hot half of a table, to write to."""
+        ...
+
+    def snapshot(self, table_id: bytes) -> HotSnapshot:
+        """Return the hot rows of a table."""
+        ...
+
+    def flush(self, name: str | None = None) -> dict[str, Mark]:
+        """Carry hot rows into the lake."""
+        ...
+
+
+class LakeTable(TimeSeriesTable):
+    """A table of a lake: what `TimeSeriesTable` is, and rows that are durable at once."""
+
+    def __init__(self, owner: Owner, name: str, lake: Table) -> None:
+        super().__init__(lake)
+        self._owner = owner
+        self.name = name
+        self.table_id = bytes.fromhex(lake.state().spec.table_id)
+        self.flushing = threading.Lock()
+        self._entities: set[str] | None = None
+
+    def write(self, rows: Any, *, evolve: bool = False, wait_s: float | None = None) -> int:
+        """Write rows and return how many; they are durable and visible when this returns.
+
+        `rows` is a list of dicts, or anything that gives an Arrow stream. All of them are
+        written or none. `evolve` adds columns that the table does not have. `Overloaded` when
+        nothing made room within `wait_s`; then nothing was written.
+        """
+        hot = self._owner.hot(self.table_id)
+        state = self.lake.state()
+        if state.spec.overlap != "allow":
+            raise Invalid(
+                "this table takes whole buckets, not single rows",
+                hint="append to it, or set_overlap('allow') first",
+                table=self.name,
+                overlap=state.spec.overlap,
+            )
+        given = rows_table(rows, state.schema, state.spec)
+        if not given.num_rows:
+            return 0
+        state = self.lake.adopt(given.schema, evolve=evolve)
+        batch = fitted(given, state.schema, state.spec)
+        self._check_entities(state, batch)
+        if batch.nbytes >= DIRECT_BYTES_MIN:
+            # A write this large is a segment of its own; through the journal it would be
+            # written twice.
+            reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+            self.lake.append(reader, Wish(overlap="allow"))
+        else:
+            hot.write(state.schema_id, batch, wait_s=wait_s)
+        return batch.num_rows
+
+    def _check_entities(self, state: TableState, batch: pa.RecordBatch) -> None:
+        """Refuse rows without a time, and more entities than the table has room for."""
+        found = measure([batch], state.spec).coverage.entities
+        if not state.spec.entity_columns:
+            return
+        if self._entities is None:
+            self._entities = set(self.held().coverage.entities)
+        if len(self._entities | found.keys()) > state.spec.entities_max:
+            raise Overloaded(
+                "more entities than the table's limit",
+                hint="raise entities_max, or declare fewer or coarser entity columns",
+                table=self.name,
+                entities_max=state.spec.entities_max,
+            )
+        self._entities |= found.keys()
+
+    def flush(self) -> Version:
+        """Carry the hot rows into the lake; return the version that has them."""
+        self._owner.flush(self.name)
+        return self.version()
+
+    def snapshot(self) -> HotSnapshot:
+        """Return the hot rows."""
+        return self._owner.snapshot(self.table_id)
+
+    def delete(
+        self, where: str | None = None, *, start: object = None, end: object = None
+    ) -> Version:
+        """Delete rows, hot ones too: what is hot now is flushed first."""
+        self.flush()
+        return super().delete(where, start=start, end=end)
+
+    def retain(self, *, yes: bool = False) -> Version:
+        """Delete the rows past the table's retention, hot ones too."""
+        self.flush()
+        return super().retain(yes=yes)
+
+    def restore(self, at: At) -> Version:
+        """Make the table what it was at a version or instant; what is hot now is flushed first."""
+        self.flush()
+        return super().restore(at)
+
+    def _view(self, at: At = None) -> View:
+        if at is not None:
+            return super()._view(at)
+        # Order matters: the hot rows first, then the version that may have taken some of them.
+        return resolve(self.snapshot(), self.lake)

@@ -1,0 +1,198 @@
+"""Rows in frames: replay gives byte for byte what was live (W17), and nothing shares memory."""
+
+import math
+import struct
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thermocline.errors import Corruption, Overloaded, Unsupported
+from thermocline.hot.wal.frame import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    KIND_ROWS,
+    PAYLOAD_BYTES_MAX,
+    FrameHeader,
+    Lsn,
+)
+from thermocline.hot.wal.payload import decode_rows, encode_rows
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.one_of(
+    st.floats(width=64), st.sampled_from([math.nan, -math.nan, -0.0, 0.0, math.inf, -math.inf])
+)
+TEXT = st.text(max_size=12)
+DECIMALS = st.integers(-(10**20), 10**20).map(lambda n: Decimal(n).scaleb(-4))
+
+
+def sized(bits, *, signed=True):
+    low = -(2 ** (bits - 1)) if signed else 0
+    return st.integers(low, low + 2**bits - 1)
+
+
+KINDS = [
+    *((pa.type_for_alias(f"int{bits}"), sized(bits)) for bits in (8, 16, 32, 64)),
+    *((pa.type_for_alias(f"uint{bits}"), sized(bits, signed=False)) for bits in (8, 16, 32, 64)),
+    (pa.float64(), FLOATS),
+    (pa.float32(), st.floats(width=32)),
+    (pa.bool_(), st.booleans()),
+    (pa.decimal128(38, 4), DECIMALS),
+    *((pa.timestamp(unit), INT64) for unit in ("s", "ms", "us", "ns")),
+    *((pa.timestamp(unit, "UTC"), INT64) for unit in ("us", "ns")),
+    (pa.duration("us"), INT64),
+    (pa.date32(), sized(32)),
+    (pa.string(), TEXT),
+    (pa.large_string(), TEXT),
+    (pa.string_view(), TEXT),
+    (pa.binary(), st.binary(max_size=12)),
+    (pa.binary(3), st.binary(min_size=3, max_size=3)),
+    (pa.null(), st.none()),
+    (pa.list_(pa.int64()), st.lists(INT64, max_size=3)),
+    (pa.list_(pa.string()), st.lists(TEXT, max_size=3)),
+    (pa.list_(pa.float32(), 2), st.lists(st.floats(width=32), min_size=2, max_size=2)),
+    (
+        pa.struct([("a", pa.int8()), ("b", pa.string())]),
+        st.fixed_dictionaries({"a": st.none() | sized(8), "b": st.none() | TEXT}),
+    ),
+    (pa.map_(pa.string(), pa.int64()), st.lists(st.tuples(TEXT, INT64), max_size=3)),
+    (pa.dictionary(pa.int32(), pa.string()), st.sampled_from(["a", "bb", "", "ü"])),
+]
+PHYSICAL = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_date32)
+
+
+def array_of(kind, values):
+    """Return an array; times are made from their numbers, which may lie outside of Python's."""
+    if any(is_kind(kind) for is_kind in PHYSICAL):
+        number = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        return pa.array(values, number).cast(kind)
+    return pa.array(values, kind)
+
+
+@st.composite
+def batches(draw):
+    """A batch of a few columns of any kinds, often a slice of larger arrays."""
+    rows = draw(st.integers(0, 12))
+    kinds = draw(st.lists(st.sampled_from(KINDS), max_size=5))
+    columns = [
+        array_of(kind, draw(st.lists(st.none() | values, min_size=rows, max_size=rows)))
+        for kind, values in kinds
+    ]
+    fields = [
+        pa.field(f"c{place}", column.type, metadata={"unit": "K"} if place % 2 else None)
+        for place, column in enumerate(columns)
+    ]
+    whole = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, {"made": "by hand"}))
+    start = draw(st.integers(0, rows))
+    return whole.slice(start, draw(st.integers(0, rows - start))) if draw(st.booleans()) else whole
+
+
+def header_of(payload, **changed):
+    fields = {"codec": payload.codec, "raw_length": payload.raw_length, **changed}
+    codec, raw_length = fields["codec"], fields["raw_length"]
+    size = len(payload.data)
+    return FrameHeader(KIND_ROWS, codec, Lsn(4), 1, Lsn(3), 0, b"t" * 16, 0, size, raw_length)
+
+
+def bits_of(batch):
+    """Return bytes that are equal only for equal bits: NaNs and zeros keep their sign."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+@settings(max_examples=300)
+@given(batches())
+def test_W17_replay_gives_bit_for_bit_what_is_live_and_what_was_given(batch):
+    payload = encode_rows(batch)
+    replayed = decode_rows(header_of(payload), payload.data)
+    assert replayed.schema.equals(batch.schema, check_metadata=True)
+    assert payload.batch.schema.equals(batch.schema, check_metadata=True)
+    assert bits_of(replayed) == bits_of(payload.batch) == bits_of(batch)
+    assert replayed.num_rows == batch.num_rows
+    replayed.validate(full=True)
+
+
+@pytest.mark.parametrize("rows", [3, 3000])
+def test_W17_what_the_caller_does_with_its_memory_afterwards_changes_nothing(rows):
+    numbers = np.arange(rows, dtype="int64")
+    batch = pa.RecordBatch.from_arrays([pa.array(numbers)], ["n"])
+    assert batch.column(0).buffers()[1].address == numbers.ctypes.data, "the memory is not shared"
+    payload = encode_rows(batch)
+    numbers[:] = -1
+    assert batch.column(0)[0].as_py() == -1
+    expected = list(range(rows))
+    assert payload.batch.column(0).to_pylist() == expected
+    assert decode_rows(header_of(payload), payload.data).column(0).to_pylist() == expected
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_rows_without_columns_keep_their_number(rows):
+    columns = pa.RecordBatch.from_pydict({"n": list(range(rows))})
+    batch = columns.select([])
+    payload = encode_rows(batch)
+    assert decode_rows(header_of(payload), payload.data).num_rows == batch.num_rows
+
+
+def test_the_bits_of_a_float_survive():
+    odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_DEAD_BEEF))[0]
+    values = np.array([odd, -0.0, 0.0, math.inf])
+    payload = encode_rows(pa.RecordBatch.from_arrays([pa.array(values)], ["x"]))
+    replayed = decode_rows(header_of(payload), payload.data)
+    assert replayed.column(0).to_numpy().tobytes() == values.tobytes()
+
+
+def test_a_slice_is_written_without_the_rows_around_it():
+    large = pa.RecordBatch.from_pydict({"s": [f"row {n}" for n in range(10_000)]})
+    assert encode_rows(large.slice(5_000, 2)).raw_length < 1_000
+
+
+def test_large_payloads_are_compressed_and_small_ones_are_not():
+    small = encode_rows(pa.RecordBatch.from_pydict({"n": [1] * 5000}))
+    assert small.codec == CODEC_ZSTD
+    assert len(small.data) < small.raw_length
+    noise = np.random.default_rng(1).integers(0, 255, 4096, dtype="uint8")
+    random = encode_rows(pa.RecordBatch.from_arrays([pa.array(noise)], ["n"]))
+    assert len(random.data) <= random.raw_length
+
+
+def test_a_batch_larger_than_a_frame_is_refused_before_anything_is_written():
+    large = pa.RecordBatch.from_arrays([pa.array(np.zeros(PAYLOAD_BYTES_MAX // 8))], ["x"])
+    with pytest.raises(Overloaded) as caught:
+        encode_rows(large)
+    assert caught.value.facts["size_bytes"] > PAYLOAD_BYTES_MAX
+
+
+@pytest.fixture(scope="module")
+def payload():
+    return encode_rows(pa.RecordBatch.from_pydict({"n": list(range(500)), "s": ["x"] * 500}))
+
+
+@given(data=st.data())
+def test_W18_bytes_that_are_no_rows_are_corruption_that_names_the_lsn(payload, data):
+    junk = data.draw(st.binary(max_size=400))
+    codec = data.draw(st.sampled_from([CODEC_NONE, CODEC_ZSTD]))
+    with pytest.raises(Corruption) as caught:
+        decode_rows(header_of(payload, codec=codec, raw_length=len(junk)), junk)
+    assert caught.value.facts["lsn"] == 4
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, 100, -1])
+def test_W18_half_a_payload_is_corruption(payload, cut):
+    with pytest.raises(Corruption):
+        decode_rows(header_of(payload), payload.data[:cut])
+
+
+@pytest.mark.parametrize("raw_length", [0, 1, 10**6])
+def test_W18_a_length_that_does_not_fit_is_corruption(payload, raw_length):
+    with pytest.raises(Corruption):
+        decode_rows(header_of(payload, raw_length=raw_length), payload.data)
+
+
+def test_an_unknown_codec_is_unsupported_and_not_damage(payload):
+    with pytest.raises(Unsupported, match="codec"):
+        decode_rows(header_of(payload, codec=9), payload.data)
