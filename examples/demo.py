@@ -1,6 +1,8 @@
 # ruff: noqa: INP001, T201  # a script for people, run by its path
 """A first look at Thermocline: a week of prices, made, appended, asked, mended and proven.
 
+Then a lake: a process writes single rows and is killed with -9, and nothing it was told is lost.
+
 Run it with `make demo`, or give it a folder to keep what it makes:
 
     .venv/bin/python examples/demo.py ./demo
@@ -10,21 +12,26 @@ Every line that begins with `$` is a command you could type yourself.
 
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import thermocline as tc
 from thermocline.cli.main import run
 
 SYMBOLS = ("AMD", "INTC", "NVDA")
 FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
 DAYS = 7
 LOST_DAY = 6
-STEPS = 10
+STEPS = 13
+WRITER = Path(__file__).parent / "writer.py"
+ROWS_BEFORE_THE_KILL = 500
 
 _step = 0
 
@@ -141,6 +148,41 @@ def mend() -> None:
     command("table fsck prices")
 
 
+def survive() -> None:
+    """Let a process write, read beside it, kill it, and count what is there."""
+    say(
+        "A lake takes single rows: durable when the write returns, seen by the next query.",
+        "Another process writes one row at a time now; this one reads beside it.",
+    )
+    writer = subprocess.Popen(  # noqa: S603  # our own script
+        [sys.executable, str(WRITER), "lake"], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    answered = [writer.stdout.readline() for _ in range(ROWS_BEFORE_THE_KILL)]
+    command(
+        'sql "select count(*) as rows, count(distinct sensor) as sensors\n'
+        '    from readings" --tables lake --format box'
+    )
+    say(f"It is killed with -9, after {len(answered)} rows or more were answered.")
+    writer.kill()
+    answered += writer.stdout.readlines()
+    writer.wait()
+    last = int(answered[-1])
+    print(f"      the last number it was answered: {last}")
+    say("Nothing that was answered is missing, and nothing is there twice.")
+    command("journal inspect lake")
+    command(
+        'sql "select count(*) as rows, count(distinct number) as numbers,\n'
+        '        max(number) as last from readings" --tables lake --format box'
+    )
+    with tc.connect("lake", read_only=True) as lake:
+        found = lake.sql("select number from readings").column("number").to_pylist()
+    if sorted(found)[: last + 1] != list(range(last + 1)) or len(found) > last + 2:
+        print("rows are missing or doubled", file=sys.stderr)
+        sys.exit(1)
+    print(f"      all of 0 to {last}, each once")
+
+
 def main() -> None:
     """Run the demo in a folder that is given, or in one that is removed afterwards."""
     if len(sys.argv) > 1:
@@ -162,6 +204,7 @@ def walk_through() -> None:
     fill()
     ask()
     mend()
+    survive()
     print("\nThat was it. Where to look next:")
     print("      README.md        what Thermocline is, and the same in Python")
     print("      docs/cli.md      every command with its options")

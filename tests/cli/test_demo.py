@@ -30,6 +30,7 @@ def test_the_demo_runs_to_its_end_by_itself(tmp_path):
         "4 gaps",
         "(exit code 4)",
         "sound: 5 commits",
+        "each once",
         "docs/cli.md",
     ):
         assert seen in done.stdout

@@ -36,15 +36,26 @@ def folder(tmp_path):
 
 
 def test_the_python_example_runs_and_shows_the_missing_day(folder):
-    (program,) = blocks("python")
+    program, _ = blocks("python")
     ran = run([sys.executable, "-c", program], folder)
     assert ran.returncode == 0, ran.stderr
     assert "2024-06-04" in ran.stdout, "the gap between Monday and Wednesday is shown"
     assert "NVDA" in ran.stdout
 
 
+def test_the_lake_example_runs_twice_and_keeps_its_rows(folder):
+    _, program = blocks("python")
+    for _ in range(2):
+        ran = run([sys.executable, "-c", program], folder)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stderr == ""
+    assert "n: [[2]]" in ran.stdout
+    assert "00:05" in ran.stdout
+
+
 def test_the_console_example_runs(folder):
     (console,) = blocks("console")
+    assert run([sys.executable, "-c", blocks("python")[1]], folder).returncode == 0
     lines = [line[2:] for line in console.splitlines() if line.startswith("$ ")]
     assert len(lines) >= 5
     for line in lines:

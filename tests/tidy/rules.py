@@ -19,7 +19,7 @@ FORBIDDEN_NAMES = frozenset(
     }
 )
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
-LAKE_ROOMS = ("format/", "lake/", "query/")
+LAKE_ROOMS = ("format/", "lake/", "hot/", "ingest/", "query/")
 FILE_MODULES = frozenset({"pathlib", "shutil", "tempfile", "fcntl", "mmap", "glob"})
 FILE_CALLS = {
     "": {"open"},
