@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fixtures.lake import spec
 from thermocline import errors
 from thermocline.cli.failure import KINDS
 from thermocline.format import layout
@@ -32,6 +33,7 @@ from thermocline.format.state import coverage_digest
 from thermocline.format.types import _PLAIN, decode_type, encode_type
 from thermocline.hot.wal import folder, frame
 from thermocline.hot.wal.damage import Damage, decode_hole, encode_hole
+from thermocline.lake.catalog import Catalog, LakeIdentity, Named
 from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.segment import decode_deletes, encode_deletes
@@ -40,7 +42,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 PAGES = {
     name: (DOCS / "format" / f"{name}.md").read_text()
-    for name in ("log", "segment", "coverage", "checkpoint", "journal")
+    for name in ("log", "segment", "coverage", "checkpoint", "journal", "lake")
 }
 _BLOCK = re.compile(r"^```(\S[^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEX_LINE = re.compile(r"^(\d+)\s+((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:\s{2,}(.*))?$")
@@ -83,6 +85,7 @@ def test_every_example_is_of_a_kind_that_is_tested():
     known = {"json commit 1", "json action", "json types", "json current", "json pin"}
     known |= {"json segment", "hex deletes", "hex coverage", "json state"}
     known |= {"hex journal", "hex watermark", "json identity", "json hole"}
+    known |= {"json lake", "json name"}
     found = {words for page in PAGES.values() for words, _ in _BLOCK.findall(page)}
     assert found == known
 
@@ -364,3 +367,25 @@ def test_every_error_class_is_in_the_tree_of_its_module():
     for name, kind in _classes().items():
         assert re.search(rf"\b{name}\b", errors.__doc__), name
         assert kind.__doc__
+
+
+def test_the_files_of_a_lake_are_read_and_written_as_the_page_says(tmp_path):
+    (identity,), (name,) = blocks("lake", "json lake"), blocks("lake", "json name")
+    catalog = Catalog(str(tmp_path))
+    (tmp_path / "lake.json").write_text(identity)
+    (tmp_path / "names").mkdir()
+    (tmp_path / "names" / "metrics.json").write_text(name)
+    told = orjson.loads(identity)
+    assert catalog.identity() == LakeIdentity(told["lake_id"], told["journal_id"])
+    assert list(catalog) == [Named(**orjson.loads(name))]
+    made = Catalog(str(tmp_path / "other"))
+    made.make_folder()
+    made.found(told["journal_id"])
+    written_lake = orjson.loads((tmp_path / "other" / "lake.json").read_bytes())
+    assert written_lake.keys() == told.keys()
+    made.create("Metrics", spec())
+    written_name = orjson.loads((tmp_path / "other" / "names" / "metrics.json").read_bytes())
+    assert written_name.keys() == orjson.loads(name).keys()
+    table = rows(PAGES["lake"], header=("field", "meaning"))
+    explained = {field for row in table for field in re.findall(r"`(\w+)`", row[0])}
+    assert explained == told.keys() | orjson.loads(name).keys()
