@@ -21,7 +21,7 @@ from thermocline.format.state import TableState
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.rows import fitted, rows_table
-from thermocline.lake.append import Wish
+from thermocline.lake.append import Wish, columns_after
 from thermocline.lake.measure import measure
 from thermocline.lake.table import Table
 from thermocline.snapshot import View, resolve
@@ -76,7 +76,8 @@ class LakeTable(TimeSeriesTable):
         given = rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
             return 0
-        state = self.lake.adopt(given.schema, evolve=evolve)
+        if columns_after(state, [given.schema], evolve=evolve).is_new:
+            state = self.lake.adopt(given.schema, evolve=evolve)
         batch = fitted(given, state.schema, state.spec)
         self._check_entities(state, batch)
         if batch.nbytes >= DIRECT_BYTES_MIN:

@@ -74,6 +74,7 @@ class Catalog:
         self._is_read_only = is_read_only
         self._now_ns = now_ns
         self._opened: dict[str, Table] = {}
+        self._known: dict[str, Named] = {}
 
     @property
     def root(self) -> str:
@@ -167,7 +168,9 @@ class Catalog:
         stored = sorted(self._storage.list(NAMES_FOLDER), key=lambda one: one.path)
         for one in stored:
             if one.path.endswith(".json") and "/." not in one.path:
-                yield _named(self._storage.read(one.path), one.path)
+                if one.path not in self._known:  # a name's file is never changed
+                    self._known[one.path] = _named(self._storage.read(one.path), one.path)
+                yield self._known[one.path]
 
     def by_id(self, table_id: str) -> Table | None:
         """Return the table of an id, or None when no name leads to it."""
