@@ -385,3 +385,20 @@ def test_closing_leaves_nothing_to_replay(tmp_path):
     with opened(tmp_path / "lake") as lake:
         assert lake.tier.recovered.frames == 0
         assert numbers(lake.table("m")) == [1]
+
+
+def test_Q06_queries_in_worker_processes_see_hot_rows_and_cannot_harm_the_lake(tmp_path):
+    with tc.connect(tmp_path / "lake", query_workers=1, flush_age_s=NEVER_S) as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        table.write(ticks(1, 2))
+        table.flush()
+        table.write(ticks(3))
+        assert count(lake) == 3
+        with pytest.raises(Overloaded):
+            lake.sql("select length(repeat('x', 2000000000)) from m")
+        table.write(ticks(4))
+        assert lake.sql("select n from m order by n").to_pydict() == {"n": [1, 2, 3, 4]}
+        with lake.sql_reader("select n from m where n > 2") as reader:
+            assert sorted(reader.read_all().column("n").to_pylist()) == [3, 4]
+        with pytest.raises(NotFound):
+            lake.sql("select * from nothing")

@@ -40,11 +40,18 @@ class WalSettings:
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """How a lake is kept: its journal, and how long rows may stay hot."""
+    """How a lake is kept: its journal, how long rows may stay hot, where queries run.
+
+    Without `query_workers` a query runs in this process and may take what the process may. With
+    them it runs in a process of its own, within `query_memory_bytes` and `query_timeout_s`.
+    """
 
     wal: WalSettings = field(default_factory=WalSettings)
     flush_age_s: float = 60.0
     flush_look_s: float = 1.0
+    query_workers: int = 0
+    query_memory_bytes: int = 256 << 20
+    query_timeout_s: float = 60.0
 
 
 def settings_of(given: Mapping[str, Any]) -> LakeSettings:

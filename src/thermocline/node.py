@@ -41,6 +41,7 @@ from thermocline.hot.wal.tier import WalTable, WalTier
 from thermocline.lake.catalog import Catalog, Named
 from thermocline.lake.table import Table
 from thermocline.live import LakeTable
+from thermocline.query.pool import QueryPool, TableRef
 from thermocline.query.session import Params, Session
 from thermocline.query.source import checked_name
 from thermocline.table import new_spec
@@ -65,6 +66,7 @@ class Lake:
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
         self._registered: set[str] = set()
+        self._pool = _pool(self._settings, self._references)
         self._is_closing = self._is_closed = False
         self._tier: WalTier | None = None
         self._follower: Follower | None = None
@@ -89,8 +91,7 @@ class Lake:
     @property
     def tier(self) -> WalTier:
         """The journal and the hot rows; `Invalid` where the lake is open for reading only."""
-        if self._is_closed:
-            raise Invalid("the lake is closed", hint="connect again")
+        self._check_open()
         if self._tier is None:
             hint = "connect without read_only, where no other process writes"
             raise Invalid("the lake is open for reading only", hint=hint)
@@ -145,16 +146,25 @@ class Lake:
 
     def sql(self, query: str, params: Params = None) -> pa.Table:
         """Return the answer of one SELECT over the lake's tables, hot and cold rows alike."""
-        return self._ready().sql(query, params)
+        return (self._pool or self._ready()).sql(query, params)
 
     def sql_reader(self, query: str, params: Params = None) -> pa.RecordBatchReader:
         """Return the answer of one SELECT as a stream of batches."""
-        return self._ready().sql_reader(query, params)
+        return (self._pool or self._ready()).sql_reader(query, params)
+
+    def _references(self) -> dict[str, TableRef]:
+        """Return every table of the lake, as a worker process finds it."""
+        self._check_open()
+        tables = [self.table(name) for name in self.tables()]
+        return {one.name: TableRef(one.name, one.root(), hot=one.snapshot) for one in tables}
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Invalid("the lake is closed", hint="connect again")
 
     def _ready(self) -> Session:
         """Return the session with every table of the lake in it."""
-        if self._is_closed:
-            raise Invalid("the lake is closed", hint="connect again")
+        self._check_open()
         with self._lock:
             for name in self.tables():
                 if name not in self._registered:
@@ -241,6 +251,8 @@ class Lake:
         if self._clock is not None:
             self._clock.join()
         self._session.close()
+        if self._pool is not None:
+            self._pool.close()
         if tier is not None:
             tier.close()
 
@@ -259,10 +271,21 @@ class Lake:
 def connect(root: str | os.PathLike[str], *, read_only: bool = False, **settings: Any) -> Lake:
     """Open the lake in a folder, or make one in an empty folder.
 
-    `read_only` reads beside the process that writes. Settings: `sync` ("always", "interval",
-    "os"), `hot_bytes_max`, `flush_age_s`, `write_wait_s`.
+    `read_only` reads beside the process that writes. Settings are those of `config.py`, such as
+    `sync` ("always", "interval", "os"), `hot_bytes_max`, `flush_age_s`, `query_workers`.
     """
     return Lake(os.fspath(root), settings_of(settings), is_read_only=read_only)
+
+
+def _pool(settings: LakeSettings, tables: Callable[[], dict[str, TableRef]]) -> QueryPool | None:
+    if not settings.query_workers:
+        return None
+    return QueryPool(
+        tables,
+        workers=settings.query_workers,
+        memory_bytes=settings.query_memory_bytes,
+        timeout_s=settings.query_timeout_s,
+    )
 
 
 def _opened(
@@ -285,9 +308,9 @@ def _opened(
         expected=None if identity is None else identity.journal_id,
         **({} if now_ns is None else {"now_ns": now_ns}),
     )
-    if identity is None:
-        catalog.found(tier.source)
     try:
+        if identity is None:
+            catalog.found(tier.source)
         for named in catalog:
             _check_journal(tier, named, catalog.table(named.name))
     except BaseException:

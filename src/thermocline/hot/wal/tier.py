@@ -69,7 +69,12 @@ class WalTier:
                 file_bytes_max=self._settings.file_bytes_max,
                 now_ns=now_ns,
             )
-            self._journal.publish()
+            try:
+                self._journal.publish()
+            except BaseException:
+                with suppress(ThermoclineError):
+                    self._journal.close()
+                raise
         except BaseException:
             self._lock.release()
             raise

@@ -1,0 +1,330 @@
+"""SQL run in worker processes, each behind a memory wall and under a clock.
+
+In:   SQL with parameters; the tables it may name, with their hot rows
+Out:  Arrow tables and streams; errors of this package only
+
+- A query can harm its worker at most: the text is parsed, checked, evaluated and run there, with
+  a limit on memory that the operating system keeps and a time after which it is killed.
+- A worker runs one query at a time and stays warm for the next. One that died is replaced; no
+  other query notices.
+- Every wait has a limit: for a worker, for its start, for the answer. Every size has one, too: of
+  a request, of a message, of an answer that is collected.
+- Nothing of a pool is left when its process ends, however it ends: no process, no spilled rows.
+
+What is a table's hot half is asked for by the worker after it has read the query, so that only
+tables that are named are asked.
+"""
+
+import os
+import pickle
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from thermocline.errors import Conflict, Invalid, Overloaded, Unavailable
+from thermocline.hot.tier import HotSnapshot
+from thermocline.query.process import WorkerProcess
+from thermocline.query.request import Request, Settings, TableNote
+from thermocline.query.run import NotTaken, Run
+from thermocline.query.share import SharedParts
+from thermocline.query.stream import Answer
+from thermocline.query.watch import Watch
+from thermocline.query.wire import REQUEST_BYTES_MAX, packed
+
+WORKERS_DEFAULT = 2
+MEMORY_BYTES_DEFAULT = 256 << 20
+SPILL_BYTES_DEFAULT = 4 << 30
+ANSWER_BYTES_MAX_DEFAULT = 512 << 20
+TIMEOUT_S_DEFAULT = 60.0
+TIMEOUT_S_MAX = 24 * 3_600.0
+WAIT_S_DEFAULT = 10.0
+WAITING_MAX = 64
+TRIES_MAX = 3
+
+Params = Sequence[Any] | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A table that queries may name: where it is, and how to ask for its hot rows.
+
+    `hot` is called once for each query that names the table, in the thread that runs the query.
+    """
+
+    name: str
+    root: str | os.PathLike[str]
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    hot: Callable[[], HotSnapshot] | None = None
+
+
+class _Asked(NamedTuple):
+    """A query on its way to a worker: what to send to one that knows the tables, and to others."""
+
+    query_id: str
+    first: bytes
+    again: bytes
+    tables: tuple[TableNote, ...]
+    hot: Mapping[str, Callable[[], HotSnapshot]]
+    limit_s: float
+
+
+class QueryPool:
+    """Worker processes that run SQL; safe to use from many threads.
+
+    `tables` is asked at the start of every query. Workers are started when they are needed.
+    """
+
+    def __init__(
+        self,
+        tables: Callable[[], Mapping[str, TableRef]],
+        *,
+        workers: int = WORKERS_DEFAULT,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        spill_bytes: int = SPILL_BYTES_DEFAULT,
+        timeout_s: float = TIMEOUT_S_DEFAULT,
+        wait_s: float = WAIT_S_DEFAULT,
+        answer_bytes_max: int = ANSWER_BYTES_MAX_DEFAULT,
+    ) -> None:
+        if workers < 1:
+            raise Invalid("a pool has at least one worker", workers=workers)
+        self._tables = tables
+        self._workers_max = workers
+        self._timeout_s = timeout_s
+        self._wait_s = wait_s
+        self._answer_bytes_max = answer_bytes_max
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        self._settings = Settings(memory_bytes, spill_bytes, threads)
+        self._changed = threading.Condition()
+        self._workers: set[WorkerProcess] = set()
+        self._idle: list[WorkerProcess] = []
+        self._count = 0  # workers that run or are being started
+        self._waiting = 0
+        self._is_closed = False
+        self._watch = Watch()
+        self._shared = SharedParts()
+        weakref.finalize(self, _discard_all, self._workers)
+
+    def sql(
+        self,
+        query: str,
+        params: Params = None,
+        *,
+        timeout_s: float | None = None,
+        query_id: str | None = None,
+    ) -> pa.Table:
+        """Return the answer of one SELECT as a table, as `Session.sql` does.
+
+        `Overloaded` when it needs more memory or time than it may have, when its answer is larger
+        than this pool collects, or when all workers stay busy. `Unavailable` when it is cancelled.
+        """
+        with self.sql_reader(query, params, timeout_s=timeout_s, query_id=query_id) as reader:
+            batches: list[pa.RecordBatch] = []
+            size_bytes = 0
+            for batch in reader:
+                batches.append(batch)
+                size_bytes += batch.nbytes
+                if size_bytes > self._answer_bytes_max:
+                    raise Overloaded(
+                        "the answer is larger than the limit",
+                        hint="read it as a stream, or ask for less",
+                        bytes_max=self._answer_bytes_max,
+                    )
+            return pa.Table.from_batches(batches, reader.schema)
+
+    def sql_reader(
+        self,
+        query: str,
+        params: Params = None,
+        *,
+        timeout_s: float | None = None,
+        query_id: str | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return the answer of one SELECT as a stream of batches.
+
+        The query has its worker, and its time runs, until the stream is read to its end, fails,
+        is closed or dropped. An error after the first batches is raised by the stream.
+        """
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if not isinstance(query, str):
+            raise Invalid("a query is a text", type=type(query).__name__)
+        if not 0 < limit_s <= TIMEOUT_S_MAX:
+            raise Invalid(
+                "not a time that a query may take", timeout_s=limit_s, timeout_s_max=TIMEOUT_S_MAX
+            )
+        refs = list(self._tables().values())
+        notes = tuple(
+            TableNote(ref.name, os.fspath(ref.root), ref.storage_options, ref.hot is not None)
+            for ref in refs
+        )
+        asked = _Asked(
+            query_id or uuid.uuid4().hex,
+            _packed_request(Request(query, params, limit_s, notes)),
+            _packed_request(Request(query, params, limit_s, None)),
+            notes,
+            {ref.name: ref.hot for ref in refs if ref.hot is not None},
+            limit_s,
+        )
+        for _ in range(TRIES_MAX):
+            with suppress(NotTaken):
+                return self._begun(asked)
+        raise Unavailable("query workers end before they begin", hint="look at the machine")
+
+    def _begun(self, asked: "_Asked") -> Answer:
+        worker = self._checkout()
+        run = Run(asked.query_id, worker, asked.hot, self._shared, asked.limit_s, self._release)
+        if not self._watch.add(run):
+            self._give_back(worker, is_fit=True)
+            hint = "choose another id, or wait"
+            raise Conflict("a query of this id is running", hint=hint, query_id=run.query_id)
+        try:
+            same = worker.tables == asked.tables
+            run.begin(asked.again if same else asked.first, asked.tables)
+            return Answer(run, self._watch.abandon)
+        except BaseException:
+            self._watch.abandon(run)
+            raise
+
+    def cancel(self, query_id: str) -> bool:
+        """End a running query within a second; False when none of this id is running.
+
+        Whoever waits for its answer, or reads on in it, meets `Unavailable`.
+        """
+        hint = "it was ended on purpose"
+        reason = Unavailable("the query was cancelled", hint=hint, query_id=query_id)
+        return self._watch.stop(query_id, reason)
+
+    def _checkout(self) -> WorkerProcess:
+        """Return a worker for one query: an idle one, a new one, or the next to be free."""
+        until_s = time.monotonic() + self._wait_s
+        with self._changed:
+            if self._waiting >= WAITING_MAX:
+                raise self._busy()
+            self._waiting += 1
+            try:
+                while True:
+                    self._check_open()
+                    while self._idle:
+                        worker = self._idle.pop()
+                        if worker.is_running:
+                            return worker
+                        self._forget(worker)
+                    if self._count < self._workers_max:
+                        self._count += 1
+                        break
+                    if not self._changed.wait(max(0.0, until_s - time.monotonic())):
+                        raise self._busy()
+            finally:
+                self._waiting -= 1
+        return self._started()
+
+    def _started(self) -> WorkerProcess:
+        worker = None
+        try:
+            worker = WorkerProcess(self._settings)
+        finally:
+            with self._changed:
+                if worker is None:
+                    self._count -= 1
+                    self._changed.notify_all()
+                else:
+                    self._workers.add(worker)
+        if self._is_closed:
+            self._give_back(worker, is_fit=False)
+            self._check_open()
+        return worker
+
+    def _busy(self) -> Overloaded:
+        return Overloaded(
+            "all query workers are busy",
+            hint="try again in a moment",
+            workers=self._workers_max,
+            waited_s=self._wait_s,
+            waiting=self._waiting,
+        )
+
+    def _release(self, run: Run, is_fit: bool) -> None:
+        self._watch.remove(run)
+        self._give_back(run.worker, is_fit=is_fit)
+
+    def _give_back(self, worker: WorkerProcess, *, is_fit: bool) -> None:
+        with self._changed:
+            if is_fit and not self._is_closed:
+                self._idle.append(worker)
+                self._changed.notify_all()
+                return
+        # Its memory and its spilled rows are given back before another takes its place.
+        self._forget(worker)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        worker.discard()
+        with self._changed:
+            self._workers.discard(worker)
+            self._count -= 1
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Invalid("the pool is closed", hint="open another one")
+
+    def worker_ids(self) -> list[int]:
+        """Return the process ids of the workers that were alive when asked."""
+        with self._changed:
+            return sorted(worker.pid for worker in self._workers if worker.is_running)
+
+    def close(self) -> None:
+        """End every query and every worker. When this returns, no process or spilled row is left.
+
+        Streams that are still being read raise.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._watch.stop_all(Unavailable("the pool was closed", hint="open another one"))
+        with self._changed:
+            workers, self._idle = list(self._workers), []
+        for worker in workers:
+            worker.discard()
+        self._shared.close()
+
+    def __enter__(self) -> "QueryPool":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _packed_request(request: Request) -> bytes:
+    try:
+        data = packed(request)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise Invalid(
+            "a parameter is of a type that cannot be passed on",
+            hint="use numbers, texts, times and lists of them",
+            error=str(error),
+        ) from error
+    if len(data) > REQUEST_BYTES_MAX:
+        raise Invalid(
+            "query and parameters are too long",
+            hint="put long lists into a table",
+            bytes=len(data),
+            bytes_max=REQUEST_BYTES_MAX,
+        )
+    return data
+
+
+def _discard_all(workers: set[WorkerProcess]) -> None:
+    for worker in list(workers):
+        worker.discard()

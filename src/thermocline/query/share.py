@@ -1,0 +1,154 @@
+"""Hot rows lent to worker processes: written once into shared memory, mapped without copying.
+
+In:   parts of a hot snapshot; on the other side, open files
+Out:  open files; on the other side, the same parts
+
+- A part is never changed, so it is written once and its file is lent to every query that reads
+  it. The file goes when the part goes, and its memory when the last query that maps it ends.
+- The file is sealed: no process can change it, cut it or let it grow.
+- At most `FILES_KEPT_MAX` files are kept; parts beyond that are written for each query.
+"""
+
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from thermocline.errors import Unavailable
+from thermocline.format.action import Mark
+from thermocline.hot.tier import HotPart, HotSnapshot
+
+FILES_KEPT_MAX = 256
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+class PartNote(NamedTuple):
+    """What is told of a part beside its rows."""
+
+    mark: int
+    schema_id: int
+    size_bytes: int
+    length_bytes: int
+
+
+class SnapshotNote(NamedTuple):
+    """What is told of a snapshot; the files of its parts follow in the same order."""
+
+    source: str
+    mark: int
+    parts: tuple[PartNote, ...]
+
+
+class _Shared(NamedTuple):
+    batch: "weakref.ref[pa.RecordBatch]"
+    file: int
+    length_bytes: int
+
+
+class SharedParts:
+    """The files of parts, by the identity of their rows. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # rows may be let go, and their file, at any allocation
+        self._kept: dict[int, _Shared] = {}
+
+    @contextmanager
+    def lent(self, snapshot: HotSnapshot) -> Iterator[tuple[SnapshotNote, list[int]]]:
+        """Give the note and the files of a snapshot for as long as the block runs."""
+        passing: list[int] = []
+        notes: list[PartNote] = []
+        files: list[int] = []
+        try:
+            for part in snapshot.parts:
+                file, length_bytes, is_kept = self._file_of(part.batch)
+                passing += [] if is_kept else [file]
+                files.append(file)
+                notes.append(PartNote(part.mark, part.schema_id, part.size_bytes, length_bytes))
+            yield SnapshotNote(snapshot.source, snapshot.mark, tuple(notes)), files
+        finally:
+            for file in passing:
+                os.close(file)
+
+    def _file_of(self, batch: pa.RecordBatch) -> tuple[int, int, bool]:
+        key = id(batch)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept.batch() is batch:
+                return kept.file, kept.length_bytes, True
+            file, length_bytes = _written(batch)
+            if len(self._kept) >= FILES_KEPT_MAX:
+                return file, length_bytes, False
+            gone = weakref.ref(batch, lambda _: self._drop(key, file))
+            self._kept[key] = _Shared(gone, file, length_bytes)
+            return file, length_bytes, True
+
+    def _drop(self, key: int, file: int) -> None:
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept.file == file:
+                del self._kept[key]
+                os.close(file)
+
+    @property
+    def files_kept(self) -> int:
+        """How many files are kept now."""
+        return len(self._kept)
+
+    def close(self) -> None:
+        """Let every file go; queries that have them mapped keep their rows."""
+        with self._lock:
+            kept, self._kept = list(self._kept.values()), {}
+        for shared in kept:
+            os.close(shared.file)
+
+
+def _written(batch: pa.RecordBatch) -> tuple[int, int]:
+    """Return an open file with a batch in it, and its length."""
+    try:
+        file = os.memfd_create("thermocline-hot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise Unavailable(
+            "hot rows cannot be lent to a query",
+            hint="raise the limit of open files (ulimit -n), or free memory",
+            error=str(error),
+        ) from error
+    try:
+        with (
+            os.fdopen(os.dup(file), "wb") as sink,
+            pa.ipc.new_stream(sink, batch.schema) as writer,
+        ):
+            writer.write_batch(batch)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        return file, os.lseek(file, 0, os.SEEK_END)
+    except (OSError, pa.ArrowException) as error:
+        os.close(file)
+        raise Unavailable(
+            "hot rows cannot be lent to a query", hint="free memory", error=str(error)
+        ) from error
+
+
+def borrowed(note: SnapshotNote, files: Sequence[int]) -> HotSnapshot:
+    """Return the snapshot that was lent, mapped from its files; they are closed."""
+    try:
+        parts = tuple(_mapped(one, file) for one, file in zip(note.parts, files, strict=True))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise Unavailable(
+            "lent hot rows cannot be mapped", hint="run it again", error=str(error)
+        ) from error
+    finally:
+        for file in files:
+            os.close(file)
+    return HotSnapshot(note.source, Mark(note.mark), parts)
+
+
+def _mapped(note: PartNote, file: int) -> HotPart:
+    # Shared and read-only: it does not count as memory of this process.
+    data = mmap.mmap(file, note.length_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    batch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
+    return HotPart(Mark(note.mark), note.schema_id, batch, note.size_bytes)

@@ -1,0 +1,83 @@
+"""The answer of a running query as a stream of Arrow batches.
+
+In:   a run, which gives bytes of Arrow's stream format
+Out:  a `RecordBatchReader`; batches are read from the worker as they are asked for
+
+- Nothing is collected: the worker waits while nobody reads.
+- The stream ends only when the run says that the answer is whole; a failure raises, the same
+  error at every further read.
+- A stream that is closed, or let go by everybody, ends its query.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.errors import Unavailable
+from thermocline.query.run import Run
+
+
+class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
+    """A reader of batches that gives its worker back when it is closed or let go."""
+
+    def __init__(self, run: Run, abandon: Callable[[Run], None]) -> None:
+        self._source = _Bytes(run, abandon)
+        try:
+            super().__init__(pa.PythonFile(self._source, "r"))
+        except pa.ArrowException as error:
+            raise Unavailable(
+                "the answer of a query worker cannot be read", hint="run it again"
+            ) from error
+
+    def close(self) -> None:
+        """End the query, if it is still running; reading on is an error then."""
+        self._source.abandon()
+        super().close()
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+
+class _Bytes:
+    """The bytes of an answer as Arrow asks for them, without copying where they are whole."""
+
+    closed = False
+
+    def __init__(self, run: Run, abandon: Callable[[Run], None]) -> None:
+        self._run = run
+        self._abandon = abandon
+        self._held = memoryview(b"")
+        self._is_whole = False
+        self._is_closed = False
+
+    def read(self, size_bytes: int) -> bytes:
+        return bytes(self._taken(size_bytes))
+
+    def read_buffer(self, size_bytes: int) -> Any:
+        return pa.py_buffer(self._taken(size_bytes))
+
+    def _taken(self, size_bytes: int) -> memoryview | bytes:
+        # Invariant: one thread reads a run, and after `abandon` it is no longer this one.
+        if self._is_closed and not self._is_whole:
+            raise Unavailable("the answer was closed", hint="run it again and read it to its end")
+        found: memoryview | bytes = b""
+        while not self._is_whole and size_bytes > len(found):
+            if not self._held:
+                more = self._run.rows()
+                self._is_whole = more is None
+                self._held = more or memoryview(b"")
+            count = size_bytes - len(found)
+            part, self._held = self._held[:count], self._held[count:]
+            found = b"".join((found, part)) if found else part
+        return found
+
+    def abandon(self) -> None:
+        self._is_closed = True
+        if not self._is_whole:
+            self._abandon(self._run)
+
+    def close(self) -> None: ...
+
+    def __del__(self) -> None:
+        self.abandon()

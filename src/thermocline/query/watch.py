@@ -1,0 +1,89 @@
+"""Sees to it that every running query ends: in time, when cancelled, when nobody reads on.
+
+In:   runs; ids of those to stop, and why
+Out:  runs stopped, and killed where they do not stop
+
+- A run is looked at when its time is up, whether anybody is waiting for its answer or not.
+- Stopping never waits for the query: it may be asked for anywhere, in a destructor too.
+- The thread that looks lives while there is something to see and a little longer, so that an
+  idle pool costs no thread and can be let go.
+"""
+
+import threading
+import time
+
+from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.query.run import Run
+
+LINGER_S = 2.0
+
+
+class Watch:
+    """The runs of a pool by id."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # its lock may be taken again by the same thread
+        self._runs: dict[str, Run] = {}
+        self._unread: list[Run] = []
+        self._thread: threading.Thread | None = None
+        self._wakes_at_s = 0.0
+
+    def add(self, run: Run) -> bool:
+        """Watch a run from now on; False when one of its id is being watched already."""
+        with self._changed:
+            if run.query_id in self._runs:
+                return False
+            self._runs[run.query_id] = run
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
+                self._thread.start()
+            elif run.deadline_s < self._wakes_at_s:
+                self._changed.notify_all()
+            return True
+
+    def remove(self, run: Run) -> None:
+        """Forget a run that is over."""
+        with self._changed:
+            if self._runs.get(run.query_id) is run:
+                del self._runs[run.query_id]
+
+    def stop(self, query_id: str, reason: ThermoclineError) -> bool:
+        """Stop the run of this id; False when there is none."""
+        with self._changed:
+            run = self._runs.get(query_id)
+            if run is None:
+                return False
+            run.stop(reason)
+            self._changed.notify_all()
+            return True
+
+    def stop_all(self, reason: ThermoclineError) -> None:
+        """Stop every run."""
+        with self._changed:
+            for query_id in list(self._runs):
+                self.stop(query_id, reason)
+            self._changed.notify_all()
+
+    def abandon(self, run: Run) -> None:
+        """Stop a run whose answer nobody reads; its worker is free within a moment."""
+        with self._changed:
+            if self._runs.get(run.query_id) is run and not run.is_unread:
+                run.is_unread = True
+                run.stop(Unavailable("the answer was not read on", hint="run it again"))
+                self._unread.append(run)
+                self._changed.notify_all()
+
+    def _look(self) -> None:
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                unread, self._unread = self._unread, []
+                for run in unread:
+                    threading.Thread(target=run.settle, name="settle", daemon=True).start()
+                times = [run.look(now_s) for run in list(self._runs.values())]
+                self._wakes_at_s = min((at for at in times if at is not None), default=now_s)
+                if self._runs:
+                    self._changed.wait(max(0.0, self._wakes_at_s - now_s))
+                elif not self._changed.wait(LINGER_S) and not self._runs:
+                    self._thread = None
+                    return

@@ -1,0 +1,145 @@
+"""Messages between the pool and one of its workers, over one socket.
+
+In:   kinds and bytes; Python values where both sides trust each other; open files
+Out:  the same on the other side, or `Gone` when there is no other side any more
+
+    offset  size  what
+    0       1     kind
+    1       8     length of the payload, little endian
+    9       …     payload; that of `ROWS` begins with how many rows it has, 8 bytes; that of `END`
+                  and of `FAILED` with one byte, whether the worker is fit for another query
+
+- A message is whole or it is not there: half of one and an end of the socket is `Gone`.
+- Every message has a limit on its length, checked before it is sent and before it is received.
+- An answer is over with `END`, which says how many rows it had, or `FAILED`. The end of the
+  socket alone never is an end of an answer.
+"""
+
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from thermocline.errors import Overloaded, ThermoclineError, Unavailable
+
+MESSAGE_BYTES_MAX = 256 << 20
+REQUEST_BYTES_MAX = 16 << 20
+FILES_PER_SEND_MAX = 128
+_PARTS_PER_SEND_MAX = 512
+_HEADER = struct.Struct("<BQ")
+COUNT = struct.Struct("<Q")
+FIT, WORN = b"f", b"w"
+"""The first byte of `END` and of `FAILED`: whether the worker can take another query."""
+
+
+class Kind(IntEnum):
+    """What a message is; the first three go to the worker, the others come from it."""
+
+    REQUEST = 1
+    INTERRUPT = 2
+    HOT = 3
+    READY = 4
+    TAKEN = 5
+    HOT_WANTED = 6
+    ROWS = 7
+    END = 8
+    FAILED = 9
+
+
+class Gone(Exception):
+    """There is nobody at the other end. It never leaves this room."""
+
+
+def send(channel: socket.socket, kind: Kind, *parts: Any, flags: int = 0) -> None:
+    """Send one message whose payload is these parts, one after the other."""
+    views = [memoryview(part).cast("B") for part in parts]
+    length = sum(len(view) for view in views)
+    if length > MESSAGE_BYTES_MAX:
+        raise Overloaded(
+            "a part of the answer is larger than the limit",
+            hint="ask for shorter values",
+            bytes=length,
+            bytes_max=MESSAGE_BYTES_MAX,
+        )
+    waiting = [memoryview(_HEADER.pack(kind, length)), *(view for view in views if view)]
+    try:
+        while waiting:
+            sent = channel.sendmsg(waiting[:_PARTS_PER_SEND_MAX], [], flags)
+            while waiting and sent >= len(waiting[0]):
+                sent -= len(waiting.pop(0))
+            if sent:
+                waiting[0] = waiting[0][sent:]
+    except OSError as error:
+        raise Gone from error
+
+
+def receive(channel: socket.socket) -> tuple[Kind, bytearray]:
+    """Return the next message, waiting for it as long as the socket does."""
+    kind, length = _HEADER.unpack(_exactly(channel, _HEADER.size))
+    if length > MESSAGE_BYTES_MAX or kind not in Kind.__members__.values():
+        raise Gone
+    return Kind(kind), _exactly(channel, length)
+
+
+def _exactly(channel: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        try:
+            count = channel.recv_into(rest)
+        except OSError as error:
+            raise Gone from error
+        if not count:
+            raise Gone
+        rest = rest[count:]
+    return data
+
+
+def send_files(channel: socket.socket, files: Sequence[int]) -> None:
+    """Send open files after a message that says how many there are."""
+    try:
+        for start in range(0, len(files), FILES_PER_SEND_MAX):
+            socket.send_fds(channel, [b"."], list(files[start : start + FILES_PER_SEND_MAX]))
+    except OSError as error:
+        raise Gone from error
+
+
+def receive_files(channel: socket.socket, count: int) -> list[int]:
+    """Return as many open files as were announced; fewer where this process may open no more."""
+    found: list[int] = []
+    for start in range(0, count, FILES_PER_SEND_MAX):
+        wanted = min(FILES_PER_SEND_MAX, count - start)
+        try:
+            data, files, _, _ = socket.recv_fds(channel, 1, wanted)
+        except OSError as error:
+            raise Gone from error
+        if not data:
+            raise Gone
+        found += files
+    return found
+
+
+def packed(value: Any) -> bytes:
+    """Return a value as bytes for the other side; an error keeps its kind, message and facts."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        if not isinstance(value, ThermoclineError):
+            raise
+        facts = {name: str(fact) for name, fact in value.facts.items()}
+        return pickle.dumps(type(value)(value.message, hint=value.hint, **facts))
+
+
+def unpacked(data: bytes | bytearray) -> Any:
+    """Return a value of `packed`; both sides are this program and trust each other."""
+    return pickle.loads(data)  # noqa: S301  # the other end of a private socket
+
+
+def lost_files() -> Unavailable:
+    """Return the error of a process that could not take all files it was sent."""
+    return Unavailable(
+        "too many files are open for the hot rows of this query",
+        hint="raise the limit of open files (ulimit -n)",
+    )
