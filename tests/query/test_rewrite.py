@@ -55,7 +55,7 @@ def filled(parser, sql: str) -> str:
         ),
     ],
 )
-def test_the_text_is_the_users_with_relations_in_the_places_of_tables(parser, sql, expected):
+def test_Q15_the_text_is_the_users_with_relations_in_the_places_of_tables(parser, sql, expected):
     assert filled(parser, sql) == expected
 
 

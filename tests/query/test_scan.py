@@ -197,7 +197,7 @@ def test_every_type_is_the_same_with_rows_and_without(session, make_table, colum
         unique_by=str.lower,
     )
 )
-def test_any_column_name_is_quoted_right(tmp_path_factory, names):
+def test_Q14_any_column_name_is_quoted_right(tmp_path_factory, names):
     names = [name for name in names if name.lower() != "ts"]
     columns = {"ts": times(0), **{name: [place] for place, name in enumerate(names)}}
     folder = tmp_path_factory.mktemp("names")
