@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from thermocline.format.action import Segment
 from thermocline.format.schema import Column
 from thermocline.format.state import TableState
 from thermocline.format.types import decode_type, plain
 from thermocline.lake.segment import decode_deletes, stored_name
-from thermocline.query.shape import engine_type, is_read_as_is, literal, quoted
+from thermocline.query.shape import engine_arrow, engine_type, is_read_as_is, literal, quoted
 
 ROW_NUMBER = "file_row_number"
 _PATTERN = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
@@ -116,9 +117,21 @@ def _registered(
 ) -> str:
     """Return the SELECT of rows that are registered under a name."""
     name = f"{prefix}rows_{len(rows)}"
-    rows[name] = found
+    rows[name] = _readable(found)
     present = tuple((column.name, None) for column in columns)
     return _select(_select_list(tuple(columns), present), quoted(name))
+
+
+def _readable(found: pa.Table) -> pa.Table:
+    """Return rows in types from which the engine reads what it reads from Parquet."""
+    for place, old in enumerate(found.schema):
+        kind = engine_arrow(old.type)
+        if kind != old.type:
+            column = found.column(place)
+            if kinds.is_date64(old.type):
+                column = column.cast(pa.timestamp("ms"))
+            found = found.set_column(place, old.with_type(kind), column.cast(kind, safe=False))
+    return found
 
 
 def _bracketed(

@@ -135,3 +135,33 @@ def engine_type(kind: pa.DataType) -> str:
     if kinds.is_map(kind):
         return f"MAP({engine_type(kind.key_type)}, {engine_type(kind.item_type)})"
     return "BLOB"  # what is left are binaries of a fixed width
+
+
+def engine_arrow(kind: pa.DataType) -> pa.DataType:
+    """Return the Arrow type from which the engine reads what it reads from Parquet.
+
+    Of most types it is the type itself; of some the engine reads nothing, or something else.
+    """
+    if kinds.is_dictionary(kind) and kinds.is_string(kind.value_type):
+        return kind  # read as texts, each distinct one once
+    kind = plain(kind)
+    if kinds.is_decimal(kind) and kind.precision > DECIMAL_DIGITS_MAX:
+        return pa.float64()
+    if kinds.is_duration(kind):
+        return pa.int64()
+    if kinds.is_float16(kind):
+        return pa.float32()
+    if kinds.is_date64(kind):
+        return pa.date32()
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return pa.list_(_engine_field(kind.value_field))
+    if kinds.is_struct(kind):
+        return pa.struct([_engine_field(kind.field(place)) for place in range(kind.num_fields)])
+    if kinds.is_map(kind):
+        return pa.map_(engine_arrow(kind.key_type), _engine_field(kind.item_field))
+    return kind
+
+
+def _engine_field(field: pa.Field) -> pa.Field:
+    inner = field.type.value_type if kinds.is_dictionary(field.type) else field.type
+    return field.with_type(engine_arrow(inner))
