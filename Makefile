@@ -36,6 +36,7 @@ bench: $(READY)
 	$(BIN)/python bench/append.py
 	$(BIN)/python bench/scan.py
 	$(BIN)/python bench/log.py
+	$(BIN)/python bench/union.py
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

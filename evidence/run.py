@@ -3,36 +3,48 @@
 In:   a number of minutes
 Out:  one ledger line a run in `evidence/ledger.jsonl`, and a sum that must be all zeros
 
-Each line counts the states or kills that were tried, what was answered, and what was lost, read
-twice, or read short; it ends with the commit it was run on. The runs use the same operations and
-checks as the tests, so that a fault found here becomes a test there.
+A run of the full length goes on until it has the states or kills that are promised, however slow
+the machine. Each line counts the states or kills that were tried, what was answered, and what was
+lost, read twice, or read short; it ends with the commit it was run on. The runs use the same
+operations and checks as the tests, so that a fault found here becomes a test there.
 """
 
 import argparse
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 LEDGER = Path(__file__).parent / "ledger.jsonl"
-MINUTES_DEFAULT = 30
+MINUTES_DEFAULT = 60
 STATES_PER_CUT = 200
+STATES_PER_CALL = 80
+PROVEN_PER_STORY = 6
+DRY_SAMPLES_MAX = 12
+CYCLES_PER_LAKE = 25
+
+More = Callable[[int], bool]
+"""Tells whether a run goes on after so many states or kills."""
 
 
-def power_cuts(until: float, seed: int) -> dict[str, int]:
+def power_cuts(more: More, seed: int) -> dict[str, Any]:
     """Cut the power at random calls of random operations, and look at many outcomes of each."""
     from crash.operations import OPERATIONS, base_disk, check_whole, contents, opened, seen
     from fixtures.sim_fault import Died
 
     rng, counts = random.Random(seed), {"states": 0, "acked": 0, "lost": 0, "dup": 0, "dirty": 0}
     changing = [o for o in OPERATIONS if o.name != "read"]
-    while time.monotonic() < until:
+    while more(counts["states"]):
         operation = rng.choice(changing)
         before, after = contents(operation.name)
         disk = base_disk()
@@ -54,7 +66,7 @@ def power_cuts(until: float, seed: int) -> dict[str, int]:
     return counts
 
 
-def kills(until: float, seed: int) -> dict[str, int]:
+def kills(more: More, seed: int) -> dict[str, Any]:
     """Kill real writers with -9 again and again; every answered append must be there once."""
     import os
     import signal
@@ -69,7 +81,7 @@ def kills(until: float, seed: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         root, ledger = f"{folder}/prices", f"{folder}/answered"
         Table(LocalStorage(root)).create(spec(overlap="allow"))
-        while time.monotonic() < until:
+        while more(counts["kills"]):
             writer = spawn.Process(target=write_for_ever, args=(root, counts["kills"], ledger))
             writer.start()
             wait_for_more([ledger])
@@ -88,11 +100,88 @@ def kills(until: float, seed: int) -> dict[str, int]:
     return counts
 
 
-RUNS: dict[str, tuple[str, Callable[[float, int], dict[str, int]]]] = {
-    "power cuts": ("T03 T09 F15", power_cuts),
-    "kills": ("T01 T02", kills),
+def lake_power_cuts(more: More, seed: int) -> dict[str, Any]:
+    """Play random stories on a lake; kill it and cut its power before each call, and look."""
+    from crash.lake_operations import Life, Looker, made_disk, proven, random_story
+    from fixtures import sim_states
+
+    # Few things are pending at a time: what chance has not found soon, it does not find.
+    sim_states.DRY_SAMPLES_MAX = DRY_SAMPLES_MAX
+    names = ("stories", "states", "readings", "proven", "acked", "lost", "dup", "dirty")
+    counts: dict[str, Any] = dict.fromkeys((*names, "short_reads"), 0)
+    while more(counts["states"]):
+        story_seed = seed * 10_000 + counts["stories"]
+        rng = random.Random(story_seed)
+        life = Life(made_disk())
+        life.play(random_story(rng), rng)
+        looker, found, outcomes = Looker(made_disk()), {}, {}
+        for place, moment in enumerate(life.end()):
+            cuts = moment.cuts(STATES_PER_CALL, story_seed * 1_000 + place)
+            for disk in (moment.disk(), *cuts):
+                look, parts = looker.looks(disk)
+                if look not in found:
+                    found[look] = looker.found(disk, parts)
+                counts["readings"] += 1
+                counts["acked"] += len(moment.promise.must)
+                _count_broken(counts, moment.promise.broken_by(found[look].numbers))
+                outcome = (str(found[look].numbers), found[look].outline)
+                outcomes.setdefault(outcome, (disk.clone(), moment.promise))
+        for disk, promise in rng.sample(
+            list(outcomes.values()), min(PROVEN_PER_STORY, len(outcomes))
+        ):
+            proven(disk, promise)
+            counts["proven"] += 1
+        counts["states"] += len(found)
+        counts["stories"] += 1
+    return counts
+
+
+def _count_broken(counts: dict[str, Any], broken: str | None) -> None:
+    if broken is not None:
+        kinds = {"lost": "lost", "twice": "dup"}
+        counts[kinds.get(broken.split(":")[0], "dirty")] += 1
+        print(f"  {broken}", flush=True)
+
+
+def lake_kills(more: More, seed: int) -> dict[str, Any]:
+    """Kill a real process with -9 that writes, flushes and reads, and compare with its ledger."""
+    from hot.killing import kill_cycles
+
+    counts: Counter[str] = Counter()
+    recovery_s: list[float] = []
+    while more(counts["kills"]):
+        with tempfile.TemporaryDirectory() as folder:
+            found = kill_cycles(folder, CYCLES_PER_LAKE, seed * 1_000 + counts["lakes"])
+        recovery_s += found.pop("recovery_s")
+        counts.update(found)
+        counts["lakes"] += 1
+    return {
+        **counts,
+        "dirty": counts["dirty"] + counts["halves"] + counts["strange"],
+        "recovery_s": [round(statistics.median(recovery_s), 3), max(recovery_s)],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the faults it stands for, its rung, its share of the time, the least it does."""
+
+    faults: str
+    layer: str
+    act: Callable[[More, int], dict[str, Any]]
+    share: float
+    least: int
+
+
+RUNS = {
+    "power cuts": Run("T03 T09 F15", "L3", power_cuts, 0.1, 0),
+    "kills": Run("T01 T02", "L6", kills, 0.1, 0),
+    "lake power cuts": Run(
+        "W01 W02 W04 W05 W06 W12 W19 W22 F01 F02 F03 F05 F15", "L3", lake_power_cuts, 0.4, 1_000_000
+    ),
+    "lake kills": Run("W01 W02 W03 W16 W22 F01 F02 F03 F06 F08 Q10", "L6", lake_kills, 0.4, 500),
 }
-BAD = ("lost", "dup", "dirty", "unsound")
+BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound")
 
 
 def main() -> int:
@@ -100,18 +189,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=MINUTES_DEFAULT)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", choices=list(RUNS), action="append", help="only this run")
     asked = parser.parse_args()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
     ).stdout.strip()
+    chosen = {name: run for name, run in RUNS.items() if name in (asked.only or RUNS)}
+    whole = sum(run.share for run in chosen.values())
     bad = 0
-    for name, (faults, run) in RUNS.items():
-        print(f"{name} ({faults}) for {asked.minutes / len(RUNS):.1f} minutes ...", flush=True)
-        counts = run(time.monotonic() + asked.minutes * 60 / len(RUNS), asked.seed)
-        line = {"fault": faults, "run": name, "seed": asked.seed, **counts, "commit": commit}
+    for name, run in chosen.items():
+        minutes = asked.minutes * run.share / whole
+        least = run.least if asked.minutes >= MINUTES_DEFAULT else 0
+        end_s = time.monotonic() + minutes * 60
+        print(f"{name} ({run.faults}) for {minutes:.1f} minutes ...", flush=True)
+
+        def more(done: int, end_s: float = end_s, least: int = least) -> bool:
+            return time.monotonic() < end_s or done < least
+
+        counts = run.act(more, asked.seed)
+        line = {"fault": run.faults, "layer": run.layer, "run": name, "seed": asked.seed}
         with LEDGER.open("a") as ledger:
-            ledger.write(json.dumps(line) + "\n")
-        print("  " + ", ".join(f"{key} {value:,}" for key, value in counts.items()), flush=True)
+            ledger.write(json.dumps({**line, **counts, "commit": commit}) + "\n")
+        print("  " + ", ".join(f"{key} {value}" for key, value in counts.items()), flush=True)
         bad += sum(counts.get(key, 0) for key in BAD)
     print("nothing lost, nothing twice" if not bad else f"{bad} violations")
     return 1 if bad else 0

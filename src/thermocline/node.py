@@ -7,7 +7,8 @@ Out:  `Lake` and `LakeTable`, the same surface whether rows are hot or cold
 - A write returns when its rows are durable, and every query that starts after it sees them once.
 - Flushes run beside writers and readers: when much is hot, when something has been hot for long,
   on demand and at `close`. One that fails is tried again; its rows stay hot and durable.
-- A lake opened for reading follows the journal of whoever owns it and writes nothing.
+- A lake opened for reading follows the journal of whoever owns it. It writes no rows; what it reads
+  it pins, as every reader does.
 """
 
 import atexit
@@ -62,6 +63,7 @@ class Lake:
         self._settings = settings or LakeSettings()
         self._disk = disk or OsDisk()
         self._catalog = Catalog(root, self._disk, is_read_only=is_read_only, now_ns=now_ns)
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
@@ -161,6 +163,10 @@ class Lake:
     def _check_open(self) -> None:
         if self._is_closed:
             raise Invalid("the lake is closed", hint="connect again")
+        if os.getpid() != self._process:
+            # Its hot rows here are those of the moment of the fork, and nobody adds to them.
+            hint = "connect again in this process, with read_only"
+            raise Invalid("the lake was opened by the process that forked this one", hint=hint)
 
     def _ready(self) -> Session:
         """Return the session with every table of the lake in it."""
@@ -234,7 +240,12 @@ class Lake:
         raise NotFound("no table has these rows", hint="look at the journal", id=table_id.hex())
 
     def close(self, *, is_flushed: bool = True) -> None:
-        """Flush, and let go of the journal. Rows that cannot be flushed stay in the journal."""
+        """Flush, and let go of the journal. Rows that cannot be flushed stay in the journal.
+
+        In a forked process this does nothing: the journal is still that of the other one.
+        """
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._is_closing:
                 return

@@ -32,7 +32,7 @@ LOCKS = {
     "python_enable_replacements",
     "temp_directory",
 }
-SCRIPTS = ("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py")
+SCRIPTS = ("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py")
 
 
 def run(script, *arguments, data):
@@ -105,6 +105,21 @@ def test_the_log_bench_writes_its_numbers(tmp_path):
     section = results.read_text()
     assert all(number > 0 for number in numbers(section, "1,099 |")[2:5])
     assert all(number > 0 for number in numbers(section, "open and gaps")[:3])
+
+
+@pytest.mark.slow
+def test_the_union_bench_writes_its_numbers(tmp_path):
+    results = tmp_path / "results.md"
+    done = run("union.py", "--quick", "--results", str(results), data=tmp_path)
+    assert done.returncode == 0, done.stderr
+    section = results.read_text()
+    for query in ("q3", "q4", "q5", "q6", "2 h"):
+        assert all(number > 0 for number in numbers(section, query)[-5:])
+    assert numbers(section, "2 |")[2] > 0
+    for rows_a_write in ("1,000", "100", "10"):
+        assert all(number > 0 for number in numbers(section, f"{rows_a_write} |"))
+    for way in ("whole writes", "the journal alone"):
+        assert all(number > 0 for number in numbers(section, f"{way} |"))
 
 
 def test_the_yardstick_has_every_setting_of_our_engine_but_its_locks(monkeypatch):
