@@ -80,7 +80,9 @@ class LakeTable(TimeSeriesTable):
             state = self.lake.adopt(given.schema, evolve=evolve)
         batch = fitted(given, state.schema, state.spec)
         self._check_entities(state, batch)
-        if batch.nbytes >= DIRECT_BYTES_MIN:
+        # The first figure is cheap and never the smaller one.
+        is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
+        if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
             # A write this large is a segment of its own; through the journal it would be
             # written twice.
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])

@@ -65,6 +65,14 @@ class Schema:
         """The same columns as an Arrow schema."""
         return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
 
+    @cached_property
+    def _nullable(self) -> pa.Schema:
+        return pa.schema([pa.field(c.name, c.type) for c in self.columns])
+
+    def is_that_of(self, arrow: pa.Schema) -> bool:
+        """Tell whether data has just these columns, in this order and these types."""
+        return bool(arrow.equals(self.arrow) or arrow.equals(self._nullable))
+
     def column(self, name: str) -> Column:
         """Return the column of this name; `NotFound` names those that exist."""
         if name not in self.by_name:

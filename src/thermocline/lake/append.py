@@ -221,6 +221,8 @@ def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: b
     """Return the columns once data of these schemas is in; `Invalid` where it does not fit."""
     schema, spec, is_new = state.schema, state.spec, False
     for arrow in incoming:
+        if schema.columns and schema.is_that_of(arrow):
+            continue
         missing = [name for name in spec.entity_columns if name not in arrow.names]
         if missing:
             raise Invalid(

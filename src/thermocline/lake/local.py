@@ -219,6 +219,11 @@ class LocalStorage:
             with suppress(OSError):
                 self._disk.unlink(temporary)
 
+    def settle(self, path: str) -> None:
+        """Make a name durable that is there; its bytes were before it was given to them."""
+        with translated(path):
+            self._disk.sync_folder(os.path.dirname(self._absolute(path)))
+
     def put_hint(self, path: str, data: bytes) -> None:
         """Replace a file whose loss does no harm: atomic for readers, synced by nobody."""
         absolute = self._absolute(path)

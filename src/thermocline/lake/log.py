@@ -154,9 +154,7 @@ class Log:
 
         Whatever is thrown away because a version has it is thrown away after this.
         """
-        path = layout.commit_path(version)
-        # It is there, so this creates nothing; it returns when the name is durable.
-        self._storage.put_new(path, self._storage.read(path))
+        self._storage.settle(layout.commit_path(version))
 
     def _after_trouble(self, commit: Commit, trouble: list[ThermoclineError]) -> ThermoclineError:
         """Return the last error if the commit was definitely not made, else `OutcomeUnknown`."""

@@ -206,6 +206,8 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
     """Return the batch with the table's columns and types, and its times in UTC."""
+    if schema.is_that_of(batch.schema):
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow)
     arrays, fields = [], []
     for column in schema.columns:
         fields.append(pa.field(column.name, column.type, column.nullable))
@@ -234,6 +236,8 @@ def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
                 timezone=spec.timezone,
                 why=str(error),
             ) from error
+    if times.type == kind:
+        return times
     # A time without a zone is UTC, so its integer is the instant's either way.
     return times.cast(pa.int64()).cast(pa.timestamp(times.type.unit, tz=kind.tz))
 

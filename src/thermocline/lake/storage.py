@@ -77,6 +77,10 @@ class Storage(Protocol):
         """Write a file if there is none of this name, and tell whether this call did."""
         ...
 
+    def settle(self, path: str) -> None:
+        """Make a name durable that is there: whoever made it may have died before its sync."""
+        ...
+
     def put_hint(self, path: str, data: bytes) -> None:
         """Write a file that may be lost or stale: a hint, cheaper than `put`."""
         ...

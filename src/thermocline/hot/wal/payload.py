@@ -16,6 +16,9 @@ from thermocline.hot.wal.frame import CODEC_NONE, CODEC_ZSTD, PAYLOAD_BYTES_MAX,
 
 ZSTD_LEVEL = 1
 COMPRESS_BYTES_MIN = 256
+SCHEMAS_KEPT_MAX = 256
+
+_schemas: dict[bytes, pa.Schema] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def decode_rows(header: FrameHeader, payload: bytes) -> pa.RecordBatch:
         if raw.size != header.raw_length:
             raise pa.ArrowInvalid("the payload has another length than its frame says")
         return _rows(raw)
-    except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
+    except (pa.ArrowException, OSError, ValueError, EOFError, StopIteration) as error:
         raise Corruption(
             "a frame holds no rows that can be read",
             hint="it is set aside in the journal's quarantine",
@@ -74,5 +77,22 @@ def decode_rows(header: FrameHeader, payload: bytes) -> pa.RecordBatch:
 
 
 def _rows(raw: pa.Buffer) -> pa.RecordBatch:
-    with pa.ipc.open_stream(raw) as stream:
-        return stream.read_next_batch()
+    """Return the one batch of a stream.
+
+    Its schema is parsed once for all streams that begin alike: for small writes that is half of
+    the time a replay takes.
+    """
+    source = pa.BufferReader(raw)
+    first = pa.ipc.read_message(source)
+    beginning = first.metadata.to_pybytes()
+    schema = _schemas.get(beginning)
+    if schema is None:
+        schema = pa.ipc.read_schema(first)
+        if len(_schemas) >= SCHEMAS_KEPT_MAX:
+            _schemas.clear()
+        _schemas[beginning] = schema
+    second = pa.ipc.read_message(source)
+    if second.type != "record batch":  # dictionaries come first, and only the stream knows them
+        with pa.ipc.open_stream(raw) as stream:
+            return stream.read_next_batch()
+    return pa.ipc.read_record_batch(second, schema)

@@ -87,7 +87,7 @@ class Recovery:
             self._quarantine(frame)
             return
         buffer = self.buffers.setdefault(header.table_id, TableBuffer(self._source, mark))
-        buffer.add(header.lsn, header.schema_id, batch, max(header.raw_length, batch.nbytes))
+        buffer.add(header.lsn, header.schema_id, batch, header.raw_length)
         self.found.rows += batch.num_rows
 
     def _mark(self, table_id: bytes) -> Mark | None:
