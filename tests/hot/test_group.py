@@ -134,3 +134,26 @@ def test_the_interval_policy_answers_before_the_sync_and_syncs_soon_after():
         assert time.monotonic() < until
         time.sleep(0.005)
     group.close()
+
+
+def test_the_interval_is_kept_under_a_load_that_never_pauses():
+    disk = SimDisk([FOLDER])
+    identity = Identity(b"j" * 16)
+    write_identity(disk, FOLDER, identity)
+    journal = Journal(disk, FOLDER, identity, Tail(0, 0, Lsn(1)), sync=Sync.INTERVAL)
+    group = GroupCommit(journal, sync_interval_s=0.02, queue_bytes_max=1 << 20)
+    group.submit(Request(entry(), lambda lsn: None)).result()
+    begun, is_over = len(disk.calls), threading.Event()
+
+    def write_on(lsn):
+        if not is_over.is_set():
+            group.submit(Request(entry(), write_on))
+
+    for _ in range(3):
+        group.submit(Request(entry(), write_on))
+    until = time.monotonic() + 30
+    while [call for call, _ in disk.calls[begun:]].count("sync") < 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    is_over.set()
+    group.close()

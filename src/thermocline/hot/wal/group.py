@@ -12,6 +12,7 @@ Out:  a future for each; it is done when the request is durable and visible
 """
 
 import threading
+import time as clock
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ class GroupCommit:
         self._queued_bytes = 0
         self._group: list[Request] = []
         self._is_closing = False
+        self._synced_s = clock.monotonic()
         self.trouble: ThermoclineError | None = None
         self._thread = threading.Thread(target=self._run, name="thermocline-journal", daemon=True)
         self._thread.start()
@@ -108,8 +110,12 @@ class GroupCommit:
             is_done = self._is_closing and not self._group
         if self._group:
             self._commit(self._group)
-        elif self._sync_interval_s is not None and not is_done:
-            self._sync()
+        # Under load the queue is never empty: the interval is counted, not only waited for.
+        if self._sync_interval_s is not None and not is_done:
+            now_s = clock.monotonic()
+            if now_s - self._synced_s >= self._sync_interval_s:
+                self._synced_s = now_s
+                self._sync()
         return not is_done
 
     def _end(self, error: BaseException) -> None:
