@@ -20,6 +20,7 @@ from thermocline.errors import Corruption
 from thermocline.format.action import Mark
 from thermocline.format.conflict import Window
 from thermocline.format.coverage import Coverage
+from thermocline.format.schema import Schema
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotPart, HotSnapshot
 from thermocline.lake.measure import measure
@@ -65,13 +66,7 @@ def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
     wanted = schema.columns if names is None else [schema.column(name) for name in names]
     batches = []
     for part in view.parts:
-        then = view.state.schemas.get(part.schema_id)
-        if then is None:
-            raise Corruption(
-                "hot rows have columns that the table's log does not know",
-                hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
-                schema_id=part.schema_id,
-            )
+        then = _columns_then(view.state, part)
         if part.schema_id == view.state.schema_id and names is None:
             batches.append(part.batch)
             continue
@@ -80,6 +75,30 @@ def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
     fields = [pa.field(c.name, c.type, c.nullable) for c in wanted]
     rows = pa.Table.from_batches(batches, pa.schema(fields))
     return rows.combine_chunks() if len(batches) > CHUNKS_MAX else rows
+
+
+def _columns_then(state: TableState, part: HotPart) -> Schema:
+    then = state.schemas.get(part.schema_id)
+    if then is None:
+        raise Corruption(
+            "hot rows have columns that the table's log does not know",
+            hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
+            schema_id=part.schema_id,
+        )
+    return then
+
+
+def narrowed(view: View, low_ns: int | None, high_ns: int | None) -> View:
+    """Return a view without the hot parts that have no row between two times."""
+    if low_ns is None and high_ns is None:
+        return view
+    time_id = view.state.schema.column(view.state.spec.time_column).id if view.parts else 0
+    kept = []
+    for part in view.parts:
+        first, last = part.times_ns(_columns_then(view.state, part).by_id[time_id].name)
+        if (low_ns is None or last >= low_ns) and (high_ns is None or first <= high_ns):
+            kept.append(part)
+    return View(view.state, tuple(kept))
 
 
 def hot_within(view: View, names: Sequence[str], window: Window) -> Iterator[pa.RecordBatch]:

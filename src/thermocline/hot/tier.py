@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from thermocline.format.action import Mark
+from thermocline.format.instant import NS_PER_UNIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,17 @@ class HotPart:
     schema_id: int
     batch: pa.RecordBatch
     size_bytes: int
+    _bounds: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+
+    def times_ns(self, column: str) -> tuple[int, int]:
+        """Return the first and last time in a column that has no nulls; looked for once."""
+        if column not in self._bounds:
+            times = self.batch.column(column)
+            found = pc.min_max(times.cast(pa.int64()))
+            unit_ns = NS_PER_UNIT[times.type.unit]
+            low, high = found["min"].as_py(), found["max"].as_py()
+            self._bounds[column] = low * unit_ns, high * unit_ns
+        return self._bounds[column]
 
 
 @dataclass(frozen=True, slots=True)

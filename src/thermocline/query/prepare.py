@@ -23,7 +23,7 @@ from thermocline.format.state import TableState
 from thermocline.lake.segment import read_rows
 from thermocline.lake.table import Table
 from thermocline.query.constant import Constant, Parameters, Value, constant, evaluate, is_constant
-from thermocline.query.constraint import Constraint, pruned
+from thermocline.query.constraint import Constraint, pruned, window
 from thermocline.query.engine import translated
 from thermocline.query.gate import INTERNAL_PREFIX, Call, Statement
 from thermocline.query.need import columns_needed
@@ -34,7 +34,7 @@ from thermocline.query.shape import Shape, quoted, shape_of
 from thermocline.query.source import ARGUMENTS, Snapshot, Source, answered, unknown, view_at
 from thermocline.query.syntax import Tree, parts
 from thermocline.query.vocabulary import CLOCK_FUNCTIONS, CLOCK_WORDS
-from thermocline.snapshot import View, hot_rows
+from thermocline.snapshot import View, hot_rows, narrowed
 
 _INSTANT_TYPE = "TIMESTAMPTZ_NS"
 
@@ -314,7 +314,8 @@ class _Preparing:
         segments = pruned(state, alternatives)
         needed = columns_needed(self._statement) if is_inline else None
         prefix = f"{INTERNAL_PREFIX}{place}_"
-        hot = hot_rows(view) if view.parts else None
+        warm = narrowed(view, *window(state.spec.time_column, alternatives))
+        hot = hot_rows(warm) if warm.parts else None
         made = relation(state, segments, locate, read, prefix, needed, hot)
         self._has_extras = self._has_extras or bool(made.bits or made.rows)
         with translated(made.files):

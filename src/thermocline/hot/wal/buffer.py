@@ -82,4 +82,4 @@ class TableBuffer:
 
 def _merged(parts: list[HotPart]) -> HotPart:
     batch = pa.concat_batches([part.batch for part in parts])
-    return HotPart(parts[-1].mark, parts[-1].schema_id, batch, batch.nbytes)
+    return HotPart(parts[-1].mark, parts[-1].schema_id, batch, batch.get_total_buffer_size())
