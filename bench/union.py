@@ -252,7 +252,7 @@ def main() -> None:
     parser = measure.options(
         "Time queries over hot and cold rows, snapshots, replay, group commit."
     )
-    parser.add_argument("--days", type=int, default=1, help="days that are cold in both lakes")
+    parser.add_argument("--days", type=int, default=5, help="days that are cold in both lakes")
     parser.add_argument("--rows", type=int, default=fhvhv.ROWS_A_DAY, help="rows in each day")
     parser.add_argument("--hot-mb", type=int, default=64, help="megabytes that are hot")
     parser.add_argument("--turns", type=int, default=20, help="timed rounds")

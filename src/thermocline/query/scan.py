@@ -117,7 +117,7 @@ def _registered(
 ) -> str:
     """Return the SELECT of rows that are registered under a name."""
     name = f"{prefix}rows_{len(rows)}"
-    rows[name] = _readable(found)
+    rows[name] = _readable(found.select([column.name for column in columns]))
     present = tuple((column.name, None) for column in columns)
     return _select(_select_list(tuple(columns), present), quoted(name))
 

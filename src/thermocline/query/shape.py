@@ -137,6 +137,7 @@ def engine_type(kind: pa.DataType) -> str:
     return "BLOB"  # what is left are binaries of a fixed width
 
 
+@lru_cache(maxsize=1024)
 def engine_arrow(kind: pa.DataType) -> pa.DataType:
     """Return the Arrow type from which the engine reads what it reads from Parquet.
 
