@@ -34,6 +34,8 @@ def test_gaps_in_json_say_what_was_asked_and_what_is_missing(market):
         "buckets": 144,
         "buckets_held": 138,
         "ratio": 138 / 144,
+        "is_verified": True,
+        "holes": [],
         "gaps": [
             {
                 "symbol": "AMD",

@@ -4,6 +4,7 @@
 - On a terminal the coverage is drawn as bars of blocks above the rows.
 """
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -123,13 +124,24 @@ class _View:
             from thermocline.cli.look import rows_json
 
             say_json({**self._facts(), what: rows_json(rows)})
-        elif output.form is Format.BOX:
+            return
+        if output.form is Format.BOX:
             self._draw(what, rows, rows_max)
         else:
             output.write(rows.to_reader())
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say on stderr what the rows above do not know of."""
+        lost = sum(hole.last - hole.first + 1 for hole in self.held.state.holes)
+        if lost:
+            text = f"note: {lost:,} writes were lost in the journal; their rows are in no bucket"
+            print(text, file=sys.stderr)
 
     def _facts(self) -> dict[str, Any]:
+        from thermocline.cli.look import rows_json
         from thermocline.format.instant import written
+        from thermocline.lake.answer import holes
 
         state, (first, after) = self.held.state, self._span
         bucket = state.spec.bucket
@@ -143,6 +155,8 @@ class _View:
             "buckets": total,
             "buckets_held": held,
             "ratio": held / total if total else 0.0,
+            "is_verified": self.held.is_verified and not state.holes,
+            "holes": rows_json(holes(state)),
         }
 
     def _counts(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@
   after a power cut, never ahead of the truth: its checksum and its order see to that.
 """
 
+import os
 import struct
 import uuid
 from contextlib import suppress
@@ -22,8 +23,8 @@ from dataclasses import dataclass
 import google_crc32c
 import orjson
 
-from thermocline.disk import Disk, translated
-from thermocline.errors import Corruption
+from thermocline.disk import Disk, Lock, translated
+from thermocline.errors import Conflict, Corruption
 from thermocline.hot.wal.frame import Lsn
 
 IDENTITY_NAME = "journal.json"
@@ -118,22 +119,42 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
 def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
     """Write down what the journal is; it is durable and whole when this returns."""
     path = f"{folder}/{IDENTITY_NAME}"
+    with translated(path):
+        replace_file(disk, folder, path, _identity_bytes(identity))
+
+
+def replace_file(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
+    """Put a file in the place of another at once; it and its name are durable afterwards."""
     temporary = temporary_path(folder)
-    data = _identity_bytes(identity)
+    try:
+        writer = disk.create(temporary)
+        try:
+            for piece in pieces:
+                writer.write(piece)
+            writer.sync()
+        finally:
+            writer.close()
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+    disk.sync_folder(folder)
+
+
+def held(disk: Disk, folder: str, *, hint: str) -> Lock:
+    """Return the lock of a journal; `Conflict` with this hint while a process holds it."""
+    path = f"{folder}/{LOCK_NAME}"
     with translated(path):
         try:
-            writer = disk.create(temporary)
-            try:
-                writer.write(data)
-                writer.sync()
-            finally:
-                writer.close()
-            disk.rename(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                disk.unlink(temporary)
-            raise
-        disk.sync_folder(folder)
+            return disk.lock(path, f"{os.getpid()}\n".encode())
+        except BlockingIOError as error:
+            raise Conflict(
+                "another process writes this journal",
+                hint=hint,
+                folder=folder,
+                process=disk.read(path).decode(errors="replace").strip(),
+            ) from error
 
 
 def _identity_bytes(identity: Identity) -> bytes:

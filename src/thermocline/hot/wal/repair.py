@@ -16,23 +16,22 @@ Out:  the same journal with a hole in the place of each loss; the damaged files 
 It does not tell the tables: whoever starts the journal next meets the holes and does.
 """
 
-import os
 import time as clock
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from thermocline.disk import Disk, Lock, translated
-from thermocline.errors import Conflict, Corruption
+from thermocline.disk import Disk, translated
+from thermocline.errors import Corruption
 from thermocline.hot.wal.damage import Damage, encode_hole
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
-    LOCK_NAME,
     QUARANTINE_NAME,
     SUFFIX,
     Watermark,
     encode_watermark,
-    temporary_path,
+    held,
+    replace_file,
 )
 from thermocline.hot.wal.frame import (
     CODEC_NONE,
@@ -104,7 +103,7 @@ def repair(
     if is_dry_run:
         return _planned(inspect(disk, folder, progress=progress), now_ns)[0]
     identity_of(disk, folder)  # no lock is left where there is no journal
-    lock = _held(disk, folder)
+    lock = held(disk, folder, hint="stop that process first, then repair")
     try:
         found = inspect(disk, folder, progress=progress)
         told, replacements = _planned(found, now_ns)
@@ -119,20 +118,6 @@ def repair(
     finally:
         with translated(folder):
             lock.release()
-
-
-def _held(disk: Disk, folder: str) -> Lock:
-    path = f"{folder}/{LOCK_NAME}"
-    with translated(path):
-        try:
-            return disk.lock(path, f"{os.getpid()}\n".encode())
-        except BlockingIOError as error:
-            raise Conflict(
-                "another process writes this journal",
-                hint="stop that process first, then repair",
-                folder=folder,
-                process=disk.read(path).decode(errors="replace").strip(),
-            ) from error
 
 
 def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, list[_Replacement]]:
@@ -242,7 +227,7 @@ def _set_aside(disk: Disk, folder: str, file: FileFound) -> None:
         with suppress(FileExistsError):
             disk.make_folder(quarantine, is_private=True)
         disk.sync_folder(folder)
-        _write(disk, quarantine, path, disk.read(file.path))
+        replace_file(disk, quarantine, path, disk.read(file.path))
 
 
 def _replace(disk: Disk, folder: str, replacement: _Replacement) -> None:
@@ -253,27 +238,8 @@ def _replace(disk: Disk, folder: str, replacement: _Replacement) -> None:
             old[piece.start : piece.stop] if isinstance(piece, range) else piece
             for piece in replacement.pieces
         ]
-        _write(disk, folder, file.path, encode_file_header(replacement.header), *body)
-
-
-def _write(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
-    """Put a file in the place of another at once; it and its name are durable afterwards."""
-    temporary = temporary_path(folder)
-    try:
-        writer = disk.create(temporary)
-        try:
-            for piece in pieces:
-                writer.write(piece)
-            writer.sync()
-        finally:
-            writer.close()
-        disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.unlink(temporary)
-        raise
-    # Order matters: one file's new name lasts before the next file is touched.
-    disk.sync_folder(folder)
+        # Order matters: one file's new name lasts before the next file is touched.
+        replace_file(disk, folder, file.path, encode_file_header(replacement.header), *body)
 
 
 def _checked(disk: Disk, folder: str) -> Tail:

@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from thermocline.config import Sync, WalSettings
 from thermocline.disk import Disk, Lock, translated
-from thermocline.errors import Conflict, Corruption, Overloaded, ThermoclineError
+from thermocline.errors import Corruption, Overloaded, ThermoclineError
 from thermocline.format.action import Mark
 from thermocline.hot.tier import Frozen, HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
-from thermocline.hot.wal.folder import LOCK_NAME, Identity, read_identity, write_identity
+from thermocline.hot.wal.folder import Identity, held, read_identity, write_identity
 from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.group import GroupCommit, Request
 from thermocline.hot.wal.journal import Entry, Journal
@@ -54,7 +54,7 @@ class WalTier:
         self._disk = disk
         self._folder = folder
         self._mark_of = mark_of
-        self._lock = held(disk, folder)
+        self._lock = _locked(disk, folder)
         try:
             identity = _identity(disk, folder, expected)
             self.source = uuid.UUID(bytes=identity.journal_id).hex
@@ -278,25 +278,15 @@ class WalTable:
         self._tier.retire(self, mark)
 
 
-def held(disk: Disk, folder: str) -> Lock:
+def _locked(disk: Disk, folder: str) -> Lock:
     """Return the lock of a journal, its folder made if need be; `Conflict` when it is taken."""
-    path = f"{folder}/{LOCK_NAME}"
     with translated(folder):
         if disk.size(folder) is None:
             with suppress(FileExistsError):
                 disk.make_folder(folder, is_private=True)
         # Even a folder that was there: whoever made it may have died before this.
         disk.sync_folder(os.path.dirname(folder))
-    with translated(path):
-        try:
-            return disk.lock(path, f"{os.getpid()}\n".encode())
-        except BlockingIOError as error:
-            raise Conflict(
-                "another process writes this journal",
-                hint="stop it, or open the lake for reading only",
-                folder=folder,
-                process=disk.read(path).decode(errors="replace").strip(),
-            ) from error
+    return held(disk, folder, hint="stop it, or open the lake for reading only")
 
 
 def _identity(disk: Disk, folder: str, expected: str | None) -> Identity:
