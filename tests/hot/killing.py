@@ -97,7 +97,9 @@ def resend(lake, ledger):
             asked = (
                 f"select count(*) n from {table.name} where cycle = ? and writer = ? and seq = ?"
             )
-            if not lake.sql(asked, [cycle, writer, first]).to_pylist()[0]["n"]:
+            # A lake killed before its first row has a table without columns.
+            has_rows = "seq" in table.schema().names
+            if not has_rows or not lake.sql(asked, [cycle, writer, first]).to_pylist()[0]["n"]:
                 table.write(processes.rows_of(cycle, writer, first, last))
             ledger.acknowledge(cycle, writer, first, last)
 
