@@ -2,6 +2,7 @@
 
     ThermoclineError
     ├── Invalid                 fix the request
+    │   └── BodyTooLarge          send it in smaller parts
     ├── NotFound                name something that exists
     ├── Conflict                reload and try again
     │   └── CoverageOverlapError  the buckets are already held
@@ -46,6 +47,12 @@ class Invalid(ThermoclineError):
     """The request cannot be right; fix it."""
 
     code = "invalid"
+
+
+class BodyTooLarge(Invalid):
+    """A body is larger than its limit, before or after inflating; sending it again is no help."""
+
+    code = "body_too_large"
 
 
 class NotFound(ThermoclineError):

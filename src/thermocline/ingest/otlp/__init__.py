@@ -1,0 +1,8 @@
+"""OpenTelemetry's requests (OTLP) to Arrow batches, without any server.
+
+    body ─► protobuf ─┬► metrics, records, spans ─┬► batches of `tables`, and a tally ─► answer
+    body ─► json ─────┘                           │
+    body ─► fast: wire, scan, in the common shape ┘
+
+Nothing here opens a file, asks the time or keeps rows.
+"""

@@ -1,0 +1,77 @@
+"""What OTLP's clients are answered: the bytes of a success, a partial one, or a failure.
+
+In:   what decoding came to; or a code, a message and when to try again
+Out:  the bytes of a response in the encoding of the request
+
+- A full success has no partial success in it: no bytes in protobuf, `{}` in JSON.
+- A failure is a `google.rpc.Status`. With a delay it carries `google.rpc.RetryInfo`, without
+  which gRPC's clients take "resource exhausted" for final.
+- Messages are cut to a length, so that an answer is small whatever the request was.
+
+Which status line or trailer goes with it is the server's to say.
+"""
+
+import orjson
+
+from thermocline.ingest.otlp.outcome import Decoded
+
+MESSAGE_BYTES_MAX = 4_096
+ENCODINGS = ("protobuf", "json")
+_REJECTED = {
+    "metrics": "rejectedDataPoints",
+    "logs": "rejectedLogRecords",
+    "traces": "rejectedSpans",
+}
+_RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
+_VARINT, _LENGTH = 0, 2
+
+
+def success(decoded: Decoded, encoding: str) -> bytes:
+    """Return the response to a request that was taken, wholly or in part."""
+    if not decoded.is_partial:
+        return b"" if encoding == "protobuf" else b"{}"
+    message = _cut(decoded.message)
+    if encoding == "json":
+        # 64-bit integers are texts in protobuf's JSON.
+        partial = {_REJECTED[decoded.signal]: str(decoded.rejected), "errorMessage": message}
+        return orjson.dumps({"partialSuccess": partial})
+    return _bytes(1, _integer(1, decoded.rejected) + _bytes(2, message.encode()))
+
+
+def failure(code: int, message: str, encoding: str, *, retry_after_s: float | None = None) -> bytes:
+    """Return a `google.rpc.Status`; `code` is one of gRPC's."""
+    text = _cut(message)
+    if encoding == "json":
+        status: dict[str, object] = {"code": code, "message": text}
+        if retry_after_s is not None:
+            delay = f"{retry_after_s:.3f}s"
+            status["details"] = [{"@type": _RETRY_INFO, "retryDelay": delay}]
+        return orjson.dumps(status)
+    body = _integer(1, code) + _bytes(2, text.encode())
+    if retry_after_s is not None:
+        seconds, nanos = divmod(round(retry_after_s * 1_000_000_000), 1_000_000_000)
+        delay_message = _bytes(1, _integer(1, seconds) + _integer(2, nanos))
+        body += _bytes(3, _bytes(1, _RETRY_INFO.encode()) + _bytes(2, delay_message))
+    return body
+
+
+def _cut(message: str) -> str:
+    return message.encode(errors="replace")[:MESSAGE_BYTES_MAX].decode(errors="ignore")
+
+
+def _integer(field: int, value: int) -> bytes:
+    """Return a field of a number that is not negative; zero is absent."""
+    return _varint(field << 3 | _VARINT) + _varint(value) if value else b""
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | _LENGTH) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    written.append(value)
+    return bytes(written)

@@ -1,0 +1,311 @@
+"""Metrics in the common shape, at the speed of columns: what `scan` found, as batches.
+
+In:   the bytes of an `ExportMetricsServiceRequest`
+Out:  the same `Decoded` as the official way gives; or None, and the official way decides
+
+- Every distinct set of attributes, metric, scope and resource is decoded by the official library
+  and rendered by the same functions as the slow way, once, and remembered by its bytes.
+- What is remembered is bounded, and is forgotten as a whole when the bound is reached.
+- A request with anything to refuse or to note is left to the official way as a whole.
+- Each thread remembers for itself; nothing is shared and nothing is locked.
+"""
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from thermocline.ingest.otlp.metrics import (
+    SERIES_FACTOR,
+    PointRows,
+    Stream,
+    exemplar_rows,
+    stream_of,
+)
+from thermocline.ingest.otlp.origin import Origin, digest, joined, resource_columns, scope_columns
+from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.scan import (
+    ATTRIBUTES,
+    GAUGE,
+    INT,
+    METRIC,
+    METRIC_KEY_BYTES,
+    ORIGIN,
+    Columns,
+    new_columns,
+    scan_metrics,
+)
+from thermocline.ingest.otlp.tables import METRIC as METRIC_FIELDS
+from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, WORD, rows_batch
+from thermocline.ingest.otlp.tables import ORIGIN as ORIGIN_FIELDS
+from thermocline.ingest.otlp.value import Values
+from thermocline.ingest.otlp.wire import FULL, compact, gather, new_interned
+
+ENTRIES_MAX = 1 << 16
+ARENA_BYTES_MAX = 16 << 20
+SHAPES_MAX = 64
+
+_Codes = npt.NDArray[np.int32]
+_KINDS = {field.name: field.type for field in METRIC_POINTS.schema}
+_SHARED = [*ORIGIN_FIELDS, *METRIC_FIELDS]
+
+
+class _Shared:
+    """A column that all points of a metric share, by metric."""
+
+    def __init__(self, column: tuple[Any, ...], kind: pa.DataType) -> None:
+        self._values = pa.array(column, kind)
+        self._is_word = kind == WORD
+        self._codes: _Codes | None = None
+        self._last = pa.nulls(0, kind)
+        self._is_constant = len(set(column)) == 1
+        if self._is_word:
+            nulls, words = self._values.null_count, self._values.dictionary
+            if nulls and words:
+                self._codes = self._values.indices.fill_null(-1).to_numpy()
+            elif len(words) > 1:
+                self._codes = self._values.indices.to_numpy()
+
+    def by_row(self, codes: _Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
+        """Return the column by row, given each row's metric, and as many zeros."""
+        if not self._is_constant:
+            return self._made(codes, zeros, by_row)
+        if len(self._last) != codes.size:
+            self._last = self._made(codes, zeros, by_row)
+        return self._last
+
+    def _made(self, codes: _Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
+        if not self._is_word:
+            return self._values.take(by_row)
+        words = self._values.dictionary
+        if not len(words):
+            return pa.nulls(codes.size, WORD)
+        if self._codes is None:
+            return pa.DictionaryArray.from_arrays(zeros, words, safe=False)
+        indices = self._codes[codes]
+        found = _array(pa.int32(), indices, indices >= 0)
+        return pa.DictionaryArray.from_arrays(found, words, safe=False)
+
+
+class Memory:
+    """What one thread remembers of the requests it saw, under one set of limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
+
+        self.limits = limits
+        self._point: Any = NumberDataPoint
+        self.table = new_interned(ENTRIES_MAX, ARENA_BYTES_MAX, int.from_bytes(os.urandom(4)))
+        self.entries: list[Any] = []
+        self.seen = np.full(ENTRIES_MAX, -1, np.int32)
+        self.digests = np.zeros(ENTRIES_MAX, np.uint64)
+        self.text_starts = np.zeros(ENTRIES_MAX, np.int64)
+        self.text_lengths = np.zeros(ENTRIES_MAX, np.int32)
+        self.texts = np.empty(1 << 20, np.uint8)
+        self.texts_bytes = 0
+        self.shapes: dict[bytes, list[_Shared]] = {}
+
+    def learn(self) -> bool:
+        """Decode what was added since the last time; tell whether all of it can be used."""
+        from google.protobuf.message import DecodeError
+
+        if len(self.entries) == self.table.totals[0]:
+            return True
+        is_good = True
+        tally = Tally("metrics")
+        values = Values(self.limits, tally)
+        for number in range(len(self.entries), int(self.table.totals[0])):
+            try:
+                entry = self._made(number, values)
+            except (DecodeError, UnicodeDecodeError):
+                entry = None
+            if tally.is_noted:
+                entry, tally = None, Tally("metrics")
+                values = Values(self.limits, tally)
+            self.entries.append(entry)
+            if entry is None:  # the official way must decide about it, each time
+                self.table.is_bad[number] = 1
+                is_good = False
+        return is_good
+
+    def _made(self, number: int, values: Values) -> Any:
+        start, stop = self.table.starts[number : number + 2]
+        raw = self.table.arena[start:stop].tobytes()
+        context = self.table.contexts[number]
+        if context == ATTRIBUTES:
+            text = values.attributes(self._point.FromString(raw).attributes)
+            self._keep_text(number, text)
+            return text
+        if context == ORIGIN:
+            return self._origin(raw, values)
+        return self._stream(number, raw, values) if context == METRIC else raw
+
+    def _stream(self, number: int, raw: bytes, values: Values) -> Stream | None:
+        from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+
+        origin, kind, form = (int(part) for part in np.frombuffer(raw, "<u4", 3))
+        metric: Any = Metric.FromString(raw[METRIC_KEY_BYTES:])
+        if kind == GAUGE:
+            metric.gauge.SetInParent()
+        else:
+            metric.sum.aggregation_temporality = form >> 1
+            metric.sum.is_monotonic = bool(form & 1)
+        if self.entries[origin] is None:
+            return None
+        stream = stream_of(self.entries[origin], metric, values)
+        self.digests[number] = stream.identity
+        return stream
+
+    def _origin(self, raw: bytes, values: Values) -> Origin | None:
+        from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+        from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+        parts = [self.entries[int(number)] for number in np.frombuffer(raw, "<u4")]
+        resource, url, scope, scope_url = parts
+        return joined(
+            resource_columns(Resource.FromString(resource), url.decode(), values),
+            scope_columns(InstrumentationScope.FromString(scope), scope_url.decode(), values),
+        )
+
+    def _keep_text(self, number: int, text: str) -> None:
+        data = text.encode()
+        end = self.texts_bytes + len(data)
+        if end > self.texts.size:
+            grown = np.empty(max(end, 2 * self.texts.size), np.uint8)
+            grown[: self.texts_bytes] = self.texts[: self.texts_bytes]
+            self.texts = grown
+        self.texts[self.texts_bytes : end] = memoryview(data)
+        self.text_starts[number] = self.texts_bytes
+        self.text_lengths[number] = len(data)
+        self.digests[number] = digest(text)
+        self.texts_bytes = end
+
+    def shape(self, metrics: _Codes) -> list[_Shared]:
+        """Return the shared columns of these metrics: codes by metric, or None, and values."""
+        key = metrics.tobytes()
+        if key not in self.shapes:
+            if len(self.shapes) >= SHAPES_MAX:
+                self.shapes.clear()
+            streams: list[Stream] = [self.entries[number] for number in metrics.tolist()]
+            columns = zip(*(stream.columns for stream in streams), strict=True)
+            self.shapes[key] = [
+                _Shared(column, kind) for column, (_, kind) in zip(columns, _SHARED, strict=True)
+            ]
+        return self.shapes[key]
+
+
+_threads = threading.local()
+
+
+def decode_metrics(data: bytes, limits: Limits) -> Decoded | None:
+    """Return the rows of a request in the common shape, or None when it has another."""
+    if not data:
+        return None
+    found = np.frombuffer(data, np.uint8)
+    memory: Memory | None = getattr(_threads, "memory", None)
+    for _ in range(2):
+        if memory is None or memory.limits != limits:
+            memory = _threads.memory = Memory(limits)
+        memory.learn()  # what an earlier scan added before it failed
+        columns = new_columns(found.size)
+        code = scan_metrics(found, memory.table, columns)
+        if code != FULL:
+            return _decoded(data, memory, columns) if code == 0 and memory.learn() else None
+        memory = None  # forget everything, and try once more
+    _threads.memory = None
+    return None
+
+
+def _decoded(data: bytes, memory: Memory, columns: Columns) -> Decoded | None:
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
+
+    rows, with_exemplars, others = (int(count) for count in columns.counts[:3])
+    tally = Tally("metrics")
+    values = Values(memory.limits, tally)
+    points = PointRows(values, tally)
+    exemplars: list[Any] | None = None
+    try:
+        for start, end, origin in columns.others[:others].tolist():
+            points.add_metric(memory.entries[origin], Metric.FromString(data[start:end]))
+        if with_exemplars:
+            exemplars = [None] * rows
+            for row, start, end in columns.exemplars[:with_exemplars].tolist():
+                point = NumberDataPoint.FromString(data[start:end])
+                exemplars[row] = exemplar_rows(point.exemplars, values, tally)
+    except DecodeError:
+        return None
+    batches = {}
+    if rows:
+        batches[METRIC_POINTS.name] = _numbers(memory, columns, rows, exemplars)
+    if points.histograms:
+        batches[METRIC_HISTOGRAMS.name] = rows_batch(METRIC_HISTOGRAMS, points.histograms)
+    tally.accepted = rows + len(points.histograms)
+    decoded = tally.decoded(batches)
+    return None if decoded.is_partial else decoded
+
+
+def _numbers(
+    memory: Memory, columns: Columns, rows: int, exemplars: list[Any] | None
+) -> pa.RecordBatch:
+    metrics, codes = _compacted(columns.metric[:rows], memory)
+    sets, set_codes = _compacted(columns.attributes[:rows], memory)
+    time, start = columns.time[:rows].view(np.int64), columns.start[:rows].view(np.int64)
+    kind, bits = columns.kind[:rows], columns.bits[:rows]
+    numbers = np.where(kind == INT, bits.view(np.int64).astype(np.float64), bits.view(np.float64))
+    series = memory.digests[columns.metric[:rows]] + memory.digests[
+        columns.attributes[:rows]
+    ] * np.uint64(SERIES_FACTOR)
+    kinds = _KINDS
+    arrays = [
+        _array(kinds["ts"], time // 1_000),
+        _array(kinds["ts_ns"], time),
+        *_shared(memory.shape(metrics), codes),
+        _array(kinds["series_id"], series),
+        pa.DictionaryArray.from_arrays(
+            _array(pa.int32(), set_codes), _texts(memory, sets), safe=False
+        ),
+        _array(kinds["start_ns"], start, start != 0),
+        _array(kinds["flags"], columns.flags[:rows]),
+        pa.nulls(rows, kinds["exemplars"])
+        if exemplars is None
+        else pa.array(exemplars, kinds["exemplars"]),
+        _array(kinds["value"], numbers, kind != 0),
+        _array(kinds["value_int"], bits, kind == INT),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=METRIC_POINTS.schema)
+
+
+def _shared(shape: list[_Shared], codes: _Codes) -> list[pa.Array]:
+    zeros = _array(pa.int32(), np.zeros(codes.size, np.int32))
+    by_row = _array(pa.int32(), codes)
+    return [column.by_row(codes, zeros, by_row) for column in shape]
+
+
+def _compacted(ids: _Codes, memory: Memory) -> tuple[_Codes, _Codes]:
+    """Return the distinct ids, and for each place the number of its id among them."""
+    codes, distinct = np.empty(ids.size, np.int32), np.empty(ids.size, np.int32)
+    return distinct[: compact(ids, memory.seen, codes, distinct)], codes
+
+
+def _texts(memory: Memory, ids: _Codes) -> pa.Array:
+    offsets = np.zeros(ids.size + 1, np.int32)
+    np.cumsum(memory.text_lengths[ids], out=offsets[1:])
+    data = np.empty(offsets[-1], np.uint8)
+    gather(memory.texts, memory.text_starts, ids, offsets, data)
+    return pa.Array.from_buffers(
+        pa.string(), ids.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def _array(kind: pa.DataType, values: Any, is_there: Any = None) -> pa.Array:
+    """Return numbers as an Arrow array of a type of their width, without copying them."""
+    valid = None
+    if is_there is not None and not is_there.all():
+        valid = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.Array.from_buffers(
+        kind, values.size, [valid, pa.py_buffer(np.ascontiguousarray(values))]
+    )

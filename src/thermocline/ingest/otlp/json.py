@@ -1,0 +1,197 @@
+"""OTLP in JSON: the text of a request to the same batches as in protobuf.
+
+In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest` as JSON, inflated
+Out:  `Decoded`, equal to that of the same request in protobuf
+
+OTLP's JSON is protobuf's with exceptions, so a stock parser is wrong:
+
+- Trace and span ids are hexadecimal, upper or lower case; other bytes are base64.
+- Enumerations are integers only. Keys are in lowerCamelCase only; unknown ones are ignored.
+- 64-bit integers are numbers or texts, and exact: a number that a double cannot be trusted with is
+  refused. NaN and the infinities are the texts "NaN", "Infinity", "-Infinity", never literals.
+- Of a key that comes twice the last counts; two members of one choice are refused.
+- Lone surrogates, text that is not UTF-8, numbers out of range, deep nesting: `Invalid`.
+"""
+
+import base64
+import binascii
+import functools
+import math
+from typing import Any
+
+import orjson
+
+from thermocline.errors import Invalid
+from thermocline.ingest.otlp.outcome import Decoded, Limits
+from thermocline.ingest.otlp.protobuf import empty_message, message_batches
+
+MESSAGES_DEEP_MAX = 100  # protobuf's own limit, so that both encodings take the same requests
+_HEX_IDS = frozenset({"trace_id", "span_id", "parent_span_id"})
+_SAFE_INTEGER = 1 << 53
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def decode_json(
+    signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
+) -> Decoded:
+    """Return the rows of a request; `Invalid` when the text is none.
+
+    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
+    """
+    message = empty_message(signal)
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(
+            "the body is not JSON",
+            hint="send one JSON object in UTF-8; NaN and Infinity are texts in OTLP",
+            why=str(error),
+        ) from error
+    _fill(message, document, signal, 0)
+    return message_batches(signal, message, arrived_ns, limits or Limits())
+
+
+def _fill(message: Any, value: Any, path: str, depth: int) -> None:
+    if not isinstance(value, dict):
+        raise _wrong(path, "an object", value)
+    if depth > MESSAGES_DEEP_MAX:
+        raise Invalid(
+            "the body is nested too deep",
+            hint="flatten the values",
+            nesting_max=MESSAGES_DEEP_MAX,
+        )
+    chosen: set[str] = set()
+    fields = _fields(message.DESCRIPTOR)
+    for key, one in value.items():
+        field = fields.get(key)
+        if field is None or one is None:
+            continue
+        where = f"{path}.{key}"
+        choice = field.containing_oneof
+        if choice is not None:
+            if choice.name in chosen:
+                raise Invalid(
+                    "two members of one choice", hint="send one of them", path=_short(where)
+                )
+            chosen.add(choice.name)
+        if field.is_repeated:
+            _fill_repeated(message, field, one, where, depth)
+        elif field.message_type is not None:
+            part = getattr(message, field.name)
+            part.SetInParent()
+            _fill(part, one, where, depth + 1)
+        else:
+            setattr(message, field.name, _scalar(field, one, where))
+
+
+@functools.cache
+def _fields(descriptor: Any) -> dict[str, Any]:
+    # Protobuf's own mapping by these names finds fields by their snake_case too.
+    return {field.camelcase_name: field for field in descriptor.fields}
+
+
+def _fill_repeated(message: Any, field: Any, value: Any, path: str, depth: int) -> None:
+    if not isinstance(value, list):
+        raise _wrong(path, "an array", value)
+    repeated = getattr(message, field.name)
+    if field.message_type is None:
+        repeated.extend(_scalar(field, one, path) for one in value)
+        return
+    for one in value:
+        _fill(repeated.add(), one, path, depth + 1)
+
+
+def _scalar(field: Any, value: Any, path: str) -> Any:
+    kind = field.cpp_type
+    if kind in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT):
+        return _double(value, path)
+    if kind == field.CPPTYPE_BOOL:
+        if not isinstance(value, bool):
+            raise _wrong(path, "true or false", value)
+        return value
+    if kind == field.CPPTYPE_STRING:
+        if not isinstance(value, str):
+            raise _wrong(path, "a text", value)
+        if field.type != field.TYPE_BYTES:
+            return value
+        return _hexadecimal(value, path) if field.name in _HEX_IDS else _base64(value, path)
+    if kind == field.CPPTYPE_ENUM and isinstance(value, str):
+        raise _wrong(path, "an enumeration's integer", value)
+    return _integer(field, value, path)
+
+
+def _integer(field: Any, value: Any, path: str) -> int:
+    number: int
+    if isinstance(value, str):
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+            raise _wrong(path, "an integer", value)
+        number = int(value)
+    elif isinstance(value, float):
+        # A parser makes a double of what has an exponent, and of what is too large for 64 bits:
+        # within 53 bits it is surely what was written.
+        if not value.is_integer() or abs(value) > _SAFE_INTEGER:
+            raise _wrong(path, "an integer", value)
+        number = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        raise _wrong(path, "an integer", value)
+    low, high = _RANGES[field.cpp_type]
+    if not low <= number <= high:
+        raise _wrong(path, f"an integer from {low} to {high}", value)
+    return number
+
+
+# By protobuf's numbers of kinds: int32, int64, uint32, uint64, enum.
+_RANGES = {
+    1: (-(1 << 31), (1 << 31) - 1),
+    2: (-(1 << 63), (1 << 63) - 1),
+    3: (0, (1 << 32) - 1),
+    4: (0, (1 << 64) - 1),
+    8: (-(1 << 31), (1 << 31) - 1),
+}
+
+
+def _double(value: Any, path: str) -> float:
+    if isinstance(value, str):
+        if value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        try:
+            number = float(value)
+        except ValueError:
+            raise _wrong(path, "a number", value) from None
+        if math.isfinite(number) and not set(value) - set("+-.0123456789eE"):
+            return number
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise _wrong(path, "a number", value)
+
+
+def _hexadecimal(value: str, path: str) -> bytes:
+    try:
+        return binascii.unhexlify(value)
+    except ValueError as error:
+        raise _wrong(path, "hexadecimal digits", value) from error
+
+
+def _base64(value: str, path: str) -> bytes:
+    text = value.replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except ValueError as error:
+        raise _wrong(path, "base64", value) from error
+
+
+def _wrong(path: str, expected: str, value: Any) -> Invalid:
+    return Invalid(
+        "a value is not what its field holds",
+        hint="send OTLP's JSON: ids in hexadecimal, enumerations as integers",
+        path=_short(path),
+        expected=expected,
+        got=_short(str(value)) if isinstance(value, str | int | float) else type(value).__name__,
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:97] + "..."

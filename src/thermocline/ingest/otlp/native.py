@@ -1,0 +1,103 @@
+"""What compiled code needs of the machine: the compiler, and memory without ceremony.
+
+In:   functions of numbers and arrays
+Out:  the same, compiled to run without the interpreter's lock
+
+- What is compiled is kept beside the module, or where that cannot be written in the user's cache
+  folder (or in `NUMBA_CACHE_DIR`); where there is none of them, each process compiles it anew. It
+  is used again as long as none of the compiled modules has changed.
+- Compiled code allocates nothing: what it fills is handed to it.
+- Reads and writes here check nothing: whoever calls them has compared the place with the end.
+"""
+
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Bytes = npt.NDArray[np.uint8]
+
+_MODULES = tuple(f"thermocline.ingest.otlp.{name}" for name in ("native", "wire", "scan"))
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function when it is first called."""
+    return _compiled(function, is_inlined=False)
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function into each of its callers: for what is small, or runs for every point."""
+    return _compiled(function, is_inlined=True)
+
+
+def _compiled(function: Function, *, is_inlined: bool) -> Function:
+    # Nothing is allocated in compiled code, so nothing has to count who refers to an array: that
+    # is atomic, and was more than half of the time of a scan.
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+    options["forceinline"] = is_inlined
+    try:
+        made: Any = numba.njit(cache=True, **options)(function)
+        made._cache._cache_file._source_stamp = _sources()  # noqa: SLF001
+    except RuntimeError:  # there is no folder for the cache
+        made = numba.njit(**options)(function)
+    return cast("Function", made)
+
+
+@functools.cache
+def _sources() -> str:
+    """Return a hash of all modules that are compiled.
+
+    Numba takes a function from its cache when its own file is as old as it was. That file says
+    nothing of the functions that it calls, and files of two installations may be equally old.
+    """
+    hashed = hashlib.blake2b(digest_size=16)
+    for name in _MODULES:
+        found = importlib.util.find_spec(name)
+        loader: Any = found.loader if found else None
+        hashed.update((loader.get_source(name) or "").encode() if loader else b"")
+    return hashed.hexdigest()
+
+
+def _read_byte(_typing: Any, data: Any, _at: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        found = builder.load(_address(context, builder, signature.args, values))
+        return builder.zext(found, ir.IntType(64))
+
+    return types.int64(data, types.intp), emit
+
+
+def _read_fixed64(_typing: Any, data: Any, _at: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address = _address(context, builder, signature.args, values)
+        return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(data, types.intp), emit
+
+
+def _write_fixed64(_typing: Any, data: Any, _at: Any, _value: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address = _address(context, builder, signature.args, values)
+        address = builder.bitcast(address, ir.IntType(64).as_pointer())
+        builder.store(values[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.intp, types.uint64), emit
+
+
+def _address(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    array = context.make_array(kinds[0])(context, builder, values[0])
+    return builder.gep(array.data, [values[1]])
+
+
+read_byte: Callable[[Bytes, int], int] = cast("Any", intrinsic(_read_byte))
+read_fixed64: Callable[[Bytes, int], np.uint64] = cast("Any", intrinsic(_read_fixed64))
+write_fixed64: Callable[[Bytes, int, np.uint64], None] = cast("Any", intrinsic(_write_fixed64))

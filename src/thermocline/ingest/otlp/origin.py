@@ -1,0 +1,99 @@
+"""Where telemetry comes from: a resource and a scope as the columns that all tables share.
+
+In:   `ResourceMetrics`, `ScopeMetrics` and their like of the other signals
+Out:  `Origin`: the values of `tables.ORIGIN`, in their order, and what identifies a stream
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from thermocline.ingest.otlp.value import Values, dump
+
+NS_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The columns of one resource and scope."""
+
+    columns: tuple[Any, ...]
+    identity: tuple[str, ...]
+
+
+def origins(groups: Any, scopes_field: str, values: Values) -> Iterator[tuple[Origin, Any]]:
+    """Yield every scope message of a request together with its origin."""
+    for group in groups:
+        resource = resource_columns(group.resource, group.schema_url, values)
+        for scope in getattr(group, scopes_field):
+            yield joined(resource, scope_columns(scope.scope, scope.schema_url, values)), scope
+
+
+def resource_columns(resource: Any, schema_url: str, values: Values) -> tuple[Any, ...]:
+    """Return the columns of a resource, in the order of `tables.ORIGIN`."""
+    found = values.attribute_values(resource.attributes)
+    return (
+        _word(found.get("service.name")),
+        _word(found.get("host.name")),
+        dump(found),
+        resource.dropped_attributes_count,
+        _entities(resource.entity_refs),
+        values.optional_text(schema_url),
+    )
+
+
+def scope_columns(scope: Any, schema_url: str, values: Values) -> tuple[Any, ...]:
+    """Return the columns of a scope, in the order of `tables.ORIGIN`."""
+    return (
+        values.optional_text(scope.name),
+        values.optional_text(scope.version),
+        values.attributes(scope.attributes),
+        scope.dropped_attributes_count,
+        values.optional_text(schema_url),
+    )
+
+
+def joined(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
+    """Return the origin of a resource and a scope.
+
+    What was dropped, the entities and the resource's schema do not identify a stream.
+    """
+    name, version, attributes, _, schema_url = scope
+    identity = (resource[2], name or "", version or "", schema_url or "", attributes)
+    return Origin((*resource, *scope), identity)
+
+
+def digest(*parts: str) -> int:
+    """Return 64 bits of a hash of texts; each is preceded by its length, so none run together."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part.encode()
+        hashed.update(len(data).to_bytes(8, "little"))
+        hashed.update(data)
+    return int.from_bytes(hashed.digest(), "little")
+
+
+def identifier(value: bytes, length: int) -> bytes | None:
+    """Return an identifier, or None when it is not one: of another length, or all zeros."""
+    return value if len(value) == length and any(value) else None
+
+
+def _word(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else dump(value)
+
+
+def _entities(references: Any) -> str | None:
+    if not references:
+        return None
+    return dump(
+        [
+            {
+                "type": one.type,
+                "schemaUrl": one.schema_url,
+                "idKeys": list(one.id_keys),
+                "descriptionKeys": list(one.description_keys),
+            }
+            for one in references
+        ]
+    )

@@ -1,0 +1,113 @@
+"""OTLP in protobuf's encoding: the bytes of a request to batches.
+
+In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest`, inflated
+Out:  `Decoded`: batches by table, and what the sender must be told
+
+- Bytes that are no such message, whose texts are not UTF-8, or that are nested deeper than
+  protobuf's own limit: `Invalid`, and nothing of them is taken.
+- Fields that this version does not know are ignored, as the specification says.
+- Metrics in the common shape are decoded by compiled code once `warm_up` has returned; the outcome
+  is the same.
+- The protobuf library is imported when the first request is decoded, the compiler by `warm_up`.
+"""
+
+import threading
+from typing import Any
+
+from thermocline.errors import Invalid
+from thermocline.ingest.otlp.outcome import Decoded, Limits
+
+SIGNALS = ("metrics", "logs", "traces")
+
+_is_warm = threading.Event()
+
+
+def decode_protobuf(
+    signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
+) -> Decoded:
+    """Return the rows of a request; `Invalid` when the bytes are none.
+
+    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
+    """
+    limits = limits or Limits()
+    if signal == "metrics" and _is_warm.is_set():
+        from thermocline.ingest.otlp.fast import decode_metrics
+
+        decoded = decode_metrics(data, limits)
+        if decoded is not None:
+            return decoded
+    return decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
+
+
+def warm_up() -> None:
+    """Make the fast way for metrics ready; until this has returned, the official one is used.
+
+    Compiling takes up to half a minute once for an installation, and less than a second when the
+    result is found in the cache. Call it in a thread beside the first requests.
+    """
+    from thermocline.ingest.otlp.fast import decode_metrics
+
+    request = empty_message("metrics")
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="warm")
+    metric.gauge.data_points.add(time_unix_nano=1, as_int=1)
+    decode_metrics(request.SerializeToString(), Limits())
+    _is_warm.set()
+
+
+def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded:
+    """Return the same, always by the official protobuf library."""
+    return message_batches(signal, _message(signal, data), arrived_ns, limits)
+
+
+def message_batches(signal: str, message: Any, arrived_ns: int, limits: Limits) -> Decoded:
+    """Return the rows of a request that is a message already."""
+    if signal == "metrics":
+        from thermocline.ingest.otlp.metrics import metrics_batches
+
+        return metrics_batches(message, limits)
+    if signal == "logs":
+        from thermocline.ingest.otlp.records import logs_batches
+
+        return logs_batches(message, limits, arrived_ns)
+    from thermocline.ingest.otlp.spans import traces_batches
+
+    return traces_batches(message, limits)
+
+
+def empty_message(signal: str) -> Any:
+    """Return a request of a signal with nothing in it."""
+    if signal == "metrics":
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+            ExportMetricsServiceRequest,
+        )
+
+        return ExportMetricsServiceRequest()
+    if signal == "logs":
+        from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+            ExportLogsServiceRequest,
+        )
+
+        return ExportLogsServiceRequest()
+    if signal == "traces":
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+            ExportTraceServiceRequest,
+        )
+
+        return ExportTraceServiceRequest()
+    raise Invalid("no such signal", hint="metrics, logs or traces", signal=signal)
+
+
+def _message(signal: str, data: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+
+    message = empty_message(signal)
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise Invalid(
+            "the body is not a request of this signal in protobuf",
+            hint="check that the exporter's signal and content type go with the path",
+            signal=signal,
+            size_bytes=len(data),
+        ) from error
+    return message

@@ -1,0 +1,66 @@
+"""Log records to rows.
+
+In:   an `ExportLogsServiceRequest` message, limits, the time of arrival
+Out:  a batch of `logs`, and the tally
+
+- `ts` is the time of the event; where that is unknown, the time it was observed; where that is
+  unknown too, the time of arrival. `time_ns` and `observed_ns` are what the sender said, or null.
+- A body that is not a text is kept with its types in `body_json`, and as readable text in `body`.
+- An identifier that is none (of another length) is left out, and noted.
+"""
+
+from typing import Any
+
+from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, origins
+from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.tables import LOGS, rows_batch
+from thermocline.ingest.otlp.value import Values
+
+TIME_BEYOND = "a time is beyond int64"
+BAD_ID = "trace or span id of a wrong length, left out"
+
+
+def logs_batches(request: Any, limits: Limits, arrived_ns: int) -> Decoded:
+    """Return the log records of a request as a batch."""
+    tally = Tally("logs")
+    values = Values(limits, tally)
+    rows = []
+    for origin, scope in origins(request.resource_logs, "scope_logs", values):
+        for record in scope.log_records:
+            if max(record.time_unix_nano, record.observed_time_unix_nano) > NS_MAX:
+                tally.reject(TIME_BEYOND, record.event_name or record.severity_text)
+                continue
+            rows.append(_row(origin, record, values, tally, arrived_ns))
+    tally.accepted = len(rows)
+    return tally.decoded({LOGS.name: rows_batch(LOGS, rows)} if rows else {})
+
+
+def noted_identifier(value: bytes, length: int, tally: Tally) -> bytes | None:
+    """Return an identifier or None; one of a wrong length is noted."""
+    if value and len(value) != length:
+        tally.note(BAD_ID)
+    return identifier(value, length)
+
+
+def _row(
+    origin: Origin, record: Any, values: Values, tally: Tally, arrived_ns: int
+) -> tuple[Any, ...]:
+    time_ns, observed_ns = record.time_unix_nano, record.observed_time_unix_nano
+    ts_ns = time_ns or observed_ns or arrived_ns
+    body = values.body(record.body) if record.HasField("body") else (None, None)
+    return (
+        ts_ns // 1_000,
+        ts_ns,
+        *origin.columns,
+        time_ns or None,
+        observed_ns or None,
+        record.severity_number,
+        values.optional_text(record.severity_text),
+        values.optional_text(record.event_name),
+        *body,
+        values.attributes(record.attributes),
+        record.dropped_attributes_count,
+        noted_identifier(record.trace_id, 16, tally),
+        noted_identifier(record.span_id, 8, tally),
+        record.flags,
+    )

@@ -1,0 +1,342 @@
+"""One compiled pass over a metrics request: its number points as columns.
+
+In:   the bytes of an `ExportMetricsServiceRequest`; a table of interned bytes
+Out:  columns of times, values and ids; where metrics of other kinds lie
+
+- Only what exporters write is taken. Whatever is unusual, and every point that would be refused
+  or noted, ends the scan: the official decoder then decides about the whole request.
+- Attributes, metrics, scopes and resources are not decoded here but interned as raw bytes, so that
+  each distinct one is decoded once, officially.
+
+The numbers in this module are protobuf's tags: a field's number times eight, and its wire type.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from thermocline.ingest.otlp.native import Bytes, compiled, inlined, read_fixed64
+from thermocline.ingest.otlp.wire import (
+    FAILED,
+    Interned,
+    copy,
+    followed,
+    intern,
+    read_span,
+    read_varint,
+    skip,
+)
+
+ATTRIBUTES, RESOURCE, URL, SCOPE, ORIGIN, METRIC = range(6)
+GAUGE, SUM = 5, 7
+DOUBLE, INT = 1, 2
+POINT_BYTES_MIN = 11
+METRIC_KEY_BYTES = 12
+_TIME_MAX = np.uint64((1 << 63) - 1)
+
+
+class Columns(NamedTuple):
+    """What the scan fills: a row for each point; `others` are metrics of other kinds."""
+
+    time: npt.NDArray[np.uint64]
+    start: npt.NDArray[np.uint64]
+    bits: npt.NDArray[np.uint64]
+    kind: Bytes
+    flags: npt.NDArray[np.int64]
+    attributes: npt.NDArray[np.int32]
+    metric: npt.NDArray[np.int32]
+    exemplars: npt.NDArray[np.int64]
+    others: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    head: npt.NDArray[np.int64]
+    scratch: Bytes
+
+
+def new_columns(size_bytes: int) -> Columns:
+    """Return room for all that a request of this many bytes can have."""
+    rows = size_bytes // POINT_BYTES_MIN + 1
+    return Columns(
+        time=np.empty(rows, np.uint64),
+        start=np.empty(rows, np.uint64),
+        bits=np.empty(rows, np.uint64),
+        kind=np.empty(rows, np.uint8),
+        flags=np.empty(rows, np.int64),
+        attributes=np.empty(rows, np.int32),
+        metric=np.empty(rows, np.int32),
+        exemplars=np.empty((rows, 3), np.int64),
+        others=np.empty((rows, 3), np.int64),
+        counts=np.zeros(4, np.int64),  # rows, rows with exemplars, others, the last attributes
+        head=np.zeros(4, np.int64),
+        scratch=np.empty(size_bytes + METRIC_KEY_BYTES, np.uint8),
+    )
+
+
+@compiled
+def scan_metrics(data: Bytes, table: Interned, columns: Columns) -> int:
+    """Fill the columns from a request; return 0, `FAILED` or `FULL`."""
+    at, end = 0, data.size
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        if at < 0:
+            return FAILED
+        if tag == 10:
+            start, at = read_span(data, at, end)
+            if at < 0:
+                return FAILED
+            done = _scan_group(data, start, at, table, columns)
+            if done < 0:
+                return done
+        else:
+            at = skip(data, at, end, tag)
+            if at < 0:
+                return FAILED
+    return 0
+
+
+@compiled
+def _head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> int:
+    """Find the one message of field 1 and the one text of field 3; both may come late."""
+    head[0] = head[1] = head[2] = head[3] = 0
+    seen_first = seen_third = False
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        if at < 0:
+            return FAILED
+        if tag in (10, 26):
+            start, at = read_span(data, at, end)
+            if at < 0 or (tag == 10 and seen_first) or (tag == 26 and seen_third):
+                return FAILED  # protobuf merges what comes twice
+            place = 0 if tag == 10 else 2
+            head[place], head[place + 1] = start, at
+            seen_first, seen_third = seen_first or tag == 10, seen_third or tag == 26
+        else:
+            at = skip(data, at, end, tag)
+            if at < 0:
+                return FAILED
+    return 0
+
+
+@compiled
+def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Columns) -> int:
+    head = columns.head
+    if _head(data, at, end, head) < 0:
+        return FAILED
+    resource = intern(table, data, head[0], head[1], RESOURCE)
+    url = intern(table, data, head[2], head[3], URL)
+    if resource < 0 or url < 0:
+        return min(resource, url)
+    origin = FAILED  # a resource without scopes is looked at by the official decoder alone
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        if tag != 18:
+            at = skip(data, at, end, tag)
+            continue
+        start, at = read_span(data, at, end)
+        if at < 0 or _head(data, start, at, head) < 0:
+            return FAILED
+        scope = intern(table, data, head[0], head[1], SCOPE)
+        scope_url = intern(table, data, head[2], head[3], URL)
+        if scope < 0 or scope_url < 0:
+            return min(scope, scope_url)
+        for place, part in enumerate((resource, url, scope, scope_url)):
+            _put(columns.scratch, 4 * place, part)
+        origin = intern(table, columns.scratch, 0, 16, ORIGIN)
+        if origin < 0:
+            return origin
+        done = _scan_scope(data, start, at, origin, table, columns)
+        if done < 0:
+            return done
+    return min(origin, 0)
+
+
+@compiled
+def _put(scratch: Bytes, at: int, value: int) -> None:
+    for place in range(4):
+        scratch[at + place] = np.uint8((value >> (8 * place)) & 255)
+
+
+@compiled
+def _scan_scope(
+    data: Bytes, at: int, end: int, origin: int, table: Interned, columns: Columns
+) -> int:
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        if tag != 18:
+            at = skip(data, at, end, tag)
+            continue
+        start, at = read_span(data, at, end)
+        if at < 0:
+            return FAILED
+        done = _scan_metric(data, start, at, origin, table, columns)
+        if done < 0:
+            return done
+    return 0
+
+
+@compiled
+def _scan_metric(
+    data: Bytes, start: int, end: int, origin: int, table: Interned, columns: Columns
+) -> int:
+    """Take one metric: its head, all but the data, into the scratch and from there interned."""
+    scratch, at, kind = columns.scratch, start, 0
+    length, first, last = METRIC_KEY_BYTES, 0, 0
+    while at < end:
+        field = at
+        tag, at = read_varint(data, at, end)
+        if at < 0:
+            return FAILED
+        number = tag >> 3
+        if 4 <= number <= 11:  # the data; 4, 6 and 8 were data once and may be again
+            if kind or tag & 7 != 2:
+                return FAILED
+            kind = number
+            first, at = read_span(data, at, end)
+            last = at
+        else:
+            at = skip(data, at, end, tag)
+            copy(data, field, at - field, scratch, length)
+            length += at - field
+        if at < 0:
+            return FAILED
+    if kind not in (GAUGE, SUM):
+        others = columns.counts[2]
+        if kind < 9 or others >= columns.others.shape[0]:
+            return FAILED
+        columns.others[others, 0], columns.others[others, 1] = start, end
+        columns.others[others, 2] = origin
+        columns.counts[2] += 1
+        return 0
+    form = _form(data, first, last, kind)
+    if form < 0:
+        return FAILED
+    _put(scratch, 0, origin)
+    _put(scratch, 4, kind)
+    _put(scratch, 8, form)
+    metric = intern(table, scratch, 0, length, METRIC)
+    if metric < 0:
+        return metric
+    return _scan_points(data, first, last, metric, table, columns)
+
+
+@compiled
+def _form(data: Bytes, at: int, end: int, kind: int) -> int:
+    """Return temporality times two, plus one if monotonic; they may come after the points."""
+    temporality = monotonic = 0
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        if at < 0:
+            return FAILED
+        if kind == SUM and tag == 16:
+            temporality, at = read_varint(data, at, end)
+        elif kind == SUM and tag == 24:
+            monotonic, at = read_varint(data, at, end)
+        else:
+            at = skip(data, at, end, tag)
+        if at < 0:
+            return FAILED
+    if temporality > 1_000 or (kind == SUM and temporality == 0):
+        return FAILED
+    return temporality * 2 + (1 if monotonic else 0)
+
+
+@compiled
+def _scan_points(
+    data: Bytes, at: int, end: int, metric: int, table: Interned, columns: Columns
+) -> int:
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        if tag != 10:
+            at = skip(data, at, end, tag)
+            continue
+        start, at = read_span(data, at, end)
+        row = columns.counts[0]
+        if at < 0 or row >= columns.time.size:
+            return FAILED
+        columns.metric[row] = metric
+        done = _scan_point(data, start, at, row, table, columns)
+        if done < 0:
+            return done
+        columns.counts[0] = row + 1
+    return 0
+
+
+@inlined
+def _scan_point(  # noqa: C901  # one loop; taken apart it was measured at half the speed
+    data: Bytes, start: int, end: int, row: int, table: Interned, columns: Columns
+) -> int:
+    time = begun = bits = np.uint64(0)
+    kind = flags = first = last = 0
+    guess = FAILED
+    has_exemplars = False
+    at = start
+    while at < end:
+        field = at
+        tag, at = read_varint(data, at, end)
+        if at < 0:
+            return FAILED
+        if tag == 58:
+            if last and last != field:
+                return FAILED  # other fields lie between the attributes
+            first = first if last else field
+            before = FAILED if last else columns.counts[3]
+            guess, at = _attributes(data, field, at, end, table, before)
+            last = at
+        elif tag in (17, 25, 33, 49):
+            if at + 8 > end:
+                return FAILED
+            value = read_fixed64(data, at)
+            at += 8
+            if tag == 25:
+                time = value
+            elif tag == 17:
+                begun = value
+            else:
+                bits, kind = value, DOUBLE if tag == 33 else INT
+        elif tag == 64:
+            flags, at = read_varint(data, at, end)
+        else:
+            has_exemplars |= tag == 42
+            at = skip(data, at, end, tag)
+        if at < 0:
+            return FAILED
+    if has_exemplars:
+        place = columns.counts[1]
+        columns.exemplars[place, 0], columns.exemplars[place, 1] = row, start
+        columns.exemplars[place, 2] = end
+        columns.counts[1] = place + 1
+    if guess < 0:
+        guess = intern(table, data, first, last, ATTRIBUTES)
+    columns.time[row], columns.start[row], columns.bits[row] = time, begun, bits
+    columns.kind[row], columns.flags[row] = kind, flags
+    return _checked(row, guess, table, columns)
+
+
+@inlined
+def _attributes(
+    data: Bytes, field: int, at: int, end: int, table: Interned, before: int
+) -> tuple[int, int]:
+    """Return which known attributes these are, if they are the ones expected, and their end."""
+    if before >= 0:
+        guess, after = followed(table, before, data, field, end)
+        if guess >= 0:
+            return guess, after
+    return FAILED, read_span(data, at, end)[1]
+
+
+@inlined
+def _checked(row: int, attributes: int, table: Interned, columns: Columns) -> int:
+    """Check what the official way would refuse or note, and keep the attributes."""
+    time, flags = columns.time[row], columns.flags[row]
+    if time == 0 or time > _TIME_MAX or columns.start[row] > time or flags >> 32:
+        return FAILED
+    if flags & 1:
+        columns.kind[row] = 0
+    elif columns.kind[row] == 0:
+        return FAILED
+    if attributes < 0 or table.is_bad[attributes]:
+        return min(attributes, FAILED)
+    table.follows[columns.counts[3]] = attributes
+    columns.counts[3] = attributes
+    columns.attributes[row] = attributes
+    return 0

@@ -1,0 +1,111 @@
+"""Spans to rows, with their events and links inside.
+
+In:   an `ExportTraceServiceRequest` message, limits
+Out:  a batch of `spans`, and the tally
+
+- A span without a trace id, a span id or a start is refused: nothing could find it.
+- A span that ends before it starts is kept as it says, with a negative duration, and noted.
+- `ts` is the start. An end of 0 means that there is none: `end_ns` and `duration_ns` are null.
+"""
+
+from typing import Any
+
+from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, origins
+from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.records import noted_identifier
+from thermocline.ingest.otlp.tables import SPANS, rows_batch
+from thermocline.ingest.otlp.value import Values
+
+KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
+STATUS_CODES = ("unset", "ok", "error")
+
+BAD_TRACE_ID = "trace_id is not 16 bytes, or all zeros"
+BAD_SPAN_ID = "span_id is not 8 bytes, or all zeros"
+NO_START = "start_time_unix_nano is 0"
+TIME_BEYOND = "a time is beyond int64"
+ENDS_EARLY = "span ends before it starts"
+EVENT_BEYOND = "event with a time beyond int64, emptied"
+
+
+def traces_batches(request: Any, limits: Limits) -> Decoded:
+    """Return the spans of a request as a batch."""
+    tally = Tally("traces")
+    values = Values(limits, tally)
+    rows = []
+    for origin, scope in origins(request.resource_spans, "scope_spans", values):
+        for span in scope.spans:
+            reason = _trouble(span)
+            if reason:
+                tally.reject(reason, span.name)
+            else:
+                rows.append(_row(origin, span, values, tally))
+    tally.accepted = len(rows)
+    return tally.decoded({SPANS.name: rows_batch(SPANS, rows)} if rows else {})
+
+
+def _trouble(span: Any) -> str | None:
+    if identifier(span.trace_id, 16) is None:
+        return BAD_TRACE_ID
+    if identifier(span.span_id, 8) is None:
+        return BAD_SPAN_ID
+    if not span.start_time_unix_nano:
+        return NO_START
+    if max(span.start_time_unix_nano, span.end_time_unix_nano) > NS_MAX:
+        return TIME_BEYOND
+    return None
+
+
+def _row(origin: Origin, span: Any, values: Values, tally: Tally) -> tuple[Any, ...]:
+    start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano or None
+    if end_ns is not None and end_ns < start_ns:
+        tally.note(ENDS_EARLY)
+    return (
+        start_ns // 1_000,
+        start_ns,
+        *origin.columns,
+        span.trace_id,
+        span.span_id,
+        noted_identifier(span.parent_span_id, 8, tally),
+        values.optional_text(span.trace_state),
+        values.text(span.name),
+        _named(KINDS, span.kind),
+        end_ns,
+        None if end_ns is None else end_ns - start_ns,
+        _named(STATUS_CODES, span.status.code),
+        values.optional_text(span.status.message),
+        values.attributes(span.attributes),
+        span.dropped_attributes_count,
+        [_event(one, values, tally) for one in span.events] or None,
+        span.dropped_events_count,
+        [_link(one, values, tally) for one in span.links] or None,
+        span.dropped_links_count,
+        span.flags,
+    )
+
+
+def _event(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
+    time_ns = event.time_unix_nano
+    if time_ns > NS_MAX:
+        tally.note(EVENT_BEYOND)
+        time_ns = 0
+    return {
+        "ts_ns": time_ns or None,
+        "name": values.text(event.name),
+        "attributes": values.attributes(event.attributes),
+        "dropped_attributes": event.dropped_attributes_count,
+    }
+
+
+def _link(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
+    return {
+        "trace_id": noted_identifier(link.trace_id, 16, tally),
+        "span_id": noted_identifier(link.span_id, 8, tally),
+        "trace_state": values.optional_text(link.trace_state),
+        "attributes": values.attributes(link.attributes),
+        "dropped_attributes": link.dropped_attributes_count,
+        "flags": link.flags,
+    }
+
+
+def _named(names: tuple[str, ...], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)

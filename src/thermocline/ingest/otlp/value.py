@@ -1,0 +1,187 @@
+"""Attribute values as canonical JSON text that keeps their types, and back.
+
+In:   `AnyValue` and `KeyValue` messages
+Out:  the text of `tables.py`; from a text, Python values again
+
+- One set of attributes has one text: keys are in order, in nested lists too.
+- A key that comes twice keeps its last value; what a limit cuts or drops is noted in the tally.
+- `read_attributes(text)` gives back every value and its type: str, bool, int, float, bytes, list,
+  dict, None. The bits of a NaN are not kept, here only.
+"""
+
+import base64
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from thermocline.ingest.otlp.outcome import Limits, Tally
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TAGS = frozenset({"bytesValue", "doubleValue", "kvlistValue"})
+
+CUT = "attribute value too long, cut"
+TOO_LONG = "attribute value too long, dropped"
+KEY_TOO_LONG = "attribute key too long, dropped"
+TOO_MANY = "too many attributes, dropped"
+TOO_DEEP = "value nested too deep, emptied"
+TWICE = "attribute key twice, the last kept"
+TEXT_CUT = "text too long, cut"
+BODY_CUT = "body too long, cut"
+
+
+class Values:
+    """Renders the values of one request within its limits."""
+
+    def __init__(self, limits: Limits, tally: Tally) -> None:
+        self._limits = limits
+        self._tally = tally
+        # Four bytes at most a character: shorter texts are within the limits for sure.
+        self._key_length_safe = limits.key_bytes_max // 4
+        self._value_length_safe = limits.value_bytes_max // 4
+
+    def attributes(self, pairs: Iterable[Any]) -> str:
+        """Return a set of attributes as its text."""
+        found = self.attribute_values(pairs)
+        return dump(found) if found else "{}"
+
+    def attribute_values(self, pairs: Iterable[Any]) -> dict[str, Any]:
+        """Return a set of attributes as what its text is made of."""
+        found: dict[str, Any] = {}
+        for pair in pairs:
+            key, value = pair.key, pair.value
+            kind = value.WhichOneof("value")
+            if kind == "string_value" and len(value.string_value) <= self._value_length_safe:
+                plain = value.string_value
+            elif kind == "int_value":
+                plain = value.int_value
+            else:
+                plain = self._bounded(value, kind)
+            if key in found:
+                self._tally.note(TWICE)
+            elif self._is_refused(key, len(found)):
+                continue
+            if plain is not _DROPPED:
+                found[key] = plain
+        return found
+
+    def _is_refused(self, key: str, count: int) -> bool:
+        """Tell whether a key is too long, or one too many."""
+        if count >= self._limits.attributes_max:
+            self._tally.note(TOO_MANY)
+            return True
+        is_long = len(key) > self._key_length_safe and _is_longer(key, self._limits.key_bytes_max)
+        if is_long:
+            self._tally.note(KEY_TOO_LONG)
+        return is_long
+
+    def text(self, value: str) -> str:
+        """Return a text of an item, cut to the limit of values."""
+        return self._cut(value, self._limits.value_bytes_max, TEXT_CUT)
+
+    def optional_text(self, value: str) -> str | None:
+        """Return a text of an item, None when it is absent."""
+        return self.text(value) if value else None
+
+    def body(self, value: Any) -> tuple[str | None, str | None]:
+        """Return a log record's body as text, and as typed JSON where it is not a text."""
+        limit = self._limits.body_bytes_max
+        kind = value.WhichOneof("value")
+        if kind == "string_value":
+            return self._cut(value.string_value, limit, BODY_CUT), None
+        text = dump(self._plain(value, 0))
+        if _is_longer(text, limit):
+            return self._cut(text, limit, BODY_CUT), None
+        return (None if text == "null" else text), text
+
+    def _bounded(self, value: Any, kind: str | None) -> Any:
+        """Return an attribute's value within the limit of its length."""
+        if kind == "string_value":
+            return self._cut(value.string_value, self._limits.value_bytes_max, CUT)
+        plain = self._plain(value, 0)
+        is_compound = kind in ("array_value", "kvlist_value", "bytes_value")
+        if is_compound and _is_longer(dump(plain), self._limits.value_bytes_max):
+            self._tally.note(TOO_LONG)
+            return _DROPPED
+        return plain
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        kind = value.WhichOneof("value")
+        if kind in ("string_value", "bool_value", "int_value"):
+            return getattr(value, kind)
+        if kind == "double_value":
+            return _double(value.double_value)
+        if kind == "bytes_value":
+            return {"bytesValue": base64.b64encode(value.bytes_value).decode()}
+        if kind in ("array_value", "kvlist_value"):
+            if depth >= self._limits.nesting_max:
+                self._tally.note(TOO_DEEP)
+                return None
+            if kind == "array_value":
+                return [self._plain(one, depth + 1) for one in value.array_value.values]
+            return self._listed(value.kvlist_value.values, depth + 1)
+        return None  # empty, or an index into a dictionary that only profiles have
+
+    def _listed(self, pairs: Iterable[Any], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for pair in pairs:
+            if pair.key in found:
+                self._tally.note(TWICE)
+            found[pair.key] = self._plain(pair.value, depth)
+        if len(found) == 1 and not _TAGS.isdisjoint(found):
+            return {"kvlistValue": found}
+        return found
+
+    def _cut(self, text: str, limit_bytes: int, note: str) -> str:
+        if not _is_longer(text, limit_bytes):
+            return text
+        self._tally.note(note)
+        return text.encode()[:limit_bytes].decode(errors="ignore")
+
+
+_DROPPED = object()
+
+
+def dump(value: Any) -> str:
+    """Return the canonical text of a value that is made of what JSON has."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def read_attributes(text: str) -> dict[str, Any]:
+    """Return the attributes of a text with their values as Python's: the inverse of the column."""
+    return {key: _read(value) for key, value in orjson.loads(text).items()}
+
+
+def read_value(text: str) -> Any:
+    """Return the value of a typed JSON text, such as `body_json`."""
+    return _read(orjson.loads(text))
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        [(key, held)] = value.items()
+        if key == "bytesValue":
+            return base64.b64decode(held)
+        if key == "doubleValue":
+            return _NOT_FINITE[held]
+        if key == "kvlistValue":
+            value = held
+    return {key: _read(one) for key, one in value.items()}
+
+
+def _double(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return {"doubleValue": "NaN"}
+    return {"doubleValue": "Infinity" if value > 0 else "-Infinity"}
+
+
+def _is_longer(text: str, limit_bytes: int) -> bool:
+    # Four bytes at most a character: only texts near the limit must be encoded to know.
+    return len(text) * 4 > limit_bytes and len(text.encode()) > limit_bytes

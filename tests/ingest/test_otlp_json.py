@@ -1,0 +1,179 @@
+"""OTLP's JSON and its traps."""
+
+import orjson
+import pytest
+
+from ingest.otlp_requests import (
+    NOW_NS,
+    SPAN_ID,
+    TRACE_ID,
+    nested_log_bytes,
+    otlp_json,
+    span_request,
+)
+from thermocline.errors import Invalid
+from thermocline.ingest.otlp.json import decode_json
+from thermocline.ingest.otlp.protobuf import decode_protobuf
+
+
+def decoded(signal, document):
+    data = document if isinstance(document, bytes) else orjson.dumps(document)
+    return decode_json(signal, data, arrived_ns=NOW_NS)
+
+
+def only_row(outcome):
+    [batch] = outcome.batches.values()
+    [row] = batch.to_pylist()
+    return row
+
+
+def record(**fields):
+    records = [{"timeUnixNano": str(NOW_NS), **fields}]
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
+
+
+def gauge(**fields):
+    metric = {"name": "m", "gauge": {"dataPoints": [{"timeUnixNano": NOW_NS, **fields}]}}
+    return {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+
+
+def raw_gauge(value):
+    return orjson.dumps(gauge(asDouble=77777)).replace(b"77777", value)
+
+
+@pytest.mark.parametrize("write", [bytes.hex, lambda data: data.hex().upper()])
+def test_ids_are_hexadecimal_in_any_case(write):
+    outcome = decoded("logs", record(traceId=write(TRACE_ID), spanId=write(SPAN_ID)))
+    assert (only_row(outcome)["trace_id"], only_row(outcome)["span_id"]) == (TRACE_ID, SPAN_ID)
+
+
+def test_ids_that_are_not_hexadecimal_are_invalid():
+    with pytest.raises(Invalid, match="not what its field holds"):
+        decoded("logs", record(traceId="AQIDBAUGBwgJCgsMDQ4PEA=="))
+
+
+def test_other_bytes_are_base64_of_either_alphabet():
+    for text in ("+/8=", "-_8", "+/8"):
+        row = only_row(decoded("logs", record(body={"bytesValue": text})))
+        assert row["body_json"] == '{"bytesValue":"+/8="}'
+
+
+@pytest.mark.parametrize("number", [(1 << 63) - 1, -(1 << 63), 0, (1 << 53) + 1])
+def test_I15_integers_are_texts_or_numbers_and_exact(number):
+    for written in (number, str(number)):
+        assert only_row(decoded("metrics", gauge(asInt=written)))["value_int"] == number
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"9223372036854775808", b"-9223372036854775809", b"18446744073709551616", b"1.5", b'"1.5"',
+     b'"1e3"', b'""', b'" 1"', b'"0x10"', b'"\xd9\xa1"', b"true", b"[]", b"1e19", b'"9" '],
+)  # fmt: skip
+def test_I15_what_is_no_int64_is_invalid_or_exact(written):
+    data = orjson.dumps(gauge(asInt=77777)).replace(b"77777", written)
+    if written.strip() == b'"9"':
+        assert only_row(decoded("metrics", data))["value_int"] == 9
+        return
+    with pytest.raises(Invalid):
+        decoded("metrics", data)
+
+
+def test_I15_an_integral_number_with_an_exponent_is_its_integer():
+    data = orjson.dumps(gauge(asInt=77777)).replace(b"77777", b"1e3")
+    assert only_row(decoded("metrics", data))["value_int"] == 1000
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_I15_what_is_not_finite_arrives_as_text(text):
+    value = only_row(decoded("metrics", gauge(asDouble=text)))["value"]
+    assert repr(value) == {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}[text]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'"1e400"', b'"nan"', b'"inf"', b'"1_0"', b'""',
+     b"true", b"{}"],
+)  # fmt: skip
+def test_I15_what_is_no_double_is_invalid(written):
+    with pytest.raises(Invalid):
+        decoded("metrics", raw_gauge(written))
+
+
+def test_enumerations_are_integers_only():
+    assert only_row(decoded("logs", record(severityNumber=9)))["severity_number"] == 9
+    with pytest.raises(Invalid, match="not what its field holds"):
+        decoded("logs", record(severityNumber="SEVERITY_NUMBER_INFO"))
+
+
+def test_I16_unknown_keys_are_ignored_and_keys_are_camel_case_only():
+    row = only_row(decoded("logs", record(severity_text="snake", brand_new={"x": [1]})))
+    assert row["severity_text"] is None
+
+
+def test_I16_a_null_is_as_if_the_key_were_not_there():
+    row = only_row(decoded("logs", record(body=None, attributes=None, severityText=None)))
+    assert (row["body"], row["attributes"]) == (None, "{}")
+
+
+def test_I17_of_a_key_that_comes_twice_the_last_counts():
+    data = orjson.dumps(record(severityText="a")).replace(
+        b'"severityText":"a"', b'"severityText":"a","severityText":"b"'
+    )
+    assert only_row(decoded("logs", data))["severity_text"] == "b"
+
+
+def test_I17_two_members_of_one_choice_are_invalid():
+    with pytest.raises(Invalid, match="two members of one choice"):
+        decoded("metrics", gauge(asInt=1, asDouble=1.0))
+
+
+@pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'"\xed\xa0\x80"'])
+def test_I17_lone_surrogates_and_bad_utf_8_are_invalid(text):
+    data = orjson.dumps(record(severityText="77777")).replace(b'"77777"', text)
+    with pytest.raises(Invalid, match="not JSON"):
+        decoded("logs", data)
+
+
+def test_I17_a_nul_in_a_text_is_kept():
+    data = orjson.dumps(record(body={"stringValue": "a\0b"}, severityText="\0"))
+    row = only_row(decoded("logs", data))
+    assert (row["body"], row["severity_text"]) == ("a\0b", "\0")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"null", b"{} {}", b'{"resourceLogs":1}'])
+def test_I03_what_is_no_request_is_invalid(data):
+    with pytest.raises(Invalid):
+        decoded("logs", data)
+
+
+@pytest.mark.parametrize("depth", [60, 300, 100_000])
+def test_I04_deep_nesting_is_invalid(depth):
+    with pytest.raises(Invalid):
+        decoded("logs", body_json(depth))
+    with pytest.raises(Invalid):
+        decoded("logs", b"[" * depth * 100)
+
+
+def test_I04_both_encodings_refuse_the_same_depth():
+    def is_taken(decode, signal, data):
+        try:
+            decode(signal, data, arrived_ns=NOW_NS)
+        except Invalid:
+            return False
+        return True
+
+    depths = range(40, 55)
+    in_json = [is_taken(decode_json, "logs", body_json(depth)) for depth in depths]
+    in_protobuf = [is_taken(decode_protobuf, "logs", nested_log_bytes(depth)) for depth in depths]
+    assert in_json == in_protobuf
+    assert {*in_json} == {True, False}
+
+
+def body_json(depth):
+    value = b'{"arrayValue":{"values":[' * depth + b'{"intValue":1}' + b"]}}" * depth
+    return orjson.dumps(record(body=77777)).replace(b"77777", value)
+
+
+def test_a_span_in_json_has_the_ids_of_the_one_in_protobuf():
+    row = only_row(decoded("traces", otlp_json(span_request())))
+    assert (row["trace_id"], row["span_id"], row["name"]) == (TRACE_ID, SPAN_ID, "pay")
