@@ -1,6 +1,7 @@
 """A lake: rows are durable when written, seen at once and once, whoever reads."""
 
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
+from thermocline.format.layout import commit_path
 from thermocline.live import DIRECT_BYTES_MIN
 from thermocline.node import Lake
 
@@ -402,3 +404,57 @@ def test_Q06_queries_in_worker_processes_see_hot_rows_and_cannot_harm_the_lake(t
             assert sorted(reader.read_all().column("n").to_pylist()) == [3, 4]
         with pytest.raises(NotFound):
             lake.sql("select * from nothing")
+
+
+def next_commit(table):
+    """Return the file that the table's next commit will have."""
+    return Path(table.root()) / commit_path(table.version() + 1)
+
+
+def test_a_table_whose_flush_fails_keeps_no_other_from_being_flushed(lake):
+    tables = [lake.table("m"), lake.create_table("z", time_column="ts", bucket="1h")]
+    for table in tables:
+        table.write(ticks(1))
+    damage = next_commit(tables[0])
+    damage.write_bytes(b"no commit")
+    with pytest.raises(Corruption):
+        lake.flush()
+    assert tables[1].snapshot().parts == ()
+    damage.unlink()
+    lake.flush()
+    assert [numbers(table) for table in tables] == [[1], [1]]
+
+
+def test_a_lake_that_cannot_flush_lets_go_of_its_journal_all_the_same(tmp_path):
+    lake = opened(tmp_path / "lake")
+    table = lake.create_table("m", time_column="ts", bucket="1h")
+    table.write(ticks(1))
+    damage = next_commit(table)
+    damage.write_bytes(b"no commit")
+    with pytest.raises(Corruption):
+        lake.close()
+    damage.unlink()
+    with opened(tmp_path / "lake") as lake:
+        assert numbers(lake.table("m")) == [1]
+
+
+def test_rows_that_were_refused_leave_no_entity_behind(tmp_path):
+    with opened(tmp_path / "lake", hot_bytes_max=2_000, write_wait_s=0.0) as lake:
+        table = lake.create_table(
+            "m", time_column="ts", bucket="1h", entity_columns="host", entities_max=2
+        )
+        table.write(ticks(1, host="a"))
+
+        def fill():
+            for n in range(200):
+                table.write(ticks(n, host="a"))
+
+        with table.flushing:  # as long as this is held, no flush makes room
+            with pytest.raises(Overloaded, match="hot"):
+                fill()
+            with pytest.raises(Overloaded, match="hot"):
+                table.write(ticks(1, host="b"))
+        lake.flush()
+        table.write(ticks(2, host="c"))
+        with pytest.raises(Overloaded, match="entities"):
+            table.write(ticks(3, host="b"))

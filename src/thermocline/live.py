@@ -55,7 +55,7 @@ class LakeTable(TimeSeriesTable):
         self.name = name
         self.table_id = bytes.fromhex(lake.state().spec.table_id)
         self.flushing = threading.Lock()
-        self._entities: set[str] | None = None
+        self._entities: set[str] = set()
 
     def write(self, rows: Any, *, evolve: bool = False, wait_s: float | None = None) -> int:
         """Write rows and return how many; they are durable and visible when this returns.
@@ -79,7 +79,7 @@ class LakeTable(TimeSeriesTable):
         if columns_after(state, [given.schema], evolve=evolve).is_new:
             state = self.lake.adopt(given.schema, evolve=evolve)
         batch = fitted(given, state.schema, state.spec)
-        self._check_entities(state, batch)
+        entities = self._checked_entities(state, batch)
         # The first figure is cheap and never the smaller one.
         is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
         if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
@@ -89,23 +89,25 @@ class LakeTable(TimeSeriesTable):
             self.lake.append(reader, Wish(overlap="allow"))
         else:
             hot.write(state.schema_id, batch, wait_s=wait_s)
+        self._entities |= entities
         return batch.num_rows
 
-    def _check_entities(self, state: TableState, batch: pa.RecordBatch) -> None:
-        """Refuse rows without a time, and more entities than the table has room for."""
+    def _checked_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
+        """Return the entities that are new; refuse rows without a time, and too many entities."""
         found = measure([batch], state.spec).coverage.entities
         if not state.spec.entity_columns:
-            return
-        if self._entities is None:
-            self._entities = set(self.held().coverage.entities)
-        if len(self._entities | found.keys()) > state.spec.entities_max:
+            return set()
+        if not self._entities:
+            self._entities |= self.held().coverage.entities.keys()
+        new = found.keys() - self._entities
+        if len(self._entities) + len(new) > state.spec.entities_max:
             raise Overloaded(
                 "more entities than the table's limit",
                 hint="raise entities_max, or declare fewer or coarser entity columns",
                 table=self.name,
                 entities_max=state.spec.entities_max,
             )
-        self._entities |= found.keys()
+        return new
 
     def flush(self) -> Version:
         """Carry the hot rows into the lake; return the version that has them."""

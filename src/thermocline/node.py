@@ -15,9 +15,8 @@ import atexit
 import os
 import threading
 import time as clock
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -183,13 +182,24 @@ class Lake:
         """Carry hot rows into the lake, of one table or of all; return the marks reached.
 
         When this returns, all rows that were hot when it was called are in committed versions.
+        A table that fails keeps no other from being flushed; its error is raised at the end.
         """
-        wanted = [self.table(name)] if name else [self.table(each) for each in self.tables()]
-        reached = {}
-        for table in wanted:
-            mark = self._flush(table)
+        return self._flush_each([name] if name else self.tables())
+
+    def _flush_each(self, names: Iterable[str]) -> dict[str, Mark]:
+        reached: dict[str, Mark] = {}
+        trouble: ThermoclineError | None = None
+        for name in names:
+            try:
+                table = self.table(name)
+                mark = self._flush(table)
+            except ThermoclineError as error:
+                trouble = error  # one table's trouble is not another's
+                continue
             if mark is not None:
                 reached[table.name] = mark
+        if trouble is not None:
+            raise trouble
         return reached
 
     def _flush(self, table: LakeTable) -> Mark | None:
@@ -213,24 +223,21 @@ class Lake:
                 self.flush_error = None
             except ThermoclineError as error:
                 self.flush_error = error  # the rows stay hot and durable; the next look tries again
+            except Exception as error:  # noqa: BLE001  a clock that stopped would flush nothing more
+                self.flush_error = Unavailable("a flush failed", why=repr(error))
 
     def _flush_what_is_due(self) -> None:
         tier = self.tier
         now_s = clock.monotonic()
-        trouble: ThermoclineError | None = None
+        due = []
         for hot in sorted(tier.tables(), key=lambda one: -one.buffer.size_bytes):
             is_old = hot.hot_since_s is not None and (
                 now_s - hot.hot_since_s >= self._settings.flush_age_s
             )
             is_much = tier.hot_bytes * 2 > tier.hot_bytes_max and hot.buffer.size_bytes
-            if not is_old and not is_much:
-                continue
-            try:
-                self._flush(self._by_id(hot.table_id))
-            except ThermoclineError as error:
-                trouble = error  # one table's trouble is not another's
-        if trouble is not None:
-            raise trouble
+            if is_old or is_much:
+                due.append(self._by_id(hot.table_id).name)
+        self._flush_each(due)
 
     def _by_id(self, table_id: bytes) -> LakeTable:
         for name in self.tables():
@@ -251,31 +258,30 @@ class Lake:
                 return
             self._is_closing = True
         atexit.unregister(self.close)
-        tier = self._tier
         try:
-            if tier is not None and is_flushed:
+            if self._tier is not None and is_flushed:
                 with suppress(Unavailable, Overloaded, Conflict):
                     self.flush()
         finally:
-            self._is_closed = True
-            self._wake.set()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """End what runs and release what is held, in the reverse order of opening."""
+        self._is_closed = True
+        self._wake.set()
         if self._clock is not None:
             self._clock.join()
-        self._session.close()
-        if self._pool is not None:
-            self._pool.close()
-        if tier is not None:
-            tier.close()
+        with ExitStack() as held:
+            if self._tier is not None:
+                held.callback(self._tier.close)
+            if self._pool is not None:
+                held.callback(self._pool.close)
+            held.callback(self._session.close)
 
     def __enter__(self) -> "Lake":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
