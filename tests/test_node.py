@@ -201,8 +201,15 @@ def test_Q12_text_that_is_not_utf8_is_refused(lake):
     bad = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]
     )
-    with pytest.raises(Invalid, match="type"):
-        lake.table("m").write(ticks(1).set_column(1, "host", bad))
+    rows, table = ticks(1).set_column(1, "host", bad), lake.table("m")
+    named = ticks(1).append_column("name", bad)
+    for put in (table.write, table.append):
+        for refused in (rows, named):
+            with pytest.raises(Invalid, match="not UTF-8") as raised:
+                put(refused)
+            assert raised.value.facts["column"] in ("host", "name")
+    assert count(lake) == 0
+    assert table.version() == 1, "rows that were refused bring no columns"
 
 
 def test_a_write_is_whole_or_not_at_all(lake):

@@ -76,10 +76,13 @@ class LakeTable(TimeSeriesTable):
         given = rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
             return 0
-        if columns_after(state, [given.schema], evolve=evolve).is_new:
-            state = self.lake.adopt(given.schema, evolve=evolve)
-        batch = fitted(given, state.schema, state.spec)
+        columns = columns_after(state, [given.schema], evolve=evolve)
+        batch = fitted(given, columns.schema, state.spec)
         entities = self._checked_entities(state, batch)
+        if columns.is_new:
+            # Order matters: rows that are refused leave the table's columns as they were.
+            state = self.lake.adopt(given.schema, evolve=evolve)
+            batch = fitted(given, state.schema, state.spec)  # another writer may have been first
         # The first figure is cheap and never the smaller one.
         is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
         if is_large and batch.nbytes >= DIRECT_BYTES_MIN:

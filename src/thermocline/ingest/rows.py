@@ -18,7 +18,7 @@ from thermocline.errors import Invalid
 from thermocline.format.action import TableSpec
 from thermocline.format.schema import Schema
 from thermocline.lake.append import in_table_zone
-from thermocline.lake.segment import coerce
+from thermocline.lake.segment import coerce, validated
 from thermocline.lake.stage import row_stream, stream_batches
 
 ROWS_MAX = 4_000_000
@@ -45,15 +45,7 @@ def fitted(rows: pa.Table, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
         )
     batches = [coerce(batch, schema, spec) for batch in rows.to_batches()]
     batch = pa.concat_batches(batches) if batches else _nothing(schema)
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        raise Invalid(
-            "a value is not what its type says",
-            hint="texts are UTF-8; use a binary column for other bytes",
-            why=str(error).splitlines()[0],
-        ) from error
-    return batch
+    return validated(batch)
 
 
 def _nothing(schema: Schema) -> pa.RecordBatch:

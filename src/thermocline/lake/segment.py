@@ -221,6 +221,26 @@ def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch if every value is what its type says; `Invalid` otherwise.
+
+    An engine that met a text that is not UTF-8 would refuse every query of the table.
+    """
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            why = str(error).splitlines()[0]
+            is_text = "UTF8" in why
+            raise Invalid(
+                "a text is not UTF-8" if is_text else "a value is not what its type says",
+                hint="mend the rows, or use a binary column for other bytes",
+                column=field.name,
+                why=why,
+            ) from error
+    return batch
+
+
 def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
     """Return times as instants: those without a zone are clock times of the table's zone.
 

@@ -29,7 +29,7 @@ from thermocline.format.coverage import Coverage, encode_coverage, sidecar_check
 from thermocline.format.instant import TimeNs, from_datetime
 from thermocline.format.schema import Fit, Schema, encode_stored
 from thermocline.lake.measure import Measured, Measuring, entity_stats, measure
-from thermocline.lake.segment import coerce, encode_parquet
+from thermocline.lake.segment import coerce, encode_parquet, validated
 from thermocline.lake.storage import Storage, Taken
 
 SEGMENT_ROWS_MAX = 4_000_000
@@ -108,7 +108,7 @@ class Stage:
         held: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for batch in batches:
-            held.append(coerce(batch, schema, spec))
+            held.append(validated(coerce(batch, schema, spec)))
             rows += batch.num_rows
             size_bytes += held[-1].nbytes
             if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
