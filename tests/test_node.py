@@ -212,6 +212,15 @@ def test_Q12_text_that_is_not_utf8_is_refused(lake):
     assert table.version() == 1, "rows that were refused bring no columns"
 
 
+def test_a_date64_within_a_day_is_refused_for_a_file_would_keep_the_day_alone(lake):
+    table = lake.table("m")
+    for put in (table.write, table.append):
+        with pytest.raises(Invalid, match="not what its type says") as raised:
+            put(ticks(1).append_column("day", pa.array([12], pa.date64())))
+        assert raised.value.facts["column"] == "day"
+    assert count(lake) == 0
+
+
 def test_a_write_is_whole_or_not_at_all(lake):
     table = lake.table("m")
     table.write(ticks(1))

@@ -165,7 +165,7 @@ def test_nanoseconds_and_zones_survive(session, make_table, kind):
         pa.array([3], pa.duration("us")),
         pa.array([1.5], pa.float16()),
         pa.array([12345], pa.time64("ns")),
-        pa.array([12], pa.date64()),
+        pa.array([86_400_000], pa.date64()),
     ],
     ids=lambda column: str(column.type),
 )
