@@ -17,7 +17,7 @@ help:
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
 	@touch $(READY)
 
 demo: $(READY)

@@ -3,6 +3,8 @@
     ThermoclineError
     ├── Invalid                 fix the request
     │   └── BodyTooLarge          send it in smaller parts
+    ├── Unauthenticated         show a key that is valid
+    ├── Forbidden               use a key that may do this
     ├── NotFound                name something that exists
     ├── Conflict                reload and try again
     │   └── CoverageOverlapError  the buckets are already held
@@ -53,6 +55,18 @@ class BodyTooLarge(Invalid):
     """A body is larger than its limit, before or after inflating; sending it again is no help."""
 
     code = "body_too_large"
+
+
+class Unauthenticated(ThermoclineError):
+    """Nobody knows who asks: there is no key, or none that is valid; show one that is."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(ThermoclineError):
+    """The key is valid and may not do this; use one that may."""
+
+    code = "forbidden"
 
 
 class NotFound(ThermoclineError):

@@ -7,8 +7,9 @@ Out:  three lines or one JSON object on stderr, and the exit code
     1     a bug         6     unavailable
     2     invalid       7     unsupported
     3     not found     8     corruption
-    4     conflict      130   interrupted by Ctrl-C
-    5     overloaded    141   the reader of a pipe went away
+    4     conflict      9     unauthenticated, forbidden
+    5     overloaded    130   interrupted by Ctrl-C
+                        141   the reader of a pipe went away
 
 - An error is three lines, however long they are: scripts may count them.
 - A traceback is shown only when it is asked for with `--debug`.
@@ -23,10 +24,12 @@ from typing import Any
 from thermocline.errors import (
     Conflict,
     Corruption,
+    Forbidden,
     Invalid,
     NotFound,
     Overloaded,
     ThermoclineError,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -53,6 +56,8 @@ KINDS: Mapping[type[ThermoclineError], Kind] = {
     Overloaded: Kind(5, "a limit is reached", "ask for less, or later"),
     Unavailable: Kind(6, "something that is needed is not there now", "try again later"),
     Unsupported: Kind(7, "the data needs more than this version can do", "use a newer thermocline"),
+    Unauthenticated: Kind(9, "nobody knows who asks", "show a key that is valid"),
+    Forbidden: Kind(9, "the key may not do this", "use a key that may"),
     Corruption: Kind(8, "bytes are not those that were written", "restore the files from a copy"),
 }
 _UNNAMED = Kind(EXIT_BUG, "no more is known", "run it again with --debug")
