@@ -1,6 +1,8 @@
 """A lake: rows are durable when written, seen at once and once, whoever reads."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from thermocline.errors import (
 )
 from thermocline.format.layout import commit_path
 from thermocline.live import DIRECT_BYTES_MIN
-from thermocline.node import Lake
+from thermocline.node import Node, open_lake
 
 
 def count(lake, table="m"):
@@ -295,7 +297,7 @@ def test_a_full_buffer_is_flushed_and_where_it_cannot_be_writes_are_refused(tmp_
 def test_F09_every_table_is_flushed_once_it_is_old_enough(tmp_path):
     settings = calm()
     settings = type(settings)(settings.wal, flush_age_s=0.05, flush_look_s=0.01)
-    with Lake(str(tmp_path / "lake"), settings) as lake:
+    with open_lake(str(tmp_path / "lake"), settings) as lake:
         tables = [lake.create_table(name, time_column="ts", bucket="1h") for name in ("a", "b")]
         tables[1].write(ticks(1))
         waited = threading.Event()
@@ -369,7 +371,7 @@ def test_names_that_differ_in_case_alone_are_one_name(lake):
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("sync", "never"), ("hot_bytes", 1), ("flush_age_s", -1), ("hot_bytes_max", "64MB")],
+    [("sync", "never"), ("hot_bytes", 1), ("flush_age_s", -1), ("hot_bytes_max", "64 apples")],
 )
 def test_O06_a_setting_that_is_none_is_named(tmp_path, setting, value):
     with pytest.raises(Invalid) as raised:
@@ -474,3 +476,85 @@ def test_rows_that_were_refused_leave_no_entity_behind(tmp_path):
         table.write(ticks(2, host="c"))
         with pytest.raises(Overloaded, match="entities"):
             table.write(ticks(3, host="b"))
+
+
+def test_I08_a_write_that_is_sent_again_is_written_once_hot_flushed_and_after_a_restart(tmp_path):
+    with opened(tmp_path / "lake") as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h", entity_columns=["host"])
+        assert table.write(ticks(1, 2), request_id="a") == 2
+        assert table.write(ticks(7, 8, 9), request_id="a") == 2, "what the first one did"
+        assert table.write(ticks(3), request_id="b") == 1
+        lake.close(is_flushed=False)
+    with opened(tmp_path / "lake") as lake:
+        table = lake.table("m")
+        assert table.write(ticks(1, 2), request_id="a") == 2
+        table.flush()
+        assert table.write(ticks(1, 2), request_id="a") == 2
+    with opened(tmp_path / "lake") as lake:
+        table = lake.table("m")
+        assert table.write(ticks(3), request_id="b") == 1
+        assert table.write(ticks(4), request_id="c") == 1
+        assert numbers(table) == [1, 2, 3, 4]
+
+
+def test_I08_resends_at_the_same_time_are_written_once(lake):
+    table = lake.table("m")
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(lambda _: table.write(ticks(1, 2), request_id="a"), range(16)))
+    assert counts == [2] * 16
+    assert numbers(table) == [1, 2]
+
+
+def test_I08_a_request_that_was_refused_may_be_sent_again(lake):
+    table = lake.table("m")
+    with pytest.raises(Invalid):
+        table.write([{"ts": None, "host": "a", "n": 1}], request_id="a")
+    assert table.write(ticks(1), request_id="a") == 1
+    assert numbers(table) == [1]
+    for unfit in ("", "x" * 257):
+        with pytest.raises(Invalid, match="idempotency key"):
+            table.write(ticks(2), request_id=unfit)
+
+
+def test_A01_a_tenant_has_tables_of_its_own(tmp_path):
+    with Node(str(tmp_path / "lake"), calm()) as node:
+        acme, other = node.create_tenant("acme"), node.lake()
+        for lake, number in ((acme, 1), (other, 2)):
+            lake.create_table("m", time_column="ts", bucket="1h").write(ticks(number))
+        acme.create_table("mine", time_column="ts", bucket="1h")
+        assert other.tables() == ["m"]
+        with pytest.raises(NotFound, match="no such table"):
+            other.sql("select * from mine")
+        with pytest.raises(Conflict):
+            node.create_tenant("acme")
+        for name in ("../x", "Acme", "", "default", "a" * 41):
+            with pytest.raises((Invalid, Conflict)):
+                node.create_tenant(name)
+        with pytest.raises(NotFound, match="no such tenant"):
+            node.lake("nobody")
+        node.close(is_flushed=False)
+    with Node(str(tmp_path / "lake"), calm()) as node:
+        assert node.tenants() == ["default", "acme"]
+        assert [numbers(node.lake(name).table("m")) for name in node.tenants()] == [[2], [1]]
+        node.flush()
+        assert [node.lake(name).table("m").snapshot().parts for name in node.tenants()] == [(), ()]
+        assert numbers(node.lake("acme").table("m")) == [1]
+
+
+def test_an_answer_says_what_it_was_read_from(tmp_path):
+    with open_lake(tmp_path / "lake", replace(calm(), query_workers=1)) as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        for hour in range(3):
+            table.write(ticks(1, 2, hour=hour))
+            table.flush()
+        table.write(ticks(5, hour=2))
+        june = "2024-06-01 02:00:00"
+        for _ in range(2):
+            answer = lake.answer("select n from m where ts >= $1", [june], query_id="q7")
+            read = answer.report.tables["m"]
+            assert len(answer.read_all()) == 3
+            assert answer.query_id == "q7"
+            assert (read.hot_rows, read.cold_rows, read.files, read.files_pruned) == (1, 2, 1, 2)
+            assert read.version == table.version()
+            assert read.as_of > table.history().column("time")[-1].as_py().isoformat()
+        assert lake.cancel("q7") is False

@@ -25,7 +25,8 @@ def flush(hot: HotTable, table: Table) -> Mark | None:
         return None
     state = table.state()
     rows = hot_rows(View(state, frozen.parts))
-    table.carry(rows, state, hot.source, frozen.mark)
+    requests = {key: count for part in frozen.parts for key, count in part.requests.items()}
+    table.carry(rows, state, hot.source, frozen.mark, requests)
     # Crash here: between commit and retire. The version's mark says that it happened.
     hot.retire(frozen.mark)
     return frozen.mark

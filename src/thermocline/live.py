@@ -10,6 +10,8 @@ Out:  what `TimeSeriesTable` gives, of cold and hot rows together
 """
 
 import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,7 +21,9 @@ from thermocline.format.action import Mark
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.tier import WalTable
+from thermocline.ingest.once import Once, request_key
 from thermocline.ingest.rows import fitted, rows_table
 from thermocline.lake.append import Wish, columns_after
 from thermocline.lake.measure import measure
@@ -56,15 +60,53 @@ class LakeTable(TimeSeriesTable):
         self.table_id = bytes.fromhex(lake.state().spec.table_id)
         self.flushing = threading.Lock()
         self._entities: set[str] = set()
+        self._once = Once(self._requests)
 
-    def write(self, rows: Any, *, evolve: bool = False, wait_s: float | None = None) -> int:
+    def write(
+        self,
+        rows: Any,
+        *,
+        evolve: bool = False,
+        wait_s: float | None = None,
+        request_id: str | None = None,
+    ) -> int:
         """Write rows and return how many; they are durable and visible when this returns.
 
         `rows` is a list of dicts, or anything that gives an Arrow stream. All of them are
         written or none. `evolve` adds columns that the table does not have. `Overloaded` when
-        nothing made room within `wait_s`; then nothing was written.
+        nothing made room within `wait_s`; then nothing was written. A write whose `request_id`
+        was written before does nothing, and returns what the first one did.
         """
-        hot = self._owner.hot(self.table_id)
+        return self.submit(rows, evolve=evolve, wait_s=wait_s, request_id=request_id).result()
+
+    def submit(
+        self,
+        rows: Any,
+        *,
+        evolve: bool = False,
+        wait_s: float | None = None,
+        request_id: str | None = None,
+    ) -> "Future[int]":
+        """Write rows as `write` does; the future is done when they are durable and visible."""
+        if request_id is None:
+            return self._submit(rows, evolve, wait_s, None)
+        key = request_key(request_id)
+        outcome = self._once.begin(key)
+        if outcome is None:
+            try:
+                outcome = self._submit(rows, evolve, wait_s, key)
+            except BaseException as error:
+                outcome = Future()
+                outcome.set_exception(error)
+                self._once.end(key, outcome)
+                raise
+            outcome.add_done_callback(lambda done: self._once.end(key, done))
+        return outcome
+
+    def _submit(
+        self, rows: Any, evolve: bool, wait_s: float | None, request: str | None
+    ) -> "Future[int]":
+        hot = self.hot()
         state = self.lake.state()
         if state.spec.overlap != "allow":
             raise Invalid(
@@ -75,7 +117,7 @@ class LakeTable(TimeSeriesTable):
             )
         given = rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
-            return 0
+            return _done(0)
         columns = columns_after(state, [given.schema], evolve=evolve)
         batch = fitted(given, columns.schema, state.spec)
         entities = self._checked_entities(state, batch)
@@ -83,17 +125,36 @@ class LakeTable(TimeSeriesTable):
             # Order matters: rows that are refused leave the table's columns as they were.
             state = self.lake.adopt(given.schema, evolve=evolve)
             batch = fitted(given, state.schema, state.spec)  # another writer may have been first
+        requests = {} if request is None else {request: batch.num_rows}
         # The first figure is cheap and never the smaller one.
         is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
         if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
             # A write this large is a segment of its own; through the journal it would be
             # written twice.
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
-            self.lake.append(reader, Wish(overlap="allow"))
-        else:
-            hot.write(state.schema_id, batch, wait_s=wait_s)
-        self._entities |= entities
-        return batch.num_rows
+            self.lake.append(reader, Wish(overlap="allow", requests=requests))
+            self._entities |= entities
+            return _done(batch.num_rows)
+        written: Future[int] = Future()
+
+        def answer(done: "Future[Lsn]") -> None:
+            error = done.exception()
+            if error is not None:
+                written.set_exception(error)
+                return
+            self._entities |= entities
+            written.set_result(batch.num_rows)
+
+        hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests).add_done_callback(
+            answer
+        )
+        return written
+
+    def _requests(self) -> Mapping[str, int]:
+        """Return the requests that the table's log and its hot rows know of."""
+        view = self._view()
+        hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
+        return {**view.state.requests, **hot}
 
     def _checked_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
         """Return the entities that are new; refuse rows without a time, and too many entities."""
@@ -111,6 +172,10 @@ class LakeTable(TimeSeriesTable):
                 entities_max=state.spec.entities_max,
             )
         return new
+
+    def hot(self) -> WalTable:
+        """Return the hot half, to write to; `Invalid` where the lake is read only."""
+        return self._owner.hot(self.table_id)
 
     def flush(self) -> Version:
         """Carry the hot rows into the lake; return the version that has them."""
@@ -143,3 +208,9 @@ class LakeTable(TimeSeriesTable):
             return super()._view(at)
         # Order matters: the hot rows first, then the version that may have taken some of them.
         return resolve(self.snapshot(), self.lake)
+
+
+def _done(rows: int) -> "Future[int]":
+    done: Future[int] = Future()
+    done.set_result(rows)
+    return done

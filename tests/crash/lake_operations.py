@@ -35,7 +35,8 @@ from thermocline.lake.append import Wish
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.segment import read_rows
 from thermocline.lake.table import Table
-from thermocline.node import Lake
+from thermocline.node import open_lake
+from thermocline.tenant import Lake
 
 ROOT = "/lake"
 JOURNAL = f"{ROOT}/journal"
@@ -61,7 +62,7 @@ def settings(**wal: object) -> LakeSettings:
 def opened(disk: SimDisk, **options: object) -> Lake:
     """Return the lake as a new process meets it; its calls come in one order."""
     ticks = count(NOW_NS, 10**9)
-    lake = Lake(ROOT, settings(), disk=disk, now_ns=lambda: next(ticks), **options)
+    lake = open_lake(ROOT, settings(), disk=disk, now_ns=lambda: next(ticks), **options)
     in_one_order(lake)
     return lake
 
@@ -74,12 +75,13 @@ def in_one_order(lake: Lake) -> None:
 
 def abandon(lake: Lake) -> None:
     """End the threads of a lake whose process is dead, without a call to its disk."""
-    lake._is_closing = lake._is_closed = True
-    lake._wake.set()
-    if lake._clock is not None:
-        lake._clock.join()
-    if lake._tier is not None:
-        lake._tier.group.stop()
+    node = lake.node
+    node._is_closing = node._is_closed = True
+    node._wake.set()
+    if node._clock is not None:
+        node._clock.join()
+    if node._tier is not None:
+        node._tier.group.stop()
 
 
 def make(disk: SimDisk) -> Lake:
@@ -441,7 +443,9 @@ class Looker:
         frames = []
         for frame in reader.frames():
             if frame.payload not in self._payloads:
-                self._payloads[frame.payload] = numbers_of(decode_rows(frame.header, frame.payload))
+                self._payloads[frame.payload] = numbers_of(
+                    decode_rows(frame.header, frame.payload).batch
+                )
             name = self._names[frame.header.table_id]
             frames.append((name, frame.header.lsn, self._payloads[frame.payload]))
         tail = reader.tail

@@ -26,7 +26,7 @@ from crash.lake_operations import (
 )
 from fixtures.sim_disk import SimDisk
 from thermocline.errors import Corruption, Overloaded, ThermoclineError, Unavailable
-from thermocline.node import Lake
+from thermocline.node import open_lake
 
 CODES = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE)
 CALLS_MAX = 2_000
@@ -94,7 +94,7 @@ def test_W23_a_lake_that_fails_to_open_can_be_opened_once_the_disk_has_healed(co
         disk.fail(call, code)
         lake = refusal = None
         try:
-            lake = Lake(ROOT, settings(), disk=disk)
+            lake = open_lake(ROOT, settings(), disk=disk)
         except ThermoclineError as error:
             refusal = error
         disk.heal()
@@ -116,7 +116,7 @@ def test_W23_a_lake_that_could_not_be_made_can_be_made_once_the_disk_has_healed(
         disk = SimDisk(["/"])
         disk.fail(call, code, mutating_only=True)
         try:
-            lake = Lake(ROOT, settings(), disk=disk)
+            lake = open_lake(ROOT, settings(), disk=disk)
         except ThermoclineError:
             disk.heal()
             lake = opened(disk)

@@ -13,6 +13,7 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
+    NoteFlush,
     RemoveSegment,
     SetDeletes,
     SetMark,
@@ -28,6 +29,7 @@ from thermocline.format.action import (
     with_deletes,
 )
 from thermocline.format.bucket import Bucket
+from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
 
 FULL = segment(
@@ -50,6 +52,8 @@ ACTIONS = [
     SetMark("hot", Mark(7)),
     SetTxn("job", 0),
     Expire(Version(12)),
+    NoteFlush("store", 3, TimeNs(1_500), "AAAA"),
+    NoteFlush("store", 4, TimeNs(-1)),
 ]
 
 
@@ -126,7 +130,7 @@ def test_unknown_features_are_all_named():
     with pytest.raises(Unsupported) as caught:
         decode_spec({**encode_spec(spec()), "features": ["zorder", "encryption"]})
     assert caught.value.facts["needed"] == ["encryption", "zorder"]
-    assert caught.value.facts["supported"] == []
+    assert caught.value.facts["supported"] == ["entities"]
 
 
 def test_a_segment_that_is_not_parquet_is_named():

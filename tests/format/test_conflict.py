@@ -11,6 +11,7 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
+    NoteFlush,
     SetMark,
     SetTable,
     SetTxn,
@@ -18,10 +19,12 @@ from thermocline.format.action import (
     with_deletes,
 )
 from thermocline.format.conflict import EVERYTHING, RULES, Touched, Window, broken_rule, touched
+from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
 
 HERE, THERE = Window(0, 100), Window(1_000, 1_100)
 NOTHING = touched(())
+JUNE = TimeNs(1_717_200_000_000_000_000)
 
 
 def added(name, first=10, last=20):
@@ -138,6 +141,8 @@ BREAKS = [
     ("read_changed", touched([], (Window(20, 21),)), touched([hidden("a")])),
     ("read_expired", touched([], (THERE,)), touched([Expire(Version(2))])),
     ("same_mark", touched([SetMark("hot", Mark(1))]), touched([SetMark("hot", Mark(2))])),
+    ("same_mark", touched([NoteFlush("a", 1, JUNE)]), touched([NoteFlush("a", 2, JUNE)])),
+    ("same_mark", touched([NoteFlush("a", 1, JUNE)]), touched([NoteFlush("b", 1, JUNE)])),
     ("same_writer", touched([SetTxn("job", 1)]), touched([SetTxn("job", 9)])),
 ]
 ALLOWS = [
@@ -153,6 +158,7 @@ ALLOWS = [
     ("read_changed", touched([], (Window(21, 30),)), touched([removed("a"), hidden("b")])),
     ("read_expired", touched([added("a")]), touched([Expire(Version(2))])),
     ("same_mark", touched([SetMark("hot", Mark(1))]), touched([SetMark("cold", Mark(1))])),
+    ("same_mark", touched([NoteFlush("hot", 1, JUNE)]), touched([SetMark("hot", Mark(1))])),
     ("same_writer", touched([SetTxn("job", 1)]), touched([SetTxn("jobs", 1)])),
 ]
 

@@ -9,6 +9,7 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
+    NoteFlush,
     NoteHole,
     Segment,
     SetDeletes,
@@ -147,7 +148,34 @@ EVERY_ACTION = Commit(
     ),
     {"note": "Gr\u00fc\u00dfe", "ratio": 0.5},
 )
-COMMITS = {"create": CREATE, "append": APPEND, "every_action": EVERY_ACTION}
+ENTITY_SPEC = TableSpec(
+    table_id="656e7469746965733030303030303030",
+    time_column="_written_at",
+    bucket=Bucket(86_400),
+    overlap="allow",
+    features=("entities",),
+    extra={"key": ["_id"], "entity_type": "order"},
+)
+FLUSH = Commit(
+    Version(4),
+    Version(3),
+    "44444444444444444444444444444444",
+    TimeNs(JUNE_NS + 3_000_000_000),
+    "export",
+    (
+        SetTable(ENTITY_SPEC, 2, Schema(SCHEMA.columns[:4], 20)),
+        AddSegment(replace(SEGMENT, stats={"2": ("order-1", "order-9")})),
+        NoteFlush(
+            "8a1c7f0e-5d0b-4a3c-9e6f-0123456789ab",
+            12,
+            TimeNs(JUNE_NS + 2_900_000_000),
+            "AgAAAAAAAAAAAAAAOjAAAAIAAAAAAAIADwAAABgAAAAeAAAAAQACAAMAQEIAAQAAOjAAAAEAAAAAAAAAEAAAAAAA",
+        ),
+    ),
+    {"keys": 3, "rows": 2, "changes": 5},
+)
+FLUSH_CHANGES = [1, 2, 3, 1_000_000, 1_099_511_627_776]
+COMMITS = {"create": CREATE, "append": APPEND, "every_action": EVERY_ACTION, "flush": FLUSH}
 
 
 def _buckets(*stretches: tuple[int, int]) -> Buckets:

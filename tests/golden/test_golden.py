@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from thermocline.disk import OsDisk
+from thermocline.format.change import decode_changes, encode_changes
 from thermocline.format.commit import decode_commit
 from thermocline.format.coverage import decode_coverage, entity_values
 from thermocline.format.layout import PINS_FOLDER, checkpoint_path
@@ -58,6 +59,12 @@ def test_a_golden_commit_keeps_what_a_newer_version_wrote():
     assert table.spec.extra == {"comment": "of a newer version", "layout": {"by": ["hour"]}}
     assert full.segment.extra["bloom"] == {"path": "_index/x"}
     assert list(decode_deletes(full.segment.deletes)) == [1, 7, 9]
+
+
+def test_a_golden_flush_contains_the_changes_it_contained():
+    note = v1.FLUSH.actions[-1]
+    assert decode_changes(note.changes).tolist() == v1.FLUSH_CHANGES
+    assert encode_changes(v1.FLUSH_CHANGES) == note.changes
 
 
 @pytest.mark.parametrize("name", v1.COVERAGES)
@@ -188,7 +195,7 @@ def test_a_golden_frame_says_what_it_said():
 def test_golden_rows_of_a_journal_are_the_rows_they_were():
     frames = journal_frames(GOLDEN / "rows.wal")
     rows = {
-        frame.header.lsn: decode_rows(frame.header, frame.payload).column("close").to_pylist()
+        frame.header.lsn: decode_rows(frame.header, frame.payload).batch.column("close").to_pylist()
         for frame in frames
     }
     assert rows == v1.JOURNAL_ROWS
@@ -232,8 +239,8 @@ def test_todays_rows_of_a_journal_still_say_what_the_golden_ones_say(tmp_path):
     for today, golden in zip(
         journal_frames(path), journal_frames(GOLDEN / "rows.wal"), strict=True
     ):
-        assert decode_rows(today.header, today.payload).equals(
-            decode_rows(golden.header, golden.payload)
+        assert decode_rows(today.header, today.payload).batch.equals(
+            decode_rows(golden.header, golden.payload).batch
         )
         assert (today.header.lsn, today.header.codec) == (golden.header.lsn, golden.header.codec)
 

@@ -28,7 +28,7 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.node import Lake
+from thermocline.node import open_lake
 
 JUNE_US = 1_717_200_000_000_000
 STEP_US = 40_000_000
@@ -186,7 +186,7 @@ def opened(root, disk, notes):
     """Open the lake; a disk that fails meanwhile is tried again, as whoever runs a node does."""
     for _ in range(OPENINGS_MAX):
         try:
-            return Lake(root, settings_of(BUSY), disk=disk)
+            return open_lake(root, settings_of(BUSY), disk=disk)
         except Unavailable as error:
             notes.note("refused", str(error))
     raise AssertionError("the lake could not be opened")

@@ -9,7 +9,7 @@ from fixtures.sim_disk import SimDisk
 from fixtures.wal import numbers, opened, ticks
 from thermocline.errors import Unavailable
 from thermocline.hot.wal.follow import Follower
-from thermocline.node import Lake
+from thermocline.node import open_lake
 
 ROOT = "/data/lake"
 
@@ -24,7 +24,7 @@ def disk():
 
 
 def read(disk):
-    return numbers(Lake(ROOT, is_read_only=True, disk=disk).table("m"))
+    return numbers(open_lake(ROOT, is_read_only=True, disk=disk).table("m"))
 
 
 def journal_of(disk):
@@ -76,7 +76,7 @@ def test_files_that_are_trimmed_while_they_are_read_are_read_from_the_lake():
     table = lake.create_table("m", time_column="ts", bucket="1h")
     for n in range(5):
         table.write(ticks(n))
-    reader = Lake(ROOT, is_read_only=True, disk=disk)
+    reader = open_lake(ROOT, is_read_only=True, disk=disk)
     flushed = []
 
     def flush_once(operation, path):

@@ -18,7 +18,7 @@ from hot.processes import Load, SlowDisk, make_tables, wait_for
 from thermocline.config import settings_of
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, OutcomeUnknown, Overloaded, Unavailable
-from thermocline.node import Lake
+from thermocline.node import open_lake
 
 SMALL_BYTES = 4 << 20
 WIDE_BYTES = 20_000
@@ -81,7 +81,7 @@ class Volume:
 
     def open(self, **settings):
         """Open the lake on it."""
-        return Lake(f"{self.root}/lake", settings_of(settings), disk=self.disk)
+        return open_lake(f"{self.root}/lake", settings_of(settings), disk=self.disk)
 
 
 @pytest.fixture(params=["mounted", "counted"])
@@ -185,7 +185,7 @@ def test_W10_a_lake_that_nobody_owns_is_read_on_a_full_disk_and_written_when_the
 
 def write_to(root, disk, number):
     """Open a lake, write one row and close it."""
-    with Lake(root, disk=disk) as lake:
+    with open_lake(root, disk=disk) as lake:
         lake.table("wide").write(wide_rows(number))
 
 
@@ -213,7 +213,7 @@ def test_W20_W26_a_slow_disk_bounds_memory_refuses_what_is_too_much_and_loses_no
     ceiling = 1 << 20
     disk, ledger = SlowDisk(0.0), Ledger(tmp_path / "ledger")
     settings = settings_of({"hot_bytes_max": ceiling, "write_wait_s": 0.1, "flush_age_s": 0.2})
-    lake = Lake(str(tmp_path / "lake"), settings, disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), settings, disk=disk)
     make_tables(lake)
     load = Load(lake, ledger, 0)
     load.begin(writers=12, readers=0, flushers=0, rows_max=1500)
@@ -240,7 +240,7 @@ def test_W20_W26_a_slow_disk_bounds_memory_refuses_what_is_too_much_and_loses_no
 
 def test_W20_a_full_queue_refuses_at_once_and_drops_nothing_that_it_took(tmp_path):
     settings = settings_of({"queue_bytes_max": 4 * WIDE_BYTES, "flush_age_s": 3600})
-    lake = Lake(str(tmp_path / "lake"), settings)
+    lake = open_lake(str(tmp_path / "lake"), settings)
     table = wide_table(lake)
     table.write(wide_rows(0))
     taken, refused = [], []
@@ -304,7 +304,7 @@ def test_W21_of_requests_written_together_only_the_bad_ones_fail_and_one_sync_se
     tmp_path,
 ):
     disk = CountingDisk()
-    lake = Lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(0))
     answers = {}
@@ -359,7 +359,7 @@ class ClosingBadly(OsDisk):
 def test_W08_an_error_that_comes_at_close_counts_as_a_failed_sync_and_loses_nothing(tmp_path):
     disk = ClosingBadly()
     settings = settings_of({"file_bytes_max": 1, "flush_age_s": 3600})
-    lake = Lake(str(tmp_path / "lake"), settings, disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), settings, disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(1))
     version = table.version()
@@ -403,7 +403,7 @@ def test_F06_rows_that_readers_elsewhere_could_not_be_told_of_are_not_passed_ove
     tmp_path,
 ):
     disk = Untold()
-    lake = Lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(1))
     disk.is_bad = True

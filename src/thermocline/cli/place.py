@@ -12,8 +12,8 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from thermocline.node import Lake
     from thermocline.table import TimeSeriesTable
+    from thermocline.tenant import Lake
 
 LAKE_FILE = "lake.json"
 
@@ -35,6 +35,6 @@ def is_lake(folder: str) -> bool:
 
 def open_lake(folder: str) -> "Lake":
     """Open a lake beside the process that may be writing it."""
-    from thermocline.node import Lake
+    from thermocline import node
 
-    return Lake(folder, is_read_only=True)
+    return node.open_lake(folder, is_read_only=True)

@@ -8,6 +8,8 @@
     SetTxn         the last sequence of an application, for writers that must write once
     Expire         versions before this one can no longer be read
     NoteHole       writes of a hot source that were lost before they were flushed
+    NoteRequests   the requests whose rows this version contains, so that a resend is known
+    NoteFlush      the changes of entities that this version contains, or that it changes no row
 
 - A field this version does not know survives: it is kept in `extra` and written back.
 - A required feature this version does not know refuses the open and is named.
@@ -30,7 +32,9 @@ from thermocline.format.types import TypeJson
 Mark = NewType("Mark", int)
 Json: TypeAlias = dict[str, Any]
 
-FEATURES_SUPPORTED: frozenset[str] = frozenset()
+ENTITIES = "entities"
+"""The feature of a table whose rows are entities: each commit that moves rows has a NoteFlush."""
+FEATURES_SUPPORTED: frozenset[str] = frozenset({ENTITIES})
 OVERLAP_POLICIES = ("reject", "allow", "replace")
 
 
@@ -166,8 +170,40 @@ class NoteHole:
     before: TimeNs | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NoteRequests:
+    """This version contains the rows of these requests; each has the number of its rows."""
+
+    name: ClassVar[str] = "NoteRequests"
+    requests: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFlush:
+    """This version contains these changes of an entity store, which had them all at `as_of`.
+
+    `changes` are their ids as `format/change.py` writes them. A commit that only rewrites segments,
+    and leaves every row as it is, has none. `epoch` is the try that made it, as the store counts.
+    """
+
+    name: ClassVar[str] = "NoteFlush"
+    source: str
+    epoch: int
+    as_of: TimeNs
+    changes: str = ""
+
+
 Action: TypeAlias = (
-    SetTable | AddSegment | RemoveSegment | SetDeletes | SetMark | SetTxn | Expire | NoteHole
+    SetTable
+    | AddSegment
+    | RemoveSegment
+    | SetDeletes
+    | SetMark
+    | SetTxn
+    | Expire
+    | NoteHole
+    | NoteRequests
+    | NoteFlush
 )
 
 
@@ -210,7 +246,16 @@ def encode_action(action: Action) -> Json:
             body = {"before": before}
         case NoteHole():
             body = encode_hole(action)
+        case NoteRequests() | NoteFlush():
+            body = _encode_note(action)
     return {action.name: body}
+
+
+def _encode_note(note: NoteRequests | NoteFlush) -> Json:
+    if isinstance(note, NoteRequests):
+        return dict(note.requests)
+    as_of = _written(note.as_of)
+    return {"source": note.source, "epoch": note.epoch, "as_of": as_of, "changes": note.changes}
 
 
 def decode_action(json: Json) -> Action:
@@ -241,7 +286,16 @@ def decode_action(json: Json) -> Action:
             return Expire(Version(int(body["before"])))
         case "NoteHole":
             return decode_hole(body)
+        case "NoteRequests" | "NoteFlush":
+            return _decode_note(name, body)
     raise Unsupported("an action of a newer format", hint="use a newer Thermocline", action=name)
+
+
+def _decode_note(name: str, body: Json) -> NoteRequests | NoteFlush:
+    if name == NoteRequests.name:
+        return NoteRequests({str(key): int(rows) for key, rows in body.items()})
+    as_of = _parsed(body["as_of"])
+    return NoteFlush(str(body["source"]), int(body["epoch"]), as_of, str(body["changes"]))
 
 
 def encode_hole(hole: NoteHole) -> Json:

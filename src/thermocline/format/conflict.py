@@ -17,7 +17,8 @@ operations:
 
 Two appends that looked at nothing (policy `allow`) never conflict. An append that must not
 overlap looked at its own stretch of time; a delete looked at the stretch it searched; a restore
-looked at everything, so that no row comes or goes beside it.
+looked at everything, so that no row comes or goes beside it. A note of a flush of entities counts
+as a move of one mark, whatever their source.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,6 +28,8 @@ from thermocline.format.action import (
     Action,
     AddSegment,
     Expire,
+    NoteFlush,
+    NoteRequests,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -82,8 +85,19 @@ def touched(actions: Iterable[Action], looked_at: tuple[Window, ...] = ()) -> To
         added=tuple((segment.ts_min, segment.ts_max) for segment in adds),
         taken=tuple((taken.ts_min, taken.ts_max) for taken in takes),
         segments=frozenset(taken.segment_id for taken in takes),
-        marks=frozenset(a.source for a in actions if isinstance(a, SetMark)),
-        applications=frozenset(a.application for a in actions if isinstance(a, SetTxn)),
+        # Two flushes of entities exclude each other, whatever their sources: the second one was
+        # made against a version that is not the newest any more.
+        marks=frozenset(
+            a.source if isinstance(a, SetMark) else a.name
+            for a in actions
+            if isinstance(a, SetMark | NoteFlush)
+        ),
+        applications=frozenset(
+            name
+            for a in actions
+            if isinstance(a, SetTxn | NoteRequests)
+            for name in ((a.application,) if isinstance(a, SetTxn) else a.requests)
+        ),
         sets_table=any(isinstance(a, SetTable) for a in actions),
         expires=any(isinstance(a, Expire) for a in actions),
         only_expires=all(isinstance(a, Expire) for a in actions),

@@ -24,7 +24,9 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
+    NoteFlush,
     NoteHole,
+    NoteRequests,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -37,6 +39,9 @@ from thermocline.format.commit import Commit
 from thermocline.format.instant import NS_PER_US, TimeNs
 from thermocline.format.layout import Version
 from thermocline.format.schema import Schema
+
+REQUESTS_KEPT_MAX = 16_384
+"""How many requests a table remembers: a resend of one of the last ones is known as such."""
 
 
 class SegmentColumns(Protocol):
@@ -138,6 +143,7 @@ class TableState:
     txns: Mapping[str, int] = field(default_factory=dict)
     oldest: Version = Version(1)
     holes: tuple[NoteHole, ...] = ()
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
@@ -179,6 +185,7 @@ class _Folding:
         self._txns = dict(state.txns) if state else {}
         self._oldest = state.oldest if state else Version(1)
         self._holes = state.holes if state else ()
+        self._requests = state.requests if state else {}
 
     def apply(self, commit: Commit) -> None:
         if commit.version != self._version + 1:
@@ -218,8 +225,18 @@ class _Folding:
                 self._txns[application] = sequence
             case Expire(before):
                 self._oldest = max(self._oldest, before)
+            case NoteHole() | NoteRequests() | NoteFlush():
+                self._note(action)
+
+    def _note(self, note: NoteHole | NoteRequests | NoteFlush) -> None:
+        match note:
             case NoteHole():
-                self._holes = (*self._holes, action)
+                self._holes = (*self._holes, note)
+            case NoteRequests(requests):
+                known = [*self._requests.items(), *requests.items()]
+                self._requests = dict(known[-REQUESTS_KEPT_MAX:])
+            case NoteFlush():
+                pass  # what it says is of this commit alone; the rows are in the other actions
 
     def _count(self, segment: Segment | RemoveSegment, sign: int) -> None:
         rows = segment.row_count - segment.deleted_count
@@ -259,6 +276,7 @@ class _Folding:
             self._txns,
             self._oldest,
             self._holes,
+            self._requests,
         )
 
 

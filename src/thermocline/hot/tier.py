@@ -15,6 +15,7 @@ A tier knows nothing of the lake, and the lake nothing of tiers: `flush.py` goes
 goes up.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,12 +28,16 @@ from thermocline.format.instant import NS_PER_UNIT
 
 @dataclass(frozen=True, slots=True)
 class HotPart:
-    """Rows of one schema that one flush will take, and the mark the lake has once it did."""
+    """Rows of one schema that one flush will take, and the mark the lake has once it did.
+
+    `requests` are those whose rows are among them, each with how many it has.
+    """
 
     mark: Mark
     schema_id: int
     batch: pa.RecordBatch
     size_bytes: int
+    requests: Mapping[str, int] = field(default_factory=dict)
     _bounds: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
 
     def times_ns(self, column: str) -> tuple[int, int]:

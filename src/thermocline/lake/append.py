@@ -10,8 +10,8 @@ Out:  a plan for the transaction
 - The first append gives the table its columns.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from thermocline.format.action import (
     OVERLAP_POLICIES,
     Action,
     AddSegment,
+    NoteRequests,
     Segment,
     SetTable,
     SetTxn,
@@ -54,6 +55,7 @@ class Wish:
     overlap: str | None = None
     evolve: bool = False
     txn: tuple[str, int] | None = None
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.overlap is not None:
@@ -122,6 +124,8 @@ class Appending:
         actions += [*removed, *(AddSegment(segment) for segment in segments)]
         if wish.txn:
             actions.append(SetTxn(*wish.txn))
+        if wish.requests:
+            actions.append(NoteRequests(wish.requests))
         if not actions:
             return None
         looked_at = () if policy == "allow" else _windows(state.spec.bucket, segments)

@@ -9,13 +9,13 @@ Out:  a plan for the transaction
   were asked when they were written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from thermocline.format.action import Action, AddSegment, Mark, SetMark, TableSpec
+from thermocline.format.action import Action, AddSegment, Mark, NoteRequests, SetMark, TableSpec
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
 from thermocline.format.schema import Fit
 from thermocline.format.state import TableState
@@ -33,13 +33,20 @@ class Carrying:
     """Plans the hand-over of staged rows onto whatever state the table has."""
 
     def __init__(
-        self, index: CoverageIndex, stage: Stage, source: str, mark: Mark, written: TableState
+        self,
+        index: CoverageIndex,
+        stage: Stage,
+        source: str,
+        mark: Mark,
+        written: TableState,
+        requests: Mapping[str, int],
     ) -> None:
         self._index = index
         self._stage = stage
         self._source = source
         self._mark = mark
         self._written = written
+        self._requests = requests
 
     def plan(self, state: TableState) -> Plan | None:
         """Return the commit that takes the rows over; None when a version has them already."""
@@ -54,6 +61,8 @@ class Carrying:
         added: list[Action] = [AddSegment(segment) for segment in segments]
         rows = sum(segment.row_count for segment in segments)
         metrics = {"segments": len(segments), "rows": rows}
+        if self._requests:
+            added.append(NoteRequests(self._requests))
         return Plan("flush", (*added, SetMark(self._source, self._mark)), (), metrics)
 
 

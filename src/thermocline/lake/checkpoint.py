@@ -200,6 +200,7 @@ def _encode_rest(state: TableState) -> dict[str, Any]:
         "txns": dict(state.txns),
         "oldest": state.oldest,
         **({"holes": [encode_hole(hole) for hole in state.holes]} if state.holes else {}),
+        **({"requests": list(state.requests.items())} if state.requests else {}),
     }
 
 
@@ -244,4 +245,5 @@ def _decode_rest(
         dict(rest["txns"]),
         Version(int(rest["oldest"])),
         tuple(decode_hole(hole) for hole in rest.get("holes", ())),
+        {str(key): int(rows) for key, rows in rest.get("requests", ())},
     )

@@ -9,8 +9,9 @@ Out:  new versions; states; rows of exactly one version
 - Safe to use from many threads and processes at once; the log decides who was first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,9 +19,11 @@ import pyarrow as pa
 
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
 from thermocline.format.action import (
+    ENTITIES,
     Action,
     AddSegment,
     Mark,
+    NoteFlush,
     NoteHole,
     SetTable,
     TableSpec,
@@ -54,6 +57,7 @@ from thermocline.lake.stage import (
     stream_batches,
 )
 from thermocline.lake.storage import Storage
+from thermocline.lake.supersede import Superseded, Superseding, moves_rows
 from thermocline.lake.transaction import Plan, Planner, transact
 
 FILES_PER_APPEND_MAX = 10_000
@@ -176,7 +180,14 @@ class Table:
 
         return self._landed(Stage(self.storage), plan)
 
-    def carry(self, rows: pa.Table, read_at: TableState, source: str, mark: Mark) -> TableState:
+    def carry(
+        self,
+        rows: pa.Table,
+        read_at: TableState,
+        source: str,
+        mark: Mark,
+        requests: Mapping[str, int] = MappingProxyType({}),
+    ) -> TableState:
         """Take rows over from a hot source in one commit that also moves its mark.
 
         The rows have the columns of `read_at`. When this returns, a durable version has them,
@@ -187,12 +198,21 @@ class Table:
             self.log.settle(state.version)
             return state
         stage = Stage(self.storage, workers=self._workers)
-        carrying = Carrying(self.index, stage, source, mark, read_at)
+        carrying = Carrying(self.index, stage, source, mark, read_at, requests)
 
         def fill() -> None:
             stage_rows(stage, rows, read_at.spec)
 
         return self._landed(stage, carrying.plan, before=fill)
+
+    def supersede(self, hand: Superseded) -> TableState:
+        """Take an export of entities over in one commit; return the state that has it.
+
+        `Fenced` when another export landed on the version it was made against.
+        """
+        stage = Stage(self.storage, workers=self._workers)
+        superseding = Superseding(self.storage, self.log, self.index, stage, hand)
+        return self._landed(stage, superseding.plan, before=superseding.fill)
 
     def note_holes(self, holes: Sequence[NoteHole]) -> TableState:
         """Write down that writes of a hot source were lost; what is noted already stays once."""
@@ -273,6 +293,8 @@ class Table:
             nonlocal is_tried
             is_tried = False  # whoever asks for a plan has no try under way
             plan = planner(state)
+            if plan is not None:
+                _check_entities(state.spec, plan)
             is_tried = plan is not None
             return plan
 
@@ -343,6 +365,19 @@ def _check_spec(spec: TableSpec) -> None:
         )
     if spec.timezone is not None:
         _check_zone(spec.timezone)
+
+
+def _check_entities(spec: TableSpec, plan: Plan) -> None:
+    """Raise `Invalid` for rows that would come or go beside the store whose cold half they are."""
+    if ENTITIES not in spec.features or not moves_rows(plan.actions):
+        return
+    if not any(isinstance(action, NoteFlush) for action in plan.actions):
+        raise Invalid(
+            "the rows of this table are entities and change through their store alone",
+            hint="create, replace and delete entities; their table follows by exports",
+            operation=plan.operation,
+            entity_type=spec.extra.get("entity_type"),
+        )
 
 
 def _check_zone(timezone: str) -> None:

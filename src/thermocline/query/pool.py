@@ -78,12 +78,13 @@ class _Asked(NamedTuple):
 class QueryPool:
     """Worker processes that run SQL; safe to use from many threads.
 
-    `tables` is asked at the start of every query. Workers are started when they are needed.
+    `tables` is asked at the start of every query that brings none of its own. Workers are started
+    when they are needed.
     """
 
     def __init__(
         self,
-        tables: Callable[[], Mapping[str, TableRef]],
+        tables: Callable[[], Mapping[str, TableRef]] = dict,
         *,
         workers: int = WORKERS_DEFAULT,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
@@ -116,6 +117,7 @@ class QueryPool:
         query: str,
         params: Params = None,
         *,
+        tables: Mapping[str, TableRef] | None = None,
         timeout_s: float | None = None,
         query_id: str | None = None,
     ) -> pa.Table:
@@ -124,7 +126,9 @@ class QueryPool:
         `Overloaded` when it needs more memory or time than it may have, when its answer is larger
         than this pool collects, or when all workers stay busy. `Unavailable` when it is cancelled.
         """
-        with self.sql_reader(query, params, timeout_s=timeout_s, query_id=query_id) as reader:
+        with self.sql_reader(
+            query, params, tables=tables, timeout_s=timeout_s, query_id=query_id
+        ) as reader:
             batches: list[pa.RecordBatch] = []
             size_bytes = 0
             for batch in reader:
@@ -143,11 +147,13 @@ class QueryPool:
         query: str,
         params: Params = None,
         *,
+        tables: Mapping[str, TableRef] | None = None,
         timeout_s: float | None = None,
         query_id: str | None = None,
-    ) -> pa.RecordBatchReader:
+    ) -> Answer:
         """Return the answer of one SELECT as a stream of batches.
 
+        `tables` are those it may name, in place of the pool's own.
         The query has its worker, and its time runs, until the stream is read to its end, fails,
         is closed or dropped. An error after the first batches is raised by the stream.
         """
@@ -158,7 +164,7 @@ class QueryPool:
             raise Invalid(
                 "not a time that a query may take", timeout_s=limit_s, timeout_s_max=TIMEOUT_S_MAX
             )
-        refs = list(self._tables().values())
+        refs = list((self._tables() if tables is None else tables).values())
         notes = tuple(
             TableNote(ref.name, os.fspath(ref.root), ref.storage_options, ref.hot is not None)
             for ref in refs
@@ -177,7 +183,7 @@ class QueryPool:
         raise Unavailable("query workers end before they begin", hint="look at the machine")
 
     def _begun(self, asked: "_Asked") -> Answer:
-        worker = self._checkout()
+        worker = self._checkout(asked.tables)
         run = Run(asked.query_id, worker, asked.hot, self._shared, asked.limit_s, self._release)
         if not self._watch.add(run):
             self._give_back(worker, is_fit=True)
@@ -200,8 +206,11 @@ class QueryPool:
         reason = Unavailable("the query was cancelled", hint=hint, query_id=query_id)
         return self._watch.stop(query_id, reason)
 
-    def _checkout(self) -> WorkerProcess:
-        """Return a worker for one query: an idle one, a new one, or the next to be free."""
+    def _checkout(self, tables: tuple[TableNote, ...]) -> WorkerProcess:
+        """Return a worker for one query: an idle one, a new one, or the next to be free.
+
+        One that has these tables open is preferred to one that would have to let others go.
+        """
         until_s = time.monotonic() + self._wait_s
         with self._changed:
             if self._waiting >= WAITING_MAX:
@@ -210,6 +219,7 @@ class QueryPool:
             try:
                 while True:
                     self._check_open()
+                    self._idle.sort(key=lambda one: one.tables == tables)
                     while self._idle:
                         worker = self._idle.pop()
                         if worker.is_running:

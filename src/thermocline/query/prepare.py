@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from thermocline.errors import Invalid
+from thermocline.format import instant
 from thermocline.format.action import Segment
 from thermocline.format.state import TableState
 from thermocline.lake.segment import read_rows
@@ -28,6 +29,7 @@ from thermocline.query.engine import translated
 from thermocline.query.gate import INTERNAL_PREFIX, Call, Statement
 from thermocline.query.need import columns_needed
 from thermocline.query.plan import constraints
+from thermocline.query.report import Report, TableReport
 from thermocline.query.rewrite import Template, template, view_of_call
 from thermocline.query.scan import Relation, columns_of, file_relation, relation
 from thermocline.query.shape import Shape, quoted, shape_of
@@ -63,6 +65,7 @@ class Prepared:
     files: Mapping[str, str]
     versions: Sequence[tuple[Table, TableState]]
     leaves_nothing: bool
+    report: Report
 
 
 def prepare(
@@ -94,6 +97,7 @@ def prepare(
         files,
         preparing.versions(),
         preparing.leaves_nothing,
+        preparing.report(),
     )
 
 
@@ -149,6 +153,15 @@ class _Kept:
     needed: tuple[_File, ...]
     relations: Mapping[int, str]
     files: Mapping[str, str]
+    counts: Mapping[str, "_Counts"]
+
+
+class _Counts(NamedTuple):
+    """What a query reads of a table."""
+
+    hot_rows: int = 0
+    cold_rows: int = 0
+    files: int = 0
 
 
 class _Preparing:
@@ -170,6 +183,7 @@ class _Preparing:
         self._snapshot = Snapshot()
         self._views: list[View | None] = []
         self._located: dict[_File, str] = {}
+        self._counts: dict[str, _Counts] = {}
         self._has_extras = False
 
     def open_versions(self) -> None:
@@ -223,6 +237,7 @@ class _Preparing:
         """Return the FROM item of every slot, and the files read; make the views of the rest."""
         kept: _Kept | None = self._statement.memory.get("kept")
         if kept is not None and self._still_holds(kept):
+            self._counts |= kept.counts
             return dict(kept.relations), dict(kept.files)
         found = constraints(self._cursor, self._statement, self._shapes(), self._parameters)
         relations: dict[int, str] = {}
@@ -246,7 +261,9 @@ class _Preparing:
         self._has_extras = self._has_extras or bool(viewed)
         if self._is_lasting:
             needed = tuple(self._located)
-            self._statement.memory["kept"] = _Kept(self._states(), needed, relations, files)
+            self._statement.memory["kept"] = _Kept(
+                self._states(), needed, relations, files, self._counts
+            )
         return relations, files
 
     @property
@@ -316,6 +333,12 @@ class _Preparing:
         prefix = f"{INTERNAL_PREFIX}{place}_"
         warm = narrowed(view, *window(state.spec.time_column, alternatives))
         hot = hot_rows(warm) if warm.parts else None
+        before = self._counts.get(name, _Counts())
+        self._counts[name] = _Counts(
+            before.hot_rows + (hot.num_rows if hot is not None else 0),
+            before.cold_rows + sum(one.row_count - one.deleted_count for one in segments),
+            before.files + len(segments),
+        )
         made = relation(state, segments, locate, read, prefix, needed, hot)
         self._has_extras = self._has_extras or bool(made.bits or made.rows)
         with translated(made.files):
@@ -324,6 +347,19 @@ class _Preparing:
             for registered, rows in made.rows.items():
                 self._cursor.register(registered, rows)
         return made
+
+    def report(self) -> Report:
+        """Return what the query reads, table by table."""
+        tables = {}
+        for name, view in self._snapshot.used():
+            counts = self._counts.get(name, _Counts())
+            tables[self._sources[name].name] = TableReport(
+                view.state.version,
+                instant.written(self._snapshot.as_of(name)),
+                *counts,
+                max(0, view.state.totals.segments - counts.files),
+            )
+        return Report(tables)
 
     def versions(self) -> list[tuple[Table, TableState]]:
         """Return the tables and the states of them that the query reads."""

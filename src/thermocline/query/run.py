@@ -20,6 +20,7 @@ from contextlib import suppress
 from thermocline.errors import NotFound, Overloaded, ThermoclineError, Unavailable
 from thermocline.hot.tier import HotSnapshot
 from thermocline.query.process import WorkerProcess
+from thermocline.query.report import Report
 from thermocline.query.request import TableNote
 from thermocline.query.share import SharedParts
 from thermocline.query.wire import COUNT, FIT, Gone, Kind, packed, unpacked
@@ -49,6 +50,7 @@ class Run:
         self.query_id = query_id
         self.worker = worker
         self.deadline_s = time.monotonic() + timeout_s
+        self.report = Report()
         self.is_unread = False  # whether its reader has gone, and `settle` reads instead
         self._timeout_s = timeout_s
         self._hot = hot
@@ -100,6 +102,8 @@ class Run:
                 return memoryview(data)[COUNT.size :]
             if kind is Kind.TAKEN:
                 self._is_taken = True
+            elif kind is Kind.REPORT:
+                self.report = unpacked(data)
             elif kind is Kind.HOT_WANTED:
                 self._lend(data.decode())
             elif kind is Kind.FAILED:

@@ -37,6 +37,7 @@ from thermocline.query.engine import (
 )
 from thermocline.query.gate import Statement, admit
 from thermocline.query.prepare import OutOfReach, Prepared, prepare
+from thermocline.query.report import Report
 from thermocline.query.source import Source, checked_name, unknown
 
 BATCH_ROWS_DEFAULT = 131_072
@@ -129,6 +130,12 @@ class Session:
         The versions it reads are pinned, and its cursor is open, until the stream is read to its
         end, fails, or is dropped.
         """
+        return self.read(query, params, batch_rows)[0]
+
+    def read(
+        self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
+    ) -> tuple[pa.RecordBatchReader, Report]:
+        """Return the answer of one SELECT as a stream, and what it is read from."""
         if batch_rows < 1:
             raise Invalid("a batch has at least one row", batch_rows=batch_rows)
         with ExitStack() as stack:
@@ -138,7 +145,7 @@ class Session:
             with translated(prepared.files):
                 reader = run(prepared).to_arrow_reader(batch_rows)
             batches = _streamed(reader, prepared, stack.pop_all())
-            return pa.RecordBatchReader.from_batches(reader.schema, batches)
+            return pa.RecordBatchReader.from_batches(reader.schema, batches), prepared.report
 
     @contextmanager
     def _running(self, query: str, params: Params) -> Iterator[Prepared]:

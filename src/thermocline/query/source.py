@@ -12,13 +12,14 @@ Out:  states of tables, each read once a query; Arrow tables for the SQL functio
 
 import difflib
 import os
+import time as clock
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from thermocline.errors import Invalid, NotFound
-from thermocline.format.instant import written
+from thermocline.format.instant import TimeNs, written
 from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.answer import Held, history
 from thermocline.lake.catalog import is_name
@@ -75,6 +76,7 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._views: dict[tuple[str, str, int], View] = {}
+        self._as_of: dict[str, TimeNs] = {}
 
     def newest(self, source: Source) -> View:
         """Return the newest view of a table, the same one for the whole query."""
@@ -91,8 +93,14 @@ class Snapshot:
     def _kept(self, source: Source, way: str, number: int) -> View:
         key = (source.name.lower(), way, number)
         if key not in self._views:
-            self._views[key] = _opened(source, way, number)
+            now = TimeNs(clock.time_ns())  # all that was acknowledged by now is in the view
+            view = self._views[key] = _opened(source, way, number)
+            self._as_of[key[0]] = now if way == "newest" else view.state.time
         return self._views[key]
+
+    def as_of(self, name: str) -> TimeNs:
+        """Return the instant that the view of a table is true of."""
+        return self._as_of[name]
 
     def used(self) -> list[tuple[str, View]]:
         """Return the lower-case names and views that were opened."""

@@ -22,6 +22,7 @@ class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has
     """A reader of batches that gives its worker back when it is closed or let go."""
 
     def __init__(self, run: Run, abandon: Callable[[Run], None]) -> None:
+        self.query_id = run.query_id
         self._source = _Bytes(run, abandon)
         try:
             super().__init__(pa.PythonFile(self._source, "r"))
@@ -29,6 +30,7 @@ class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has
             raise Unavailable(
                 "the answer of a query worker cannot be read", hint="run it again"
             ) from error
+        self.report = run.report  # it comes before the first rows, and those have come
 
     def close(self) -> None:
         """End the query, if it is still running; reading on is an error then."""

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     ROWS = 7
     END = 8
     FAILED = 9
+    REPORT = 10
 
 
 class Gone(Exception):

@@ -158,7 +158,8 @@ class Worker:
         signal.setitimer(signal.ITIMER_REAL, request.timeout_s + ALARM_GRACE_S)
         try:
             self._register(request.tables)
-            reader = self._session.sql_reader(request.query, request.params, BATCH_ROWS)
+            reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
+            send(self._channel, Kind.REPORT, packed(report))
             return self._send_rows(reader)
         except NotFound as error:
             name = str(error.facts.get("table", "")).lower()

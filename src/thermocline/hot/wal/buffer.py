@@ -11,6 +11,9 @@ Out:  parts, shared by reference
 One writer at a time; snapshots need no lock.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pyarrow as pa
 
 from thermocline.format.action import Mark
@@ -34,9 +37,17 @@ class TableBuffer:
         """The memory of all parts."""
         return sum(part.size_bytes for part in self._snapshot.parts)
 
-    def add(self, lsn: Lsn, schema_id: int, batch: pa.RecordBatch, size_bytes: int) -> None:
+    def add(
+        self,
+        lsn: Lsn,
+        schema_id: int,
+        batch: pa.RecordBatch,
+        size_bytes: int,
+        requests: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Take in rows that are durable; the next snapshot has them."""
-        parts = [*self._snapshot.parts, HotPart(Mark(lsn), schema_id, batch, size_bytes)]
+        part = HotPart(Mark(lsn), schema_id, batch, size_bytes, requests)
+        parts = [*self._snapshot.parts, part]
         self._levels.append(0)
         while self._has_run(parts):
             level = self._levels[-1] + 1
@@ -82,4 +93,6 @@ class TableBuffer:
 
 def _merged(parts: list[HotPart]) -> HotPart:
     batch = pa.concat_batches([part.batch for part in parts])
-    return HotPart(parts[-1].mark, parts[-1].schema_id, batch, batch.get_total_buffer_size())
+    requests = {key: count for part in parts for key, count in part.requests.items()}
+    size_bytes = batch.get_total_buffer_size()
+    return HotPart(parts[-1].mark, parts[-1].schema_id, batch, size_bytes, requests)

@@ -115,7 +115,7 @@ def _by_table(frames: list[Frame]) -> dict[bytes, list[HotPart]]:
     for frame in frames:
         header = frame.header
         if header.kind == KIND_ROWS:
-            batch = decode_rows(header, frame.payload)
+            batch = decode_rows(header, frame.payload).batch
             part = HotPart(Mark(header.lsn), header.schema_id, batch, header.raw_length)
             found.setdefault(header.table_id, []).append(part)
     return found

@@ -82,12 +82,12 @@ class Recovery:
         if header.lsn <= mark:
             return
         try:
-            batch = decode_rows(header, frame.payload)
+            batch, requests = decode_rows(header, frame.payload)
         except Corruption:
             self._quarantine(frame)
             return
         buffer = self.buffers.setdefault(header.table_id, TableBuffer(self._source, mark))
-        buffer.add(header.lsn, header.schema_id, batch, header.raw_length)
+        buffer.add(header.lsn, header.schema_id, batch, header.raw_length, requests)
         self.found.rows += batch.num_rows
 
     def _mark(self, table_id: bytes) -> Mark | None:

@@ -356,7 +356,7 @@ class _Survey:
         table.frames += 1
         table.size_bytes += header.size_bytes
         try:
-            table.rows += decode_rows(header, payload).num_rows
+            table.rows += decode_rows(header, payload).batch.num_rows
         except Corruption:
             table.unreadable += 1
         self._after_ns = header.written_ns

@@ -15,9 +15,10 @@ import os
 import threading
 import time as clock
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ from thermocline.hot.wal.folder import Identity, held, read_identity, write_iden
 from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.group import GroupCommit, Request
 from thermocline.hot.wal.journal import Entry, Journal
-from thermocline.hot.wal.payload import encode_rows
+from thermocline.hot.wal.payload import Payload, encode_rows
 from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.recovery import MarkOf, Recovered, Recovery
 
@@ -148,7 +149,7 @@ class WalTier:
         table: "WalTable",
         lsn: Lsn,
         schema_id: int,
-        batch: pa.RecordBatch,
+        payload: Payload,
         reserved_bytes: int,
     ) -> None:
         """Make durable rows visible, in the room reserved for them.
@@ -158,7 +159,7 @@ class WalTier:
         with self._changed:
             before = table.buffer.size_bytes
             # Its buffers lie in the bytes that room was made for, and keep all of them.
-            table.buffer.add(lsn, schema_id, batch, reserved_bytes)
+            table.buffer.add(lsn, schema_id, payload.batch, reserved_bytes, payload.requests)
             table.hot_since_s = table.hot_since_s or clock.monotonic()
             self._hot_bytes += table.buffer.size_bytes - before - reserved_bytes
             self._changed.notify_all()
@@ -235,22 +236,26 @@ class WalTable:
         """The name under which a version carries this journal's mark."""
         return self._tier.source
 
-    def write(self, schema_id: int, batch: pa.RecordBatch, *, wait_s: float | None = None) -> Lsn:
-        """Write rows that have the table's columns; they are durable and visible at return."""
-        return self.submit(schema_id, batch, wait_s=wait_s).result()
-
     def submit(
-        self, schema_id: int, batch: pa.RecordBatch, *, wait_s: float | None = None
+        self,
+        schema_id: int,
+        batch: pa.RecordBatch,
+        *,
+        wait_s: float | None = None,
+        requests: Mapping[str, int] = MappingProxyType({}),
     ) -> "Future[Lsn]":
-        """Queue rows; the future is done when they are durable and visible."""
-        payload = encode_rows(batch)
+        """Queue rows that have the table's columns.
+
+        The future is done when they are durable and visible.
+        """
+        payload = encode_rows(batch, requests)
         tier, size_bytes = self._tier, payload.raw_length
         tier.reserve(size_bytes, wait_s)
 
         reserved = [size_bytes]
 
         def apply(lsn: Lsn) -> None:
-            tier.apply(self, lsn, schema_id, payload.batch, reserved.pop())
+            tier.apply(self, lsn, schema_id, payload, reserved.pop())
 
         def give_back(_: object = None) -> None:
             if reserved:  # it was never applied

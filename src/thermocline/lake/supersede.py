@@ -1,0 +1,278 @@
+"""Exports of entities: new rows in, superseded rows out, in exactly the version after another.
+
+In:   every key that changed, the live rows of those that have one, the version they go onto
+Out:  a plan for the transaction; keys found in the segments of a version
+
+- One key is at most one live row in every version: the commit that adds a key's row hides the row
+  it supersedes. A key without a row now is hidden and not added: that is its tombstone.
+- The fence: an export lands on the version it was made against, or on one from which only neutral
+  commits led there (schema, expiry, compaction). After another export it is `Fenced`, definitely
+  not made, and what it staged is removed.
+- Segments are sorted by key, and the log has the first and last key of each: whoever looks for
+  keys opens the files, and the parts of files, that may have them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from thermocline.errors import Conflict, Corruption
+from thermocline.format.action import (
+    ENTITIES,
+    Action,
+    AddSegment,
+    NoteFlush,
+    RemoveSegment,
+    Segment,
+    SetDeletes,
+    TableSpec,
+    removal,
+    with_deletes,
+)
+from thermocline.format.bucket import Bucket
+from thermocline.format.commit import Commit
+from thermocline.format.conflict import EVERYTHING
+from thermocline.format.layout import Version
+from thermocline.format.schema import Fit
+from thermocline.format.state import TableState
+from thermocline.lake.coverage import CoverageIndex
+from thermocline.lake.log import Log
+from thermocline.lake.measure import STAT_LENGTH_MAX
+from thermocline.lake.segment import (
+    decode_deletes,
+    encode_deletes,
+    measure_segment,
+    stored_name,
+    unreadable,
+)
+from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
+from thermocline.lake.storage import Storage
+from thermocline.lake.transaction import Plan
+
+KEY_COLUMN = "_id"
+TIME_COLUMN = "_written_at"
+BUCKET_S = 86_400
+
+
+class Fenced(Conflict):
+    """Another export landed first; this one was made against an older version and is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """What an export hands over: all keys that changed, and the rows of those that have one.
+
+    `keys` are sorted and distinct. `rows` have the columns of `read_at` and are sorted by key.
+    """
+
+    base: Version
+    keys: pa.Array
+    rows: pa.Table
+    note: NoteFlush
+    read_at: TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Live rows of a segment, by their positions in its file."""
+
+    segment: Segment
+    positions: npt.NDArray[np.int64]
+
+
+def entity_spec(entity_type: str) -> TableSpec:
+    """Return what the cold table of an entity type is."""
+    return TableSpec(
+        "",
+        TIME_COLUMN,
+        Bucket(BUCKET_S),
+        overlap="allow",
+        features=(ENTITIES,),
+        extra={"key": [KEY_COLUMN], "entity_type": entity_type},
+    )
+
+
+def moves_rows(actions: Sequence[Action]) -> bool:
+    """Tell whether actions bring rows into a version or take them out."""
+    return any(isinstance(one, AddSegment | RemoveSegment | SetDeletes) for one in actions)
+
+
+def flush_note(commit: Commit) -> NoteFlush | None:
+    """Return what a commit of an entity table says of the changes it contains, or None.
+
+    `Corruption` when it moves rows and says nothing: then nobody knows what the table holds.
+    """
+    for action in commit.actions:
+        if isinstance(action, NoteFlush):
+            return action
+    if moves_rows(commit.actions):
+        raise Corruption(
+            "rows of an entity table were moved by something else than an export",
+            hint="restore the table's `_log` to the version before, or export into a new table",
+            version=commit.version,
+            operation=commit.operation,
+        )
+    return None
+
+
+def last_flush(log: Log, state: TableState) -> NoteFlush | None:
+    """Return the note of the newest export that a version contains; None when it has none."""
+    for version in range(state.version, 0, -1):
+        note = flush_note(log.commit(version))
+        if note is not None and note.changes:
+            return note
+    return None
+
+
+class Superseding:
+    """Plans an export onto whatever state the table has, or finds that it is too late."""
+
+    def __init__(
+        self, storage: Storage, log: Log, index: CoverageIndex, stage: Stage, hand: Superseded
+    ) -> None:
+        self._storage = storage
+        self._log = log
+        self._index = index
+        self._stage = stage
+        self._hand = hand
+        self._bounds: list[tuple[str, str]] = []
+
+    def fill(self) -> None:
+        """Write the rows as segments: sorted as they come, cut at a bounded size."""
+        rows, spec = self._hand.rows, self._hand.read_at.spec
+        if not rows.num_rows:
+            return
+        ids = rows.column(KEY_COLUMN)
+        pieces = max(-(-rows.num_rows // SEGMENT_ROWS_MAX), -(-rows.nbytes // SEGMENT_BYTES_MAX))
+        step = -(-rows.num_rows // pieces)
+        for first in range(0, rows.num_rows, step):
+            piece = rows.slice(first, step)
+            self._stage.write_table(piece, spec)
+            last = first + piece.num_rows - 1
+            self._bounds.append((ids[first].as_py(), ids[last].as_py()))
+
+    def plan(self, state: TableState) -> Plan | None:
+        """Return the commit that takes the rows over; `Fenced` when another export was first."""
+        self._check_fence(state)
+        taken = [
+            self._taken(state, hits)
+            for hits in find_keys(self._storage, state, self._hand.keys)
+            if len(hits.positions)
+        ]
+        added = [AddSegment(segment) for segment in self._segments()]
+        metrics = {
+            "keys": len(self._hand.keys),
+            "rows": self._hand.rows.num_rows,
+            "segments": len(added),
+        }
+        return Plan("export", (*taken, *added, self._hand.note), (EVERYTHING,), metrics)
+
+    def _check_fence(self, state: TableState) -> None:
+        for version in range(self._hand.base + 1, state.version + 1):
+            note = flush_note(self._log.commit(version))
+            if note is not None and note.changes:
+                raise Fenced(
+                    "another export was first",
+                    hint="begin again from a new snapshot",
+                    base=self._hand.base,
+                    taken=version,
+                )
+
+    def _segments(self) -> Iterator[Segment]:
+        written = self._hand.read_at
+        key_id = str(written.schema.column(KEY_COLUMN).id)
+        for staged, (low, high) in zip(self._stage.staged, self._bounds, strict=True):
+            segment = staged.segment(written.schema_id, written.schema, Fit(), written.spec)
+            if max(len(low), len(high)) <= STAT_LENGTH_MAX:
+                segment = replace(segment, stats={**segment.stats, key_id: (low, high)})
+            self._index.remember(segment, staged.measured.coverage)
+            yield segment
+
+    def _taken(self, state: TableState, hits: Hits) -> Action:
+        segment = hits.segment
+        deletes = decode_deletes(segment.deletes) | BitMap(hits.positions.astype(np.uint32))
+        if len(deletes) == segment.row_count:
+            return removal(segment)
+        hidden = replace(segment, deletes=encode_deletes(deletes), deleted_count=len(deletes))
+        measured = measure_segment(self._storage, state, hidden)
+        path, checksum = self._stage.put_coverage(measured.coverage)
+        return with_deletes(
+            segment,
+            deletes=hidden.deletes,
+            deleted_count=hidden.deleted_count,
+            coverage_path=path,
+            coverage_checksum=checksum,
+        )
+
+
+def find_keys(storage: Storage, state: TableState, keys: pa.Array) -> Iterator[Hits]:
+    """Yield, segment by segment, the live rows of a state that have one of these keys.
+
+    `keys` are sorted and distinct. Of the files only the column of keys is read, and of that the
+    parts that may have one of them.
+    """
+    if not len(keys) or not state.schema.columns:
+        return
+    column = state.schema.column(KEY_COLUMN)
+    for segment in state.segments:
+        low, high = segment.stats.get(str(column.id), (None, None))
+        name = stored_name(state, segment, column)
+        if name is not None and len(_between(keys, low, high)):
+            yield Hits(segment, _found(storage, segment, name, keys))
+
+
+def _found(storage: Storage, segment: Segment, name: str, keys: pa.Array) -> npt.NDArray[np.int64]:
+    parts = [np.empty(0, dtype=np.int64)]
+    storage.check(segment.path, segment.file_size)
+    try:
+        with storage.open_input(segment.path) as source:
+            file = pq.ParquetFile(source)
+            first = 0
+            for group in range(file.num_row_groups):
+                wanted = _between(keys, *_group_bounds(file, group, name))
+                if len(wanted):
+                    ids = file.read_row_group(group, columns=[name]).column(0)
+                    hit = pc.is_in(ids, value_set=wanted).to_numpy()
+                    parts.append(np.flatnonzero(hit) + first)
+                first += file.metadata.row_group(group).num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(segment.path, error) from error
+    found = np.concatenate(parts)
+    if segment.deletes and len(found):
+        gone = np.asarray(decode_deletes(segment.deletes).to_array(), dtype=np.int64)
+        found = found[~np.isin(found, gone)]
+    return found
+
+
+def _group_bounds(file: pq.ParquetFile, group: int, name: str) -> tuple[str | None, str | None]:
+    place = file.schema_arrow.get_field_index(name)
+    statistics = file.metadata.row_group(group).column(place).statistics
+    if statistics is None or not statistics.has_min_max:
+        return None, None
+    return statistics.min, statistics.max
+
+
+def _between(keys: pa.Array, low: str | None, high: str | None) -> pa.Array:
+    """Return the keys from `low` to `high`, both included; None is no bound."""
+    first = 0 if low is None else _place(keys, low, after=False)
+    last = len(keys) if high is None else _place(keys, high, after=True)
+    return keys.slice(first, max(last - first, 0))
+
+
+def _place(keys: pa.Array, key: str, *, after: bool) -> int:
+    """Return where a key would stand: before its equal, or after it."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        one = keys[middle].as_py()
+        if one < key or (after and one == key):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,226 @@
+"""The lake of one tenant: its tables by name, hot and cold rows alike, and SQL over them.
+
+In:   names, rows, SQL; the node whose journal it shares
+Out:  `Lake` and `LakeTable`, the same surface whether rows are hot or cold
+
+- A tenant is a folder and an engine session of its own: another tenant's tables do not exist here.
+- A write returns when its rows are durable, and every query that starts after it sees them once.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from thermocline.errors import Invalid, ThermoclineError
+from thermocline.flush import flush
+from thermocline.format.action import Mark
+from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.tier import WalTable, WalTier
+from thermocline.lake.catalog import Catalog
+from thermocline.live import LakeTable
+from thermocline.query.pool import QueryPool, TableRef
+from thermocline.query.session import Params, Session
+from thermocline.query.source import checked_name
+from thermocline.query.stream import Answer
+from thermocline.table import new_spec
+
+
+class Host(Protocol):
+    """The node that a lake is one tenant of."""
+
+    pool: QueryPool | None
+    flush_error: ThermoclineError | None
+
+    @property
+    def tier(self) -> WalTier:
+        """The journal and the hot rows."""
+        ...
+
+    def snapshot(self, table_id: bytes) -> HotSnapshot:
+        """Return the hot rows of a table."""
+        ...
+
+    def check_open(self) -> None:
+        """Raise `Invalid` where the node is closed, or another process's."""
+        ...
+
+
+class Lake:
+    """Tables under one folder; `connect` opens one."""
+
+    def __init__(self, node: Host, catalog: Catalog) -> None:
+        self.node = node
+        self._catalog = catalog
+        self._lock = threading.RLock()
+        self._tables: dict[str, LakeTable] = {}
+        self._session = Session()
+        self._registered: set[str] = set()
+        self.on_close: Callable[[bool], None] = lambda is_flushed: None
+
+    @property
+    def tier(self) -> WalTier:
+        """The journal and the hot rows; `Invalid` where the lake is open for reading only."""
+        return self.node.tier
+
+    @property
+    def flush_error(self) -> ThermoclineError | None:
+        """Why the last flush by the clock failed; None when it did not."""
+        return self.node.flush_error
+
+    def root(self) -> str:
+        """Return the lake's folder."""
+        return self._catalog.root
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        time_column: str,
+        bucket: str,
+        entity_columns: str | Sequence[str] = (),
+        overlap: str = "allow",
+        **more: Any,
+    ) -> LakeTable:
+        """Make a table; takes what `TimeSeriesTable.create` takes.
+
+        `Conflict` when there is one of this name.
+        """
+        _ = self.tier
+        checked_name(name)
+        spec = new_spec(time_column, bucket, entity_columns, overlap=overlap, **more)
+        self._catalog.create(name, spec)
+        return self.table(name)
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table; `NotFound` when there is none of this name."""
+        key = name.lower()
+        with self._lock:
+            if key not in self._tables:
+                named = self._catalog.named(name)
+                self._tables[key] = LakeTable(self, named.name, self._catalog.table(named.name))
+            return self._tables[key]
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables, in order."""
+        return [named.name for named in self._catalog]
+
+    def by_id(self, table_id: bytes) -> LakeTable | None:
+        """Return the table of an id, or None when it is none of this lake's."""
+        for named in self._catalog:
+            if named.table_id == table_id.hex():
+                return self.table(named.name)
+        return None
+
+    def hot(self, table_id: bytes) -> WalTable:
+        """Return the hot half of a table, to write to."""
+        return self.tier.table(table_id)
+
+    def snapshot(self, table_id: bytes) -> HotSnapshot:
+        """Return the hot rows of a table, from memory or from the journal of another process."""
+        return self.node.snapshot(table_id)
+
+    def sql(self, query: str, params: Params = None) -> pa.Table:
+        """Return the answer of one SELECT over the lake's tables, hot and cold rows alike."""
+        if self.node.pool is not None:
+            return self.node.pool.sql(query, params, tables=self._references())
+        return self._ready().sql(query, params)
+
+    def sql_reader(self, query: str, params: Params = None) -> pa.RecordBatchReader:
+        """Return the answer of one SELECT as a stream of batches."""
+        if self.node.pool is not None:
+            return self.answer(query, params)
+        return self._ready().sql_reader(query, params)
+
+    def answer(
+        self,
+        query: str,
+        params: Params = None,
+        *,
+        timeout_s: float | None = None,
+        query_id: str | None = None,
+    ) -> Answer:
+        """Return the answer as a stream that says what it was read from, and can be cancelled.
+
+        `Invalid` in a lake whose queries have no workers.
+        """
+        pool = self.node.pool
+        if pool is None:
+            hint = "connect with query_workers"
+            raise Invalid("queries of this lake run in its own process", hint=hint)
+        references = self._references()
+        return pool.sql_reader(
+            query, params, tables=references, timeout_s=timeout_s, query_id=query_id
+        )
+
+    def cancel(self, query_id: str) -> bool:
+        """End a running query within a second; False when none of this id is running."""
+        return self.node.pool is not None and self.node.pool.cancel(query_id)
+
+    def _references(self) -> dict[str, TableRef]:
+        """Return every table of the lake, as a worker process finds it."""
+        self.node.check_open()
+        tables = [self.table(name) for name in self.tables()]
+        return {one.name: TableRef(one.name, one.root(), hot=one.snapshot) for one in tables}
+
+    def _ready(self) -> Session:
+        """Return the session with every table of the lake in it."""
+        self.node.check_open()
+        with self._lock:
+            for name in self.tables():
+                if name not in self._registered:
+                    table = self.table(name)
+                    self._session.register_view(name, table.lake, table.snapshot)
+                    self._registered.add(name)
+        return self._session
+
+    def flush(self, name: str | None = None) -> dict[str, Mark]:
+        """Carry hot rows into the lake, of one table or of all; return the marks reached.
+
+        When this returns, all rows that were hot when it was called are in committed versions.
+        A table that fails keeps no other from being flushed; its error is raised at the end.
+        """
+        reached: dict[str, Mark] = {}
+        trouble: ThermoclineError | None = None
+        for one in [name] if name else self.tables():
+            try:
+                table = self.table(one)
+                mark = flush_table(table)
+            except ThermoclineError as error:
+                trouble = error  # one table's trouble is not another's
+                continue
+            if mark is not None:
+                reached[table.name] = mark
+        if trouble is not None:
+            raise trouble
+        return reached
+
+    def let_go(self) -> None:
+        """Let the session go; the node does so when it closes."""
+        self._session.close()
+
+    def close(self, *, is_flushed: bool = True) -> None:
+        """Flush and let go of the journal, where this lake was opened by itself.
+
+        Rows that are not flushed stay in the journal.
+        """
+        self.on_close(is_flushed)
+
+    def __enter__(self) -> "Lake":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def flush_table(table: LakeTable) -> Mark | None:
+    """Carry every row of a table that is hot now into the lake; return the mark reached."""
+    hot = table.hot()
+    with table.flushing:
+        last = hot.snapshot().parts[-1:]
+        mark = flush(hot, table.lake)
+        # An earlier flush may have been frozen before rows that the caller means.
+        while last and mark is not None and mark < last[0].mark:
+            mark = flush(hot, table.lake)
+    return mark
