@@ -34,6 +34,8 @@ from thermocline.lake.storage import Storage
 ROWS_PER_GROUP = 131_072
 ROWS_PER_BATCH = 131_072
 DELETES_BYTES_MAX = 16 << 20
+DICTIONARY_BYTES_MAX = 8 << 20
+"""Past this a column is written value by value, which takes longer and more room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ def encode_parquet(table: pa.Table) -> bytes:
         row_group_size=ROWS_PER_GROUP,
         compression="zstd",
         compression_level=1,
+        dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         write_page_checksum=True,
         write_statistics=[
             field.name

@@ -4,8 +4,8 @@ In:   batches in the order of their lsns, once they are durable
 Out:  parts, shared by reference
 
 - The parts are one tuple that is replaced, never changed: a snapshot is one reference.
-- Sixteen parts of one size become one of the next, so that a thousand small writes are a few
-  dozen parts, and each row is copied at most once for each power of sixteen.
+- Sixteen parts of one size become one of the next, up to `MERGED_ROWS_MAX` rows: a thousand small
+  writes are a few dozen parts, each row is copied a few times, and large writes are never copied.
 - What a flush has frozen is not merged with what came after: no part straddles a mark.
 
 One writer at a time; snapshots need no lock.
@@ -21,7 +21,7 @@ from thermocline.hot.tier import Frozen, HotPart, HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 
 FAN_IN = 16
-MERGED_ROWS_MAX = 131_072
+MERGED_ROWS_MAX = 65_536
 
 
 class TableBuffer:
@@ -61,7 +61,7 @@ class TableBuffer:
             len(parts) - self._frozen_count >= FAN_IN
             and len(set(self._levels[-FAN_IN:])) == 1
             and len({part.schema_id for part in last}) == 1
-            and sum(part.batch.num_rows for part in last) <= MERGED_ROWS_MAX * FAN_IN
+            and sum(part.batch.num_rows for part in last) <= MERGED_ROWS_MAX
         )
 
     def snapshot(self) -> HotSnapshot:

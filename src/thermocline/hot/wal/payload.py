@@ -20,10 +20,13 @@ from thermocline.errors import Corruption, Overloaded, Unsupported
 from thermocline.hot.wal.frame import CODEC_NONE, CODEC_ZSTD, PAYLOAD_BYTES_MAX, FrameHeader
 
 ZSTD_LEVEL = 1
-COMPRESS_BYTES_MIN = 256
+COMPRESS_BYTES_MIN = 4096
+"""Below this, setting up the codec takes longer than writing the bytes, and so does undoing it."""
 SCHEMAS_KEPT_MAX = 256
 
 _STREAM_END_BYTES = 8
+_PACKING = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
+_UNPACKING = pa.Codec("zstd")
 _NO_REQUESTS: Mapping[str, int] = MappingProxyType({})
 _schemas: dict[bytes, pa.Schema] = {}
 
@@ -63,7 +66,7 @@ def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUEST
         )
     live = _stored(raw).batch
     if raw.size >= COMPRESS_BYTES_MIN:
-        packed = pa.Codec("zstd", compression_level=ZSTD_LEVEL).compress(raw, asbytes=True)
+        packed = _PACKING.compress(raw, asbytes=True)
         if len(packed) < raw.size:
             return Payload(packed, CODEC_ZSTD, raw.size, live, requests)
     return Payload(raw.to_pybytes(), CODEC_NONE, raw.size, live, requests)
@@ -80,7 +83,7 @@ def decode_rows(header: FrameHeader, payload: bytes) -> Stored:
     try:
         raw = pa.py_buffer(payload)
         if header.codec == CODEC_ZSTD:
-            raw = pa.Codec("zstd").decompress(payload, header.raw_length)
+            raw = _UNPACKING.decompress(payload, header.raw_length)
         if raw.size != header.raw_length:
             raise pa.ArrowInvalid("the payload has another length than its frame says")
         return _stored(raw)

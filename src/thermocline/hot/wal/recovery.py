@@ -86,7 +86,9 @@ class Recovery:
         except Corruption:
             self._quarantine(frame)
             return
-        buffer = self.buffers.setdefault(header.table_id, TableBuffer(self._source, mark))
+        buffer = self.buffers.get(header.table_id)
+        if buffer is None:
+            buffer = self.buffers[header.table_id] = TableBuffer(self._source, mark)
         buffer.add(header.lsn, header.schema_id, batch, header.raw_length, requests)
         self.found.rows += batch.num_rows
 
