@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from thermocline.config import LakeSettings, settings_of
+from thermocline.config import LakeSettings
 from thermocline.disk import Disk, OsDisk
 from thermocline.errors import (
     Conflict,
@@ -29,8 +29,9 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.format.action import Mark, NoteHole
+from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_US, TimeNs
+from thermocline.format.note import NoteHole
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.follow import Follower
 from thermocline.hot.wal.recovery import Recovered
@@ -281,15 +282,6 @@ def open_lake(
     lake = node.lake()
     lake.on_close = lambda is_flushed: node.close(is_flushed=is_flushed)
     return lake
-
-
-def connect(root: str | os.PathLike[str], *, read_only: bool = False, **settings: Any) -> Lake:
-    """Open the lake in a folder, or make one in an empty folder.
-
-    `read_only` reads beside the process that writes. Settings are those of `config.py`, such as
-    `sync` ("always", "interval", "os"), `hot_bytes_max`, `flush_age_s`, `query_workers`.
-    """
-    return open_lake(root, settings_of(settings), is_read_only=read_only)
 
 
 def _pool(settings: LakeSettings) -> QueryPool | None:

@@ -13,7 +13,6 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
-    NoteFlush,
     RemoveSegment,
     SetDeletes,
     SetMark,
@@ -31,6 +30,7 @@ from thermocline.format.action import (
 from thermocline.format.bucket import Bucket
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush
 
 FULL = segment(
     first=-1,

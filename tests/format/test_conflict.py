@@ -11,7 +11,6 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
-    NoteFlush,
     SetMark,
     SetTable,
     SetTxn,
@@ -21,6 +20,7 @@ from thermocline.format.action import (
 from thermocline.format.conflict import EVERYTHING, RULES, Touched, Window, broken_rule, touched
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush
 
 HERE, THERE = Window(0, 100), Window(1_000, 1_100)
 NOTHING = touched(())

@@ -9,8 +9,6 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
-    NoteFlush,
-    NoteHole,
     Segment,
     SetDeletes,
     SetMark,
@@ -24,6 +22,7 @@ from thermocline.format.commit import Commit
 from thermocline.format.coverage import Buckets, Coverage
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush, NoteHole
 from thermocline.format.schema import Column, Schema
 from thermocline.hot.wal.damage import Damage
 from thermocline.hot.wal.folder import Identity, Watermark

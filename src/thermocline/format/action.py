@@ -26,6 +26,7 @@ from thermocline.format.bucket import Bucket, parse_bucket, parse_duration_s
 from thermocline.format.coverage import ENTITIES_MAX_DEFAULT
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush, NoteHole, NoteRequests, decode_note, encode_note
 from thermocline.format.schema import Schema, decode_schema, encode_schema
 from thermocline.format.types import TypeJson
 
@@ -155,44 +156,6 @@ class Expire:
     before: Version
 
 
-@dataclass(frozen=True, slots=True)
-class NoteHole:
-    """Writes of a hot source, numbered `first` to `last`, were lost: coverage may lack their rows.
-
-    They had been written after `after` and before `before`, where that is known.
-    """
-
-    name: ClassVar[str] = "NoteHole"
-    source: str
-    first: int
-    last: int
-    after: TimeNs | None = None
-    before: TimeNs | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NoteRequests:
-    """This version contains the rows of these requests; each has the number of its rows."""
-
-    name: ClassVar[str] = "NoteRequests"
-    requests: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class NoteFlush:
-    """This version contains these changes of an entity store, which had them all at `as_of`.
-
-    `changes` are their ids as `format/change.py` writes them. A commit that only rewrites segments,
-    and leaves every row as it is, has none. `epoch` is the try that made it, as the store counts.
-    """
-
-    name: ClassVar[str] = "NoteFlush"
-    source: str
-    epoch: int
-    as_of: TimeNs
-    changes: str = ""
-
-
 Action: TypeAlias = (
     SetTable
     | AddSegment
@@ -244,18 +207,9 @@ def encode_action(action: Action) -> Json:
             body = {"application": application, "sequence": sequence}
         case Expire(before):
             body = {"before": before}
-        case NoteHole():
-            body = encode_hole(action)
-        case NoteRequests() | NoteFlush():
-            body = _encode_note(action)
+        case NoteHole() | NoteRequests() | NoteFlush():
+            body = encode_note(action)
     return {action.name: body}
-
-
-def _encode_note(note: NoteRequests | NoteFlush) -> Json:
-    if isinstance(note, NoteRequests):
-        return dict(note.requests)
-    as_of = _written(note.as_of)
-    return {"source": note.source, "epoch": note.epoch, "as_of": as_of, "changes": note.changes}
 
 
 def decode_action(json: Json) -> Action:
@@ -284,37 +238,9 @@ def decode_action(json: Json) -> Action:
             return SetTxn(str(body["application"]), int(body["sequence"]))
         case "Expire":
             return Expire(Version(int(body["before"])))
-        case "NoteHole":
-            return decode_hole(body)
-        case "NoteRequests" | "NoteFlush":
-            return _decode_note(name, body)
+        case NoteHole.name | NoteRequests.name | NoteFlush.name:
+            return decode_note(name, body)
     raise Unsupported("an action of a newer format", hint="use a newer Thermocline", action=name)
-
-
-def _decode_note(name: str, body: Json) -> NoteRequests | NoteFlush:
-    if name == NoteRequests.name:
-        return NoteRequests({str(key): int(rows) for key, rows in body.items()})
-    as_of = _parsed(body["as_of"])
-    return NoteFlush(str(body["source"]), int(body["epoch"]), as_of, str(body["changes"]))
-
-
-def encode_hole(hole: NoteHole) -> Json:
-    """Return the note as JSON."""
-    times = {"after": hole.after, "before": hole.before}
-    return {
-        "source": hole.source,
-        "first": hole.first,
-        "last": hole.last,
-        **{name: None if time is None else _written(time) for name, time in times.items()},
-    }
-
-
-def decode_hole(body: Json) -> NoteHole:
-    """Return the note of its JSON."""
-    times = {
-        name: None if body[name] is None else _parsed(body[name]) for name in ("after", "before")
-    }
-    return NoteHole(str(body["source"]), int(body["first"]), int(body["last"]), **times)
 
 
 _SPEC_PLAIN = ("table_id", "time_column", "overlap", "timezone", "retention", "entities_max")

@@ -28,8 +28,6 @@ from thermocline.format.action import (
     Action,
     AddSegment,
     Expire,
-    NoteFlush,
-    NoteRequests,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -37,6 +35,7 @@ from thermocline.format.action import (
     SetTable,
     SetTxn,
 )
+from thermocline.format.note import NoteFlush, NoteRequests
 
 
 @dataclass(frozen=True, slots=True)

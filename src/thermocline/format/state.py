@@ -24,9 +24,6 @@ from thermocline.format.action import (
     AddSegment,
     Expire,
     Mark,
-    NoteFlush,
-    NoteHole,
-    NoteRequests,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -38,6 +35,7 @@ from thermocline.format.action import (
 from thermocline.format.commit import Commit
 from thermocline.format.instant import NS_PER_US, TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush, NoteHole, NoteRequests
 from thermocline.format.schema import Schema
 
 REQUESTS_KEPT_MAX = 16_384

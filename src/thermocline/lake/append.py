@@ -25,7 +25,6 @@ from thermocline.format.action import (
     OVERLAP_POLICIES,
     Action,
     AddSegment,
-    NoteRequests,
     Segment,
     SetTable,
     SetTxn,
@@ -36,6 +35,7 @@ from thermocline.format.action import (
 from thermocline.format.bucket import Bucket
 from thermocline.format.conflict import Window
 from thermocline.format.coverage import Buckets, Coverage, empty, entity_values
+from thermocline.format.note import NoteRequests
 from thermocline.format.schema import Fit, Schema, adopt, fit
 from thermocline.format.state import TableState
 from thermocline.lake.coverage import CoverageIndex

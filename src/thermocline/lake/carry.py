@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from thermocline.format.action import Action, AddSegment, Mark, NoteRequests, SetMark, TableSpec
+from thermocline.format.action import Action, AddSegment, Mark, SetMark, TableSpec
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
+from thermocline.format.note import NoteRequests
 from thermocline.format.schema import Fit
 from thermocline.format.state import TableState
 from thermocline.lake.coverage import CoverageIndex

@@ -35,16 +35,15 @@ from thermocline.format import instant, layout
 from thermocline.format.action import (
     Mark,
     Segment,
-    decode_hole,
     decode_segment,
     decode_spec,
-    encode_hole,
     encode_segment,
     encode_spec,
 )
 from thermocline.format.commit import FORMAT_VERSION, crc32c
 from thermocline.format.instant import NS_PER_US
 from thermocline.format.layout import Version
+from thermocline.format.note import decode_hole, encode_hole
 from thermocline.format.schema import decode_schema, encode_schema
 from thermocline.format.state import SegmentSet, TableState, Totals
 from thermocline.lake.storage import Storage

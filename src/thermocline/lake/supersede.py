@@ -12,7 +12,7 @@ Out:  a plan for the transaction; keys found in the segments of a version
   keys opens the files, and the parts of files, that may have them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,6 @@ from thermocline.format.action import (
     ENTITIES,
     Action,
     AddSegment,
-    NoteFlush,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -39,6 +38,7 @@ from thermocline.format.bucket import Bucket
 from thermocline.format.commit import Commit
 from thermocline.format.conflict import EVERYTHING
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush
 from thermocline.format.schema import Fit
 from thermocline.format.state import TableState
 from thermocline.lake.coverage import CoverageIndex
@@ -121,9 +121,9 @@ def flush_note(commit: Commit) -> NoteFlush | None:
     return None
 
 
-def last_flush(log: Log, state: TableState) -> NoteFlush | None:
+def last_flush(log: Log, newest: int) -> NoteFlush | None:
     """Return the note of the newest export that a version contains; None when it has none."""
-    for version in range(state.version, 0, -1):
+    for version in range(newest, 0, -1):
         note = flush_note(log.commit(version))
         if note is not None and note.changes:
             return note
@@ -211,19 +211,25 @@ class Superseding:
         )
 
 
-def find_keys(storage: Storage, state: TableState, keys: pa.Array) -> Iterator[Hits]:
-    """Yield, segment by segment, the live rows of a state that have one of these keys.
+def find_keys(
+    storage: Storage,
+    state: TableState,
+    keys: pa.Array,
+    segments: Iterable[Segment] | None = None,
+) -> Iterator[Hits]:
+    """Yield, segment by segment, the live rows that have one of these keys.
 
-    `keys` are sorted and distinct. Of the files only the column of keys is read, and of that the
+    The segments are those of the state, or others that its schemas describe. `keys` are sorted
+    and distinct. Of the files only the column of keys is read, and of that the
     parts that may have one of them.
     """
     if not len(keys) or not state.schema.columns:
         return
     column = state.schema.column(KEY_COLUMN)
-    for segment in state.segments:
+    for segment in state.segments if segments is None else segments:
         low, high = segment.stats.get(str(column.id), (None, None))
         name = stored_name(state, segment, column)
-        if name is not None and len(_between(keys, low, high)):
+        if name is not None and len(keys_between(keys, low, high)):
             yield Hits(segment, _found(storage, segment, name, keys))
 
 
@@ -235,7 +241,7 @@ def _found(storage: Storage, segment: Segment, name: str, keys: pa.Array) -> npt
             file = pq.ParquetFile(source)
             first = 0
             for group in range(file.num_row_groups):
-                wanted = _between(keys, *_group_bounds(file, group, name))
+                wanted = keys_between(keys, *_group_bounds(file, group, name))
                 if len(wanted):
                     ids = file.read_row_group(group, columns=[name]).column(0)
                     hit = pc.is_in(ids, value_set=wanted).to_numpy()
@@ -258,7 +264,7 @@ def _group_bounds(file: pq.ParquetFile, group: int, name: str) -> tuple[str | No
     return statistics.min, statistics.max
 
 
-def _between(keys: pa.Array, low: str | None, high: str | None) -> pa.Array:
+def keys_between(keys: pa.Array, low: str | None, high: str | None) -> pa.Array:
     """Return the keys from `low` to `high`, both included; None is no bound."""
     first = 0 if low is None else _place(keys, low, after=False)
     last = len(keys) if high is None else _place(keys, high, after=True)

@@ -23,8 +23,6 @@ from thermocline.format.action import (
     Action,
     AddSegment,
     Mark,
-    NoteFlush,
-    NoteHole,
     SetTable,
     TableSpec,
     removal,
@@ -34,6 +32,7 @@ from thermocline.format.conflict import EVERYTHING, Window
 from thermocline.format.coverage import Coverage
 from thermocline.format.instant import instant
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush, NoteHole
 from thermocline.format.schema import Schema, fit
 from thermocline.format.state import TableState
 from thermocline.lake.append import (

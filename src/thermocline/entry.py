@@ -1,0 +1,44 @@
+"""One way in: a folder is a lake of this process, an address is one of a node's.
+
+In:   a path or a URL
+Out:  a lake; both kinds have the same surface
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from thermocline.config import settings_of
+from thermocline.errors import Invalid
+
+if TYPE_CHECKING:
+    from thermocline.client import Client
+    from thermocline.tenant import Lake
+
+
+def connect(
+    place: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    api_key: str | None = None,
+    **settings: Any,
+) -> "Lake | Client":
+    """Open the lake in a folder, or make one in an empty folder; or reach a node by its URL.
+
+    `read_only` reads beside the process that writes. Settings are those of `config.py`, such as
+    `sync` ("always", "interval", "os"), `hot_bytes_max`, `flush_age_s`, `query_workers`. A node
+    takes an `api_key`, and has its own settings.
+    """
+    where = os.fspath(place)
+    if where.startswith(("http://", "https://")):
+        from thermocline.client import Client
+
+        if read_only or settings:
+            given = sorted([*settings, *(["read_only"] if read_only else [])])
+            hint = "leave them out: a node has settings of its own, a key has its scopes"
+            raise Invalid("a node's settings are not a client's", hint=hint, settings=given)
+        return Client(where, api_key)
+    if api_key is not None:
+        raise Invalid("a lake in a folder has no keys", hint="leave api_key out", folder=where)
+    from thermocline.node import open_lake
+
+    return open_lake(where, settings_of(settings), is_read_only=read_only)

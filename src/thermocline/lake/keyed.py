@@ -1,0 +1,148 @@
+"""Rows of entities at one version, without those that something newer hides, plus the newer ones.
+
+In:   a state, the keys that are dirty, the rows that count for them
+Out:  batches in which every key is one row at most
+
+- A key is hidden because it is in a set, whatever else is in the set: null hides nothing, and
+  above all not everything, as `NOT IN` would.
+- Filters on values belong above this: one applied to the cold rows alone would find the old
+  version of a row that no longer fits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from thermocline.format.action import Segment
+from thermocline.format.instant import TimeNs
+from thermocline.format.state import SegmentSet, TableState
+from thermocline.lake.segment import (
+    decode_deletes,
+    encode_deletes,
+    filtered,
+    presented,
+    read_rows,
+    stored_name,
+    unreadable,
+)
+from thermocline.lake.storage import Storage
+from thermocline.lake.supersede import KEY_COLUMN, Hits, find_keys, keys_between
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedView:
+    """One exact reading of an entity table, or one that says how old it is.
+
+    `hides` are sorted, distinct keys whose rows in `state` do not count; `rows` are those that do,
+    with the columns of `state`. Everything committed before `as_of` is in it. `warning` is empty
+    when nothing committed before the reading is missing.
+    """
+
+    state: TableState
+    hides: pa.Array
+    rows: pa.Table
+    as_of: TimeNs
+    warning: str = ""
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+def keyed_batches(
+    storage: Storage, view: KeyedView, names: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a view, cold ones first, with all columns or those named."""
+    state = view.state
+    wanted = [c.name for c in state.schema.columns] if names is None else list(names)
+    loaded = list(dict.fromkeys([*wanted, KEY_COLUMN]))
+    hides = pc.drop_null(view.hides)
+    for segment in state.segments:
+        for rows in read_rows(storage, state, segment, loaded):
+            batch = without_keys(rows.batch, hides)
+            if batch.num_rows:
+                yield batch.select(wanted)
+    yield from view.rows.select(wanted).to_batches()
+
+
+def rows_of(storage: Storage, state: TableState, hits: Hits) -> pa.Table:
+    """Return rows that were found by their keys, with the columns that the state has now."""
+    segment, schema = hits.segment, state.schema
+    stored = {column.id: stored_name(state, segment, column) for column in schema.columns}
+    physical = [name for name in stored.values() if name is not None]
+    parts = []
+    try:
+        with storage.open_input(segment.path) as source:
+            file = pq.ParquetFile(source)
+            first = 0
+            for group in range(file.num_row_groups):
+                end = first + file.metadata.row_group(group).num_rows
+                inside = hits.positions[(hits.positions >= first) & (hits.positions < end)]
+                if len(inside):
+                    found = file.read_row_group(group, columns=physical).take(inside - first)
+                    batch = pa.concat_batches(found.to_batches())
+                    parts.append(presented(batch, schema.columns, stored))
+                first = end
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(segment.path, error) from error
+    return pa.Table.from_batches(parts, schema.arrow)
+
+
+def without_keys(batch: pa.RecordBatch, hides: pa.Array) -> pa.RecordBatch:
+    """Return the rows whose keys are not among the hidden ones, which are sorted."""
+    if not len(hides) or not batch.num_rows:
+        return batch
+    ids = batch.column(KEY_COLUMN)
+    bounds = pc.min_max(ids).as_py()
+    near = keys_between(hides, bounds["min"], bounds["max"])
+    if not len(near):
+        return batch
+    return filtered(batch, ~pc.is_in(ids, value_set=near).to_numpy(zero_copy_only=False))
+
+
+class HiddenPlaces:
+    """Where the hidden keys are in the files of one version, remembered from view to view.
+
+    A key's place in a version never changes, so only keys that became dirty since are looked for.
+    Safe for one thread at a time.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._version = 0
+        self._known = pa.array([], pa.string())
+        self._places: dict[str, BitMap] = {}
+
+    def state(self, view: KeyedView) -> TableState:
+        """Return the view's state with its hidden rows deleted: a plain scan of it needs no join.
+
+        The state is of this process alone: it stands in no log.
+        """
+        hides = pc.drop_null(view.hides)
+        if view.state.version != self._version or self._has_fewer(hides):
+            self._version, self._known, self._places = view.state.version, hides.slice(0, 0), {}
+        new = hides.filter(pc.invert(pc.is_in(hides, value_set=self._known)))
+        for hits in find_keys(self._storage, view.state, new):
+            if len(hits.positions):
+                held = self._places.setdefault(hits.segment.segment_id, BitMap())
+                held |= BitMap(hits.positions.astype(np.uint32))
+        self._known = hides
+        if not self._places:
+            return view.state
+        changed = dict(view.state.segments.changed)
+        for segment in view.state.segments:
+            if segment.segment_id in self._places:
+                changed[segment.segment_id] = _hidden(segment, self._places[segment.segment_id])
+        segments = SegmentSet(view.state.segments.base, changed, view.state.segments.gone)
+        return replace(view.state, segments=segments)
+
+    def _has_fewer(self, hides: pa.Array) -> bool:
+        """Tell whether a key that was hidden is so no longer; only an export makes that so."""
+        return not bool(pc.all(pc.is_in(self._known, value_set=hides)).as_py() in (True, None))
+
+
+def _hidden(segment: Segment, places: BitMap) -> Segment:
+    deletes = decode_deletes(segment.deletes) | places
+    return replace(segment, deletes=encode_deletes(deletes), deleted_count=len(deletes))
