@@ -1,0 +1,174 @@
+"""Documents taken in: decoded, checked and brought into canonical form.
+
+In:   a schema with its kind, and documents as values, as bytes or as lines of bytes
+Out:  documents in canonical form, or an `Invalid` with every problem at once
+
+- Most documents fit and are canonical: one pass of a compiled schema proves both, and only their
+  numbers are looked at again, for a schema cannot tell 5 from 5.0.
+- A document that does not pass is looked at in full, and told of in full.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from thermocline.contract.canonical import canonical, json_form
+from thermocline.contract.kind import Kind, KindField
+from thermocline.contract.narrow import narrowed
+from thermocline.contract.pointer import PROBLEMS_MAX, Problem, rejected, steps_of
+from thermocline.contract.subschema import Json
+from thermocline.contract.text import check_value, decode, decode_lines, decode_near
+from thermocline.contract.validation import compiled, problems_of
+from thermocline.errors import Invalid
+
+LINES_AT_ONCE = 1_000
+
+# A property, the type that its values have when there is nothing to do, and its kind.
+_Care: TypeAlias = tuple[str, type | None, Kind]
+
+
+class Checker:
+    """The compiled form of one contract's schema; it may be used by any number of threads."""
+
+    def __init__(self, schema: Json, kind: Kind, *, is_open: bool) -> None:
+        self.parts: dict[str, KindField] = {part.name: part for part in kind.fields}
+        self.is_open = is_open
+        self.is_exact = is_open or any(_needs_digits(part.kind) for part in kind.fields)
+        self._validator = compiled(narrowed(schema, kind, is_strict=False))
+        strict = narrowed(schema, kind, is_strict=True)
+        self._is_strict = compiled(strict).is_valid
+        self._care = tuple(_care(part) for part in kind.fields if _has_numbers(part.kind))
+        self._care_all = tuple((name, None, part.kind) for name, part in self.parts.items())
+
+    def validated(self, document: Any) -> Json:
+        """Return a document that is given as values."""
+        check_value(document)
+        return self._settled(dict(document) if isinstance(document, dict) else document)
+
+    def validated_bytes(self, data: bytes) -> Json:
+        """Return a document that is given as JSON text."""
+        if self.is_exact:
+            return self._settled(decode(data))
+        document: Json = decode_near(data)
+        if not self._is_strict(document):
+            return self._settled(decode(data))
+        for name, plain, _ in self._care:
+            value = document.get(name)
+            if type(value) is not plain and value is not None:
+                # An integer written as 9007199254740993.0 has more digits than a double.
+                return self._settled(decode(data))
+        return document
+
+    def validated_lines(self, data: bytes) -> list[Json]:
+        """Return the documents of lines of JSON text: all of them, or the problems of all."""
+        lines = [line for line in data.split(b"\n") if line and not line.isspace()]
+        made: list[Json] = []
+        problems: list[Problem] = []
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            some = lines[start : start + LINES_AT_ONCE]
+            documents = self._all_at_once(some)
+            if documents is None:
+                documents = self._one_by_one(some, start, problems)
+            made += documents
+            if len(problems) > PROBLEMS_MAX:
+                break
+        if problems:
+            raise rejected(problems)
+        return made
+
+    def is_fitting(self, document: Any) -> bool:
+        """Tell whether values fit the schema; whether their form can be kept is not asked."""
+        return bool(self._validator.is_valid(document))
+
+    def _settled(self, document: Any) -> Json:
+        """Return a document that is ours alone in canonical form, changed where it stands."""
+        if self._is_strict(document):
+            care: Iterable[_Care] = self._care
+        else:
+            found = problems_of(self._validator, document)
+            if found:
+                raise rejected(found + self._more_problems(document, found))
+            care = self._care_all
+        problems: list[Problem] = []
+        for name, plain, kind in care:
+            value = document.get(name)
+            if type(value) is not plain and value is not None:
+                document[name] = canonical(kind, value, (name,), problems)
+        if self.is_open:
+            for name in document.keys() - self.parts.keys():
+                document[name] = json_form(document[name])
+        if problems:
+            raise rejected(problems)
+        assert isinstance(document, dict)
+        return document
+
+    def _more_problems(self, document: Any, found: list[Problem]) -> list[Problem]:
+        """Return what else could not be kept, of the properties that nothing was said of."""
+        more: list[Problem] = []
+        if isinstance(document, dict):
+            told = {steps_of(problem.pointer)[0] for problem in found if problem.pointer}
+            for name, part in self.parts.items():
+                if name in document and name not in told:
+                    canonical(part.kind, document[name], (name,), more)
+        return more
+
+    def _all_at_once(self, lines: list[bytes]) -> list[Json] | None:
+        """Return the documents if every line is as most are; None if one has to be looked at."""
+        try:
+            documents: list[Json] = decode_lines(b"\n".join(lines), is_exact=self.is_exact)
+        except Invalid:
+            return None
+        if len(documents) != len(lines) or not all(map(self._is_strict, documents)):
+            return None
+        problems: list[Problem] = []
+        for name, plain, kind in self._care:
+            for document in documents:
+                value = document.get(name)
+                if type(value) is plain or value is None:
+                    continue
+                if plain is int and not self.is_exact:
+                    return None
+                document[name] = canonical(kind, value, (name,), problems)
+        if self.is_open:
+            for document in documents:
+                for name in document.keys() - self.parts.keys():
+                    document[name] = json_form(document[name])
+        return None if problems else documents
+
+    def _one_by_one(self, lines: list[bytes], start: int, problems: list[Problem]) -> list[Json]:
+        made: list[Json] = []
+        for number, line in enumerate(lines, start):
+            try:
+                made.append(self.validated_bytes(line))
+            except Invalid as error:
+                other = Problem("", "a document that can be read", error.message).as_json()
+                for told in error.facts.get("problems", [other]):
+                    pointer = f"/{number}{told['pointer']}"
+                    problems.append(Problem(pointer, told["expected"], told["got"]))
+            if len(problems) > PROBLEMS_MAX:
+                break
+        return made
+
+
+def _care(part: KindField) -> _Care:
+    kind = part.kind
+    plain: type | None = None
+    if kind.name == "integer":
+        plain = int
+    elif kind.name == "number" and kind.bits == 64:
+        plain = float
+    return part.name, plain, kind
+
+
+def _needs_digits(kind: Kind) -> bool:
+    """Tell whether a double is not enough to read a property's numbers with."""
+    if kind.name in ("json", "struct", "list", "map"):
+        return _has_numbers(kind)
+    return kind.name == "decimal" and not kind.is_text
+
+
+def _has_numbers(kind: Kind) -> bool:
+    """Tell whether numbers may stand in a property, whose form a schema does not see."""
+    if kind.name == "decimal":
+        return not kind.is_text
+    is_one = kind.name in ("integer", "number", "json")
+    return is_one or any(_has_numbers(part) for part in kind.parts())

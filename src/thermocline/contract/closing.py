@@ -1,0 +1,83 @@
+"""The closed content model: an object holds what its schema names, unless it says otherwise.
+
+In:   a document with its references written out
+Out:  the same document, its objects closed
+
+- An object that names properties and says nothing of others takes no others: a property that is
+  added later could otherwise already be there, with another type, in what was written before.
+- Said otherwise is `additionalProperties` or `unevaluatedProperties`, whatever their value, in
+  the object or in what is combined with it; or `"x-content": "open"` at the root, for all of it.
+- Parts of one object (`allOf`, `oneOf`, `then`) are closed together, not each for itself.
+- Conditions (`if`, `not`, `contains`) say what to look for, not what may be there: left as is.
+"""
+
+from collections.abc import Callable, Iterator
+
+from thermocline.contract.subschema import Json, Node, Steps, with_subschemas
+
+PARTS_LISTED = ("allOf", "anyOf", "oneOf")
+PARTS_ONE = ("then", "else")
+_CONDITIONS = frozenset({"if", "not", "contains", "propertyNames"})
+
+
+def closed(document: Json) -> Json:
+    """Return the document with its objects closed."""
+    if document.get("x-content") == "open":
+        return document
+    made = _closed(document, is_part=False, definitions=document.get("$defs", {}))
+    assert isinstance(made, dict)
+    return made
+
+
+def _closed(node: Node, *, is_part: bool, definitions: dict[str, Node]) -> Node:
+    if not isinstance(node, dict):
+        return node
+
+    def change(steps: Steps, inner: Node) -> Node:
+        if steps[0] in _CONDITIONS:
+            return inner
+        belongs = steps[0] in (*PARTS_LISTED, *PARTS_ONE, "dependentSchemas", "$defs")
+        return _closed(inner, is_part=belongs, definitions=definitions)
+
+    made = with_subschemas(node, change)
+    if is_part or _says(node, definitions) or not _names(node, definitions):
+        return made
+    has_parts = "$ref" in node or any(_names(part, definitions) for part in _parts(node, {}))
+    return {**made, "unevaluatedProperties" if has_parts else "additionalProperties": False}
+
+
+def _parts(node: Json, definitions: dict[str, Node]) -> Iterator[Node]:
+    """Yield the schemas that say of the same value what the node says of it."""
+    for word in PARTS_LISTED:
+        yield from node.get(word, [])
+    for word in PARTS_ONE:
+        if word in node:
+            yield node[word]
+    yield from node.get("dependentSchemas", {}).values()
+    reference = node.get("$ref", "")
+    if reference.startswith("#/$defs/"):
+        yield definitions.get(reference.removeprefix("#/$defs/"), True)
+
+
+def _says(node: Node, definitions: dict[str, Node]) -> bool:
+    words = ("additionalProperties", "unevaluatedProperties")
+    return _somewhere(node, definitions, lambda part: any(word in part for word in words))
+
+
+def _names(node: Node, definitions: dict[str, Node]) -> bool:
+    words = ("properties", "patternProperties")
+    return _somewhere(node, definitions, lambda part: any(word in part for word in words))
+
+
+def _somewhere(node: Node, definitions: dict[str, Node], is_so: Callable[[Json], bool]) -> bool:
+    """Tell whether it is so of the node or of one of its parts, each definition looked at once."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if is_so(part):
+            return True
+        waiting += _parts(part, definitions)
+    return False

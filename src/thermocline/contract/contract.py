@@ -1,0 +1,199 @@
+"""A contract: a JSON Schema that is registered, with the columns it gives a table.
+
+In:   a JSON Schema document, and the contract of the version before
+Out:  a `Contract`: validated documents, their rows, and the documents of rows
+
+- What `validated` returns is in canonical form, and is what every column gives back, exactly.
+- A contract is a value: it holds no connection and no file, and two of the same document and
+  columns are equal.
+- A contract says nothing of compatibility: `compatible` does.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.contract.canonical import canonical, json_form
+from thermocline.contract.checker import Checker
+from thermocline.contract.column import (
+    EXTRA,
+    NULLS,
+    Assigned,
+    ContractColumn,
+    encode_columns,
+)
+from thermocline.contract.kind import Kind, KindField
+from thermocline.contract.row import (
+    ABSENT,
+    from_arrow,
+    from_stored,
+    is_as_is,
+    nulls_in,
+    to_arrow,
+    to_postgres,
+)
+from thermocline.contract.subschema import Json
+from thermocline.contract.text import decode, encode_text
+
+_FIELDS = ("document", "version", "mode", "schema", "kind", "assigned", "is_open")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One version of an entity type's contract.
+
+    `schema` is the document as it is checked: in draft 2020-12, references written out, objects
+    closed. `is_open` says that documents may hold properties that have no column.
+    """
+
+    document: Json
+    version: int
+    mode: str
+    schema: Json = field(repr=False)
+    kind: Kind = field(repr=False)
+    assigned: Assigned = field(repr=False)
+    is_open: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    @property
+    def columns(self) -> tuple[ContractColumn, ...]:
+        """The columns, `_extra` and `_nulls` last where there are such."""
+        return self.assigned.columns
+
+    @property
+    def retired(self) -> tuple[ContractColumn, ...]:
+        """The columns of earlier versions that this one does not write."""
+        return self.assigned.retired
+
+    @cached_property
+    def hot(self) -> tuple[ContractColumn, ...]:
+        """The columns that have a column of their own in PostgreSQL."""
+        return tuple(column for column in self.columns if column.is_hot)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as Arrow has them; each may be null, as in files older than the column."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @cached_property
+    def columns_json(self) -> dict[str, Any]:
+        """The columns as JSON, to be kept beside the document."""
+        return encode_columns(self.assigned)
+
+    @cached_property
+    def _parts(self) -> dict[str, KindField]:
+        return {part.name: part for part in self.kind.fields}
+
+    @cached_property
+    def checker(self) -> Checker:
+        """The compiled form; made when it is first asked for."""
+        return Checker(self.schema, self.kind, is_open=self.is_open)
+
+    def validated(self, document: Any) -> Json:
+        """Return the document in canonical form; `Invalid` names every problem at once.
+
+        The problems are the fact `problems`: pointer, expected, got. The document given is left
+        as it is.
+        """
+        return self.checker.validated(document)
+
+    def validated_bytes(self, data: bytes) -> Json:
+        """Return the document of JSON text in canonical form, as `validated` does."""
+        return self.checker.validated_bytes(data)
+
+    def validated_lines(self, data: bytes) -> list[Json]:
+        """Return the documents of JSON text, one a line, in canonical form: all of them or none.
+
+        A pointer of a problem begins with the number of its document, from 0.
+        """
+        return self.checker.validated_lines(data)
+
+    def is_fitting(self, document: Any) -> bool:
+        """Tell whether a document fits; what is not told is whether its form can be kept."""
+        return self.checker.is_fitting(document)
+
+    def upgraded(self, document: Mapping[str, Any]) -> Json:
+        """Return a document of an earlier version with the defaults of what became required."""
+        made = dict(document)
+        properties = self.schema.get("properties", {})
+        for name in self.schema.get("required", []):
+            default = properties.get(name)
+            if name not in made and isinstance(default, dict) and "default" in default:
+                made[name] = default["default"]
+        return made
+
+    def split(self, document: Json) -> tuple[dict[int, Any], Json]:
+        """Return the values of the hot columns by their ids, and the rest of the document.
+
+        A null stays in the rest as well, so that `joined` can tell it from nothing.
+        """
+        rest = dict(document)
+        values: dict[int, Any] = {}
+        for column in self.hot:
+            value = document.get(column.name)
+            values[column.id] = to_postgres(self._parts[column.name].kind, value)
+            if value is not None:
+                del rest[column.name]
+        return values, rest
+
+    def joined(self, values: Mapping[int, Any], rest: Json) -> Json:
+        """Return the document of what `split` returned."""
+        made = {
+            column.name: from_stored(self._parts[column.name].kind, values[column.id])
+            for column in self.hot
+            if values[column.id] is not None
+        }
+        # What PostgreSQL gives back of its JSON is in another order, and may be in other digits.
+        for name, value in rest.items():
+            part = self._parts.get(name)
+            kept = canonical(part.kind, value, (name,), []) if part else json_form(value)
+            made[name] = kept
+        names = [name for name in self._parts if name in made]
+        return {name: made[name] for name in (*names, *(made.keys() - set(names)))}
+
+    def arrow_rows(self, documents: Iterable[Json]) -> pa.Table:
+        """Return documents in canonical form as rows of the contract's columns, in order."""
+        rows = list(documents)
+        arrays = [pa.array(self._values(column.name, rows), column.type) for column in self.columns]
+        return pa.table(arrays, schema=self.arrow_schema)
+
+    def _values(self, name: str, rows: list[Json]) -> list[Any]:
+        if name == EXTRA:
+            return [self._extra(row) for row in rows]
+        if name == NULLS:
+            return [self._nulls(row) or None for row in rows]
+        kind = self._parts[name].kind
+        if is_as_is(kind):
+            return [row.get(name) for row in rows]
+        return [to_arrow(kind, row.get(name, ABSENT)) for row in rows]
+
+    def _extra(self, row: Json) -> str | None:
+        unknown = {name: value for name, value in row.items() if name not in self._parts}
+        return encode_text(unknown) if unknown else None
+
+    def _nulls(self, row: Json) -> list[str]:
+        return [
+            pointer
+            for name, part in self._parts.items()
+            for pointer in nulls_in(part, row.get(name, ABSENT), (name,))
+        ]
+
+    def document_of(self, row: Mapping[str, Any]) -> Json:
+        """Return the document of one row of these columns, as it was when it was validated.
+
+        The row has Python values by the columns' names, as Arrow gives them.
+        """
+        nulls = frozenset(row.get(NULLS) or ())
+        made: Json = {}
+        for name, part in self._parts.items():
+            value = from_arrow(part, row.get(name), (name,), nulls)
+            if value is not ABSENT:
+                made[name] = value
+        if extra := row.get(EXTRA):
+            made |= json_form(decode(extra.encode()))
+        return made
