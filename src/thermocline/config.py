@@ -1,16 +1,37 @@
-"""The settings of a lake: their names, their defaults, what values they may have.
+"""The settings of a lake and of a node: names, defaults, what values they may have, who set them.
 
-In:   names and values as a user wrote them
-Out:  frozen settings; `Invalid` that names the setting, what came and what is allowed
+In:   names and values as a user wrote them: arguments, options, the environment, a TOML file
+Out:  frozen settings; `Invalid` that names the setting, what came, from where, what is allowed
+
+- A setting has one name: `hot_bytes_max` is `--set hot_bytes_max=64MB`, `hot_bytes_max = "64MB"` in
+  the file and `THERMOCLINE_HOT_BYTES_MAX`. Option, environment, file, default: the first wins.
+- A name that is none is refused with the nearest one, wherever it stands.
+- Nothing insecure is a default: who may reach the node, and how, is said or it is this machine.
 """
 
 import difflib
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+import ipaddress
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, NotFound
+
+ENVIRONMENT_PREFIX = "THERMOCLINE_"
+CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
+# Variables of other parts: of clients, of tests, of benchmarks.
+_OTHERS = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
+FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
+OFF = "off"
+_DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTE_UNITS = _DECIMAL_UNITS | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SECOND_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@|(?<=password=)('[^']*'|\S+)|tck_\w+_[\w-]+")
 
 
 class Sync(enum.Enum):
@@ -19,6 +40,28 @@ class Sync(enum.Enum):
     ALWAYS = "always"
     INTERVAL = "interval"
     OS = "os"
+
+
+class Address(NamedTuple):
+    """Where a listener listens; port 0 takes any that is free."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _setting(default: Any, kind: str, low: float = 0) -> Any:
+    return field(default=default, metadata={"kind": kind, "low": low})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,49 +73,324 @@ class WalSettings:
     loses nothing either way.
     """
 
-    sync: Sync = Sync.ALWAYS
-    sync_interval_s: float = 0.05
-    hot_bytes_max: int = 64 << 20
-    write_wait_s: float = 5.0
-    file_bytes_max: int = 16 << 20
-    queue_bytes_max: int = 64 << 20
+    sync: Sync = _setting(Sync.ALWAYS, "sync")
+    sync_interval_s: float = _setting(0.05, "seconds")
+    hot_bytes_max: int = _setting(64 << 20, "bytes")
+    write_wait_s: float = _setting(5.0, "seconds")
+    file_bytes_max: int = _setting(16 << 20, "bytes")
+    queue_bytes_max: int = _setting(64 << 20, "bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """How a lake is kept: its journal, how long rows may stay hot, where queries run.
+    """How a lake is kept: its journal, how long rows may stay hot, where queries and entities are.
 
-    Without `query_workers` a query runs in this process and may take what the process may. With
-    them it runs in a process of its own, within `query_memory_bytes` and `query_timeout_s`.
+    `postgres` is where entities are written: a DSN, or `embedded` for a server of the lake's own.
+    They are exported to the lake when `export_changes` wait, or any for `export_age_s`. Without
+    `query_workers` a query runs in this process and may take what the process may. With them it
+    runs in a process of its own, within `query_memory_bytes` and `query_timeout_s`.
     """
 
     wal: WalSettings = field(default_factory=WalSettings)
-    flush_age_s: float = 60.0
-    flush_look_s: float = 1.0
-    query_workers: int = 0
-    query_memory_bytes: int = 256 << 20
-    query_timeout_s: float = 60.0
+    flush_age_s: float = _setting(60.0, "seconds")
+    flush_look_s: float = _setting(1.0, "seconds")
+    query_workers: int = _setting(0, "count")
+    query_memory_bytes: int = _setting(256 << 20, "bytes")
+    query_timeout_s: float = _setting(60.0, "seconds")
+    postgres: str = _setting("", "text")
+    export_age_s: float = _setting(60.0, "seconds")
+    export_changes: int = _setting(10_000, "count", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """What one tenant may take; 0 is no limit of its own."""
+
+    ingest_bytes_per_s: int = _setting(0, "bytes")
+    ingest_burst_bytes: int = _setting(64 << 20, "bytes", 1)
+    queries_max: int = _setting(8, "count")
+    rows_max: int = _setting(10_000_000, "count")
+    tables_max: int = _setting(1_000, "count")
+    entities_max: int = _setting(1_000_000, "count")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How a node is run: where its data is, who may reach it, what it may take.
+
+    `tenants` has the quotas of tenants that differ from `quota`; `origins` says who set what.
+    """
+
+    data: str = _setting("thermocline-data", "text")
+    lake_id: str = _setting("", "text")
+    http: Address | None = _setting(Address("127.0.0.1", 4318), "address")
+    grpc: Address | None = _setting(Address("127.0.0.1", 4317), "address")
+    api: Address | None = _setting(Address("127.0.0.1", 4320), "address")
+    tls_certificate: str = _setting("", "text")
+    tls_key: str = _setting("", "text")
+    allow_insecure: bool = _setting(default=False, kind="truth")
+    body_bytes_max: int = _setting(16 << 20, "bytes", 1024)
+    inflight_bytes_max: int = _setting(128 << 20, "bytes", 1024)
+    connections_max: int = _setting(1_000, "count", 1)
+    stop_deadline_s: float = _setting(20.0, "seconds")
+    lake: LakeSettings = field(default_factory=lambda: LakeSettings(query_workers=2))
+    quota: QuotaSettings = field(default_factory=QuotaSettings)
+    tenants: Mapping[str, QuotaSettings] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def quota_of(self, tenant: str) -> QuotaSettings:
+        """Return what a tenant may take."""
+        return self.tenants.get(tenant, self.quota)
+
+    def listeners(self) -> dict[str, Address]:
+        """Return the addresses to listen on, by the names of their settings."""
+        found = {"http": self.http, "grpc": self.grpc, "api": self.api}
+        return {name: address for name, address in found.items() if address is not None}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Return every setting with its value and who set it; nothing secret is in it."""
+        told = []
+        for name in _NODE:
+            origin, value = self.origins.get(name, "default"), shown(_value(self, name))
+            told.append({"setting": name, "value": value, "origin": origin})
+        for name, origin in self.origins.items():
+            if name.startswith("tenants."):
+                _, tenant, one = name.split(".")
+                value = shown(getattr(self.tenants[tenant], one))
+                told.append({"setting": name, "value": value, "origin": origin})
+        return told
+
+
+def _settings(*kinds: Any) -> dict[str, "Field[Any]"]:
+    return {one.name: one for kind in kinds for one in fields(kind) if "kind" in one.metadata}
+
+
+_LAKE = _settings(WalSettings, LakeSettings)
+_QUOTA = _settings(QuotaSettings)
+_NODE = _settings(NodeSettings, WalSettings, LakeSettings, QuotaSettings)
+
+
+def _value(node: NodeSettings, name: str) -> Any:
+    parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota)
+    return next(getattr(part, name) for part in parts if name in _settings(part))
 
 
 def settings_of(given: Mapping[str, Any]) -> LakeSettings:
     """Return the settings that these names stand for; `Invalid` for an unknown name or value."""
-    wal = {one.name for one in fields(WalSettings)}
-    own = {one.name for one in fields(LakeSettings)} - {"wal"}
-    for name in given.keys() - wal - own:
-        near = difflib.get_close_matches(name, wal | own, n=1, cutoff=0.0)[0]
-        raise Invalid("no such setting", hint=f"did you mean {near}?", setting=name)
-    values = dict(given)
-    if "sync" in values and not isinstance(values["sync"], Sync):
-        allowed = [one.value for one in Sync]
-        if values["sync"] not in allowed:
-            hint = f"use one of {', '.join(allowed)}"
-            raise Invalid("not a way to sync", hint=hint, sync=values["sync"])
-        values["sync"] = Sync(values["sync"])
-    for name in values.keys() - {"sync"}:
-        number = values[name]
-        if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
-            raise Invalid("not a setting's value", hint="use a number", setting=name, got=number)
-    return LakeSettings(
-        WalSettings(**{name: value for name, value in values.items() if name in wal}),
-        **{name: value for name, value in values.items() if name in own},
+    values = _read(given, _LAKE, "argument")
+    wal = {name: value for name, value in values.items() if name in _settings(WalSettings)}
+    own = {name: value for name, value in values.items() if name not in wal}
+    return LakeSettings(WalSettings(**wal), **own)
+
+
+def node_settings(
+    options: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    path: str | None = None,
+) -> NodeSettings:
+    """Return a node's settings from options, the environment and a TOML file.
+
+    Options that are None were not given. `Invalid` for what is unknown, wrong or contradictory;
+    nothing has been opened then but the file.
+    """
+    environment = environment or {}
+    path = path or environment.get(CONFIG_VARIABLE)
+    text = _file(path) if path else {}
+    tenants = text.pop("tenants", {})
+    file_origin = f"file {path}"
+    values = _read(text, _NODE, file_origin)
+    origins = dict.fromkeys(values, file_origin)
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _OTHERS.fullmatch(variable):
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        values |= _read({name: value}, _NODE, f"environment {variable}", written=variable)
+        origins[name] = f"environment {variable}"
+    for name, value in (options or {}).items():
+        if value is not None:
+            flag = f"--{name.replace('_', '-')}" if name in FLAGS else f"--set {name}"
+            origins[name] = f"option {flag}"
+            values |= _read({name: value}, _NODE, origins[name])
+    own, wal, lake, quota = (
+        {name: values[name] for name in _settings(kind) if name in values}
+        for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings)
     )
+    shared = QuotaSettings(**quota)
+    quotas = _tenants(tenants, shared, file_origin, origins)
+    kept = replace(NodeSettings().lake, wal=WalSettings(**wal), **lake)
+    return _agreed(NodeSettings(**own, lake=kept, quota=shared, tenants=quotas, origins=origins))
+
+
+def _file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        hint = 'write TOML, such as: data = "/var/lib/thermocline"'
+        raise Invalid("not a file of settings", hint=hint, path=path, why=str(error)) from error
+    except OSError as error:
+        hint, why = "check the path and its rights", error.strerror or str(error)
+        raise NotFound("the settings cannot be read", hint=hint, path=path, why=why) from error
+
+
+def _tenants(
+    given: Any, quota: QuotaSettings, origin: str, origins: dict[str, str]
+) -> dict[str, QuotaSettings]:
+    """Return the quotas of tenants that have their own; what they leave out is everybody's."""
+    found = {}
+    for tenant, values in given.items() if isinstance(given, dict) else [("", given)]:
+        if not isinstance(values, dict) or not re.fullmatch("[a-z_][a-z0-9_]{0,39}", tenant):
+            hint, facts = "write a table for each: [tenants.acme]", {"setting": "tenants"}
+            raise Invalid("not the quotas of a tenant", hint=hint, got=tenant, **facts)
+        read = _read(values, _QUOTA, origin, prefix=f"tenants.{tenant}.")
+        found[tenant] = replace(quota, **read)
+        origins |= dict.fromkeys([f"tenants.{tenant}.{name}" for name in read], origin)
+    return found
+
+
+def _agreed(node: NodeSettings) -> NodeSettings:
+    """Return settings that do not contradict each other."""
+    if bool(node.tls_certificate) != bool(node.tls_key):
+        missing = "tls_key" if node.tls_certificate else "tls_certificate"
+        hint = f"set {missing} as well, or neither"
+        raise Invalid("a certificate and its key come together", hint=hint, missing=missing)
+    if not node.listeners():
+        hint = "leave one of http, grpc and api on"
+        raise Invalid("no listener is left", hint=hint, settings=["http", "grpc", "api"])
+    taken: dict[Address, str] = {}
+    for name, address in node.listeners().items():
+        if address.port and address in taken:
+            facts = {"settings": [taken[address], name], "address": str(address)}
+            raise Invalid("two listeners have one address", hint="give each its own", **facts)
+        taken[address] = name
+    if node.inflight_bytes_max < node.body_bytes_max:
+        raise Invalid(
+            "one request could be larger than all requests together",
+            hint="raise inflight_bytes_max, or lower body_bytes_max",
+            body_bytes_max=node.body_bytes_max,
+            inflight_bytes_max=node.inflight_bytes_max,
+        )
+    return node
+
+
+def _read(
+    given: Mapping[str, Any],
+    known: Mapping[str, "Field[Any]"],
+    origin: str,
+    *,
+    prefix: str = "",
+    written: str | None = None,
+) -> dict[str, Any]:
+    """Return the values that were meant; `Invalid` names the setting, the value and the origin."""
+    found = {}
+    for name, value in given.items():
+        label = written or f"{prefix}{name}"
+        if name not in known:
+            near = nearest(name, known)
+            near = f"{ENVIRONMENT_PREFIX}{near.upper()}" if written else near
+            hint = f"did you mean {near}?"
+            raise Invalid("no such setting", hint=hint, setting=label, origin=origin)
+        one = known[name]
+        kind, low = one.metadata["kind"], one.metadata["low"]
+        read = _READERS[kind](value)
+        if read is _WRONG or (isinstance(read, int | float) and not low <= read < math.inf):
+            least = f", {low:,} or more" if low else ""
+            raise Invalid(
+                "not a value of this setting",
+                hint=f"use {_ALLOWED[kind]}{least}",
+                setting=label,
+                got=shown(value),
+                origin=origin,
+            )
+        found[name] = read
+    return found
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like this one."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
+
+
+def shown(value: Any) -> Any:
+    """Return a value as a person may see it: plain, and without what is secret."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Address):
+        return str(value)
+    if isinstance(value, str):
+        return _PASSWORD.sub("***", value)
+    return OFF if value is None else value
+
+
+_WRONG = object()
+
+
+def _quantity(value: Any, units: Mapping[str, float]) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or found.group(2).lower() not in units:
+        return _WRONG
+    return float(found.group(1)) * units[found.group(2).lower()]
+
+
+def _bytes(value: Any) -> Any:
+    read = _quantity(value, _BYTE_UNITS)
+    is_whole = read is not _WRONG and math.isfinite(read) and read == int(read)
+    return int(read) if is_whole else _WRONG
+
+
+def _count(value: Any) -> Any:
+    has_unit = isinstance(value, str) and not value.strip().isdigit()
+    return _WRONG if has_unit else _bytes(value)
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) and value else _WRONG
+
+
+def _seconds(value: Any) -> Any:
+    read = _quantity(value, _SECOND_UNITS)
+    return read if read is _WRONG else float(read)
+
+
+def _truth(value: Any) -> Any:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    return value if isinstance(value, bool) else words.get(str(value).lower(), _WRONG)
+
+
+def _sync(value: Any) -> Any:
+    known = {one.value: one for one in Sync}
+    return value if isinstance(value, Sync) else known.get(value, _WRONG)
+
+
+def _address(value: Any) -> Any:
+    if value is None or value == OFF:
+        return None
+    if isinstance(value, Address):
+        return value
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    is_port = port.isascii() and port.isdigit() and int(port) < 1 << 16
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_host = re.fullmatch(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+", host)
+    return Address(host, int(port)) if is_port and is_host else _WRONG
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "bytes": _bytes,
+    "count": _count,
+    "seconds": _seconds,
+    "truth": _truth,
+    "sync": _sync,
+    "address": _address,
+    "text": _text,
+}
+_ALLOWED = {
+    "bytes": "a number of bytes, such as 1000000, 64MB or 64MiB",
+    "count": "a whole number",
+    "seconds": "a time, such as 0.5, 250ms, 5s, 10m, 2h or 1d",
+    "truth": "true or false",
+    "sync": f"one of {', '.join(one.value for one in Sync)}",
+    "address": "an address and a port, such as 127.0.0.1:4318 or [::1]:4318, or off",
+    "text": "a text",
+}

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from thermocline.errors import Invalid, Overloaded
-from thermocline.format.action import Mark
+from thermocline.format.action import ENTITIES, Mark
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotSnapshot
@@ -41,7 +41,7 @@ class Owner(Protocol):
         """Return the hot half of a table, to write to."""
         ...
 
-    def snapshot(self, table_id: bytes) -> HotSnapshot:
+    def snapshot(self, table: "LakeTable") -> HotSnapshot:
         """Return the hot rows of a table."""
         ...
 
@@ -61,6 +61,7 @@ class LakeTable(TimeSeriesTable):
         self.flushing = threading.Lock()
         self._entities: set[str] = set()
         self._once = Once(self._requests)
+        self.is_keyed = ENTITIES in lake.state().spec.features
 
     def write(
         self,
@@ -108,6 +109,7 @@ class LakeTable(TimeSeriesTable):
     ) -> "Future[int]":
         hot = self.hot()
         state = self.lake.state()
+        self._check_not_keyed()
         if state.spec.overlap != "allow":
             raise Invalid(
                 "this table takes whole buckets, not single rows",
@@ -150,6 +152,11 @@ class LakeTable(TimeSeriesTable):
         )
         return written
 
+    def _check_not_keyed(self) -> None:
+        if self.is_keyed:
+            hint = "create, replace and delete entities; their table follows by exports"
+            raise Invalid("the rows of this table are entities", hint=hint, table=self.name)
+
     def _requests(self) -> Mapping[str, int]:
         """Return the requests that the table's log and its hot rows know of."""
         view = self._view()
@@ -184,22 +191,25 @@ class LakeTable(TimeSeriesTable):
 
     def snapshot(self) -> HotSnapshot:
         """Return the hot rows."""
-        return self._owner.snapshot(self.table_id)
+        return self._owner.snapshot(self)
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
         """Delete rows, hot ones too: what is hot now is flushed first."""
+        self._check_not_keyed()
         self.flush()
         return super().delete(where, start=start, end=end)
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention, hot ones too."""
+        self._check_not_keyed()
         self.flush()
         return super().retain(yes=yes)
 
     def restore(self, at: At) -> Version:
         """Make the table what it was at a version or instant; what is hot now is flushed first."""
+        self._check_not_keyed()
         self.flush()
         return super().restore(at)
 

@@ -16,7 +16,8 @@ import threading
 import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from thermocline.config import LakeSettings
 from thermocline.disk import Disk, OsDisk
@@ -43,6 +44,10 @@ from thermocline.live import LakeTable
 from thermocline.query.pool import QueryPool
 from thermocline.tenant import Lake, flush_table
 
+if TYPE_CHECKING:
+    from thermocline.entity.half import EntityHalf
+    from thermocline.entity.type import EntityTypes
+
 
 class Node:
     """The tenants under one folder, with one journal."""
@@ -67,6 +72,7 @@ class Node:
         self._lock = threading.RLock()
         self.pool = _pool(self._settings)
         self._is_closing = self._is_closed = False
+        self._entities = _half(self._settings, self._tenants.root)
         self._tier: WalTier | None = None
         self._follower: Follower | None = None
         self.flush_error: ThermoclineError | None = None
@@ -85,6 +91,8 @@ class Node:
                 target=self._run_clock, name="thermocline-flush", daemon=True
             )
             self._clock.start()
+            if self._entities is not None:
+                self._entities.keep(self._keyed)
         # A node that nobody closes is closed with the process. Its hot rows stay in the journal.
         atexit.register(self.close, is_flushed=False)
 
@@ -98,6 +106,11 @@ class Node:
         return self._tier
 
     @property
+    def export_error(self) -> ThermoclineError | None:
+        """Why the last export of entities by the clock failed; None when it did not."""
+        return None if self._entities is None else self._entities.error
+
+    @property
     def recovered(self) -> Recovered:
         """What the journal gave back when it was opened."""
         return self.tier.recovered
@@ -106,7 +119,7 @@ class Node:
         """Return the lake of a tenant; `NotFound` when there is no such tenant."""
         with self._lock:
             if tenant not in self._lakes:
-                self._lakes[tenant] = Lake(self, self._catalog(tenant))
+                self._lakes[tenant] = Lake(self, self._catalog(tenant), tenant)
             return self._lakes[tenant]
 
     def tenants(self) -> list[str]:
@@ -124,6 +137,14 @@ class Node:
         if self._follower is not None:
             return self._follower.snapshot(table_id)
         return self.tier.table(table_id).snapshot()
+
+    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
+        """Return a tenant's entity types; `Invalid` where the node has no PostgreSQL."""
+        self.check_open()
+        if self._entities is None:
+            hint = "set postgres: a DSN, or embedded for a server of the lake's own"
+            raise Invalid("this lake has no entities", hint=hint)
+        return self._entities.types(tenant, catalog)
 
     def check_open(self) -> None:
         """Raise `Invalid` where the node is closed, or was opened by another process."""
@@ -196,6 +217,14 @@ class Node:
             or (is_full and hot.buffer.size_bytes)
         ]
 
+    def _keyed(self) -> Iterator[Callable[[], object]]:
+        """Yield what to do for every table of entities when the clock looks."""
+        for tenant in self._tenants:
+            lake = self.lake(tenant)
+            for name in lake.tables():
+                if lake.table(name).is_keyed:
+                    yield partial(_export, lake, name)
+
     def _by_id(self, table_id: bytes) -> LakeTable:
         for tenant in self._tenants:
             table = self.lake(tenant).by_id(table_id)
@@ -231,6 +260,8 @@ class Node:
         with ExitStack() as held:
             if self._tier is not None:
                 held.callback(self._tier.close)
+            if self._entities is not None:
+                held.callback(self._entities.close, is_stopped=not self._is_read_only)
             if self.pool is not None:
                 held.callback(self.pool.close)
             for lake in self._lakes.values():
@@ -282,6 +313,18 @@ def open_lake(
     lake = node.lake()
     lake.on_close = lambda is_flushed: node.close(is_flushed=is_flushed)
     return lake
+
+
+def _export(lake: Lake, name: str) -> None:
+    lake.entity(name).export_if_due()
+
+
+def _half(settings: LakeSettings, root: str) -> "EntityHalf | None":
+    if not settings.postgres:
+        return None
+    from thermocline.entity.half import EntityHalf
+
+    return EntityHalf(settings, root)
 
 
 def _pool(settings: LakeSettings) -> QueryPool | None:

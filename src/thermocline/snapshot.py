@@ -5,6 +5,8 @@ Out:  a `View`: the cold rows of `state`, plus the hot parts that it does not co
 
 - Every row acknowledged before the snapshot is in exactly one half of the view. A flush that
   landed in between has moved the version's mark past its parts, and they are left out.
+- A snapshot of rows that change names the one version it goes with, and the rows of it that do not
+  count any more; no other version would do.
 - Order matters: a version read first would miss rows that a flush moved there before the
   snapshot was taken.
 - A version whose mark is behind what the tier has retired is not one that can be paired: the log
@@ -12,7 +14,7 @@ Out:  a `View`: the cold rows of `state`, plus the hot parts that it does not co
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -21,10 +23,10 @@ from thermocline.format.action import Mark
 from thermocline.format.conflict import Window
 from thermocline.format.coverage import Coverage
 from thermocline.format.schema import Schema
-from thermocline.format.state import TableState
-from thermocline.hot.tier import HotPart, HotSnapshot
+from thermocline.format.state import SegmentSet, TableState
+from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
 from thermocline.lake.measure import measure
-from thermocline.lake.segment import filtered, presented, within
+from thermocline.lake.segment import decode_deletes, filtered, presented, within
 from thermocline.lake.table import Table
 
 CHUNKS_MAX = 128  # 5,000 batches cost an engine 300 ms to look at, 50 cost nothing
@@ -32,10 +34,11 @@ CHUNKS_MAX = 128  # 5,000 batches cost an engine 300 ms to look at, 50 cost noth
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One exact reading of a table."""
+    """One exact reading of a table; where it is not exact, its pairing says what is missing."""
 
     state: TableState
     parts: tuple[HotPart, ...] = ()
+    pairing: HotVersion | None = None
 
 
 def resolve(hot: HotSnapshot | None, table: Table) -> View:
@@ -43,8 +46,25 @@ def resolve(hot: HotSnapshot | None, table: Table) -> View:
 
     `Corruption` when the log no longer has what the tier handed over to it.
     """
+    if hot is not None and hot.pairing is not None:
+        state = table.log.state(hot.pairing.version)
+        return View(_without(state, hot.pairing.hidden), hot.parts, hot.pairing)
     state = table.state()
     return View(state) if hot is None else View(state, not_arrived(hot, state.marks))
+
+
+def _without(state: TableState, hidden: Mapping[str, str]) -> TableState:
+    """Return a state with rows deleted that something newer hides; it stands in no log."""
+    if not hidden:
+        return state
+    changed = dict(state.segments.changed)
+    for segment in state.segments:
+        deletes = hidden.get(segment.segment_id)
+        if deletes is not None:
+            count = len(decode_deletes(deletes))
+            changed[segment.segment_id] = replace(segment, deletes=deletes, deleted_count=count)
+    segments = SegmentSet(state.segments.base, changed, state.segments.gone)
+    return replace(state, segments=segments)
 
 
 def not_arrived(hot: HotSnapshot, marks: Mapping[str, Mark]) -> tuple[HotPart, ...]:
@@ -98,7 +118,7 @@ def narrowed(view: View, low_ns: int | None, high_ns: int | None) -> View:
         first, last = part.times_ns(_columns_then(view.state, part).by_id[time_id].name)
         if (low_ns is None or last >= low_ns) and (high_ns is None or first <= high_ns):
             kept.append(part)
-    return View(view.state, tuple(kept))
+    return View(view.state, tuple(kept), view.pairing)
 
 
 def hot_within(view: View, names: Sequence[str], window: Window) -> Iterator[pa.RecordBatch]:

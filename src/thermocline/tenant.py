@@ -9,7 +9,7 @@ Out:  `Lake` and `LakeTable`, the same surface whether rows are hot or cold
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,10 @@ from thermocline.query.session import Params, Session
 from thermocline.query.source import checked_name
 from thermocline.query.stream import Answer
 from thermocline.table import new_spec
+
+if TYPE_CHECKING:
+    from thermocline.entity.table import EntityTable
+    from thermocline.entity.type import EntityTypes
 
 
 class Host(Protocol):
@@ -46,17 +50,23 @@ class Host(Protocol):
         """Raise `Invalid` where the node is closed, or another process's."""
         ...
 
+    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
+        """Return a tenant's entity types; `Invalid` where the node has no PostgreSQL."""
+        ...
+
 
 class Lake:
     """Tables under one folder; `connect` opens one."""
 
-    def __init__(self, node: Host, catalog: Catalog) -> None:
+    def __init__(self, node: Host, catalog: Catalog, tenant: str) -> None:
         self.node = node
+        self.tenant = tenant
         self._catalog = catalog
         self._lock = threading.RLock()
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
         self._registered: set[str] = set()
+        self._entities: EntityTypes | None = None
         self.on_close: Callable[[bool], None] = lambda is_flushed: None
 
     @property
@@ -106,6 +116,22 @@ class Lake:
         """Return the names of the tables, in order."""
         return [named.name for named in self._catalog]
 
+    @property
+    def entities(self) -> "EntityTypes":
+        """The entity types of the tenant; `Invalid` where the lake has no PostgreSQL."""
+        with self._lock:
+            if self._entities is None:
+                self._entities = self.node.entity_types(self.tenant, self._catalog)
+            return self._entities
+
+    def register(self, name: str, document: Any) -> "EntityTable":
+        """Register a JSON Schema as a type of entities, or as its next version."""
+        return self.entities.register(name, document)
+
+    def entity(self, name: str) -> "EntityTable":
+        """Return the entities of a type; `NotFound` when none of this name is registered."""
+        return self.entities.table(name)
+
     def by_id(self, table_id: bytes) -> LakeTable | None:
         """Return the table of an id, or None when it is none of this lake's."""
         for named in self._catalog:
@@ -117,9 +143,11 @@ class Lake:
         """Return the hot half of a table, to write to."""
         return self.tier.table(table_id)
 
-    def snapshot(self, table_id: bytes) -> HotSnapshot:
-        """Return the hot rows of a table, from memory or from the journal of another process."""
-        return self.node.snapshot(table_id)
+    def snapshot(self, table: LakeTable) -> HotSnapshot:
+        """Return the hot rows of a table, from memory, the journal or PostgreSQL."""
+        if table.is_keyed:
+            return self.entity(table.name).snapshot()
+        return self.node.snapshot(table.table_id)
 
     def sql(self, query: str, params: Params = None) -> pa.Table:
         """Return the answer of one SELECT over the lake's tables, hot and cold rows alike."""
@@ -186,6 +214,9 @@ class Lake:
         for one in [name] if name else self.tables():
             try:
                 table = self.table(one)
+                if table.is_keyed:
+                    self.entity(one).export()
+                    continue
                 mark = flush_table(table)
             except ThermoclineError as error:
                 trouble = error  # one table's trouble is not another's

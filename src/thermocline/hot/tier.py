@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.format.action import Mark
-from thermocline.format.instant import NS_PER_UNIT
+from thermocline.format.instant import NS_PER_UNIT, TimeNs
+from thermocline.format.layout import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,31 @@ class HotPart:
 
 
 @dataclass(frozen=True, slots=True)
+class HotVersion:
+    """The one version that a snapshot goes with, where rows are found by key and may change.
+
+    `hidden` are rows of its segments that do not count any more: a deletion vector for each, the
+    deleted ones included. All that was committed before `as_of` is in the two halves; `warning`
+    says what is not, and is empty where nothing is missing.
+    """
+
+    version: Version
+    as_of: TimeNs
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HotSnapshot:
-    """All hot rows of a table at one moment; `mark` is that of the last flush known to be done."""
+    """All hot rows of a table at one moment; `mark` is that of the last flush known to be done.
+
+    Where rows change, it names its version in `pairing`, and marks say nothing.
+    """
 
     source: str
     mark: Mark
     parts: tuple[HotPart, ...] = ()
+    pairing: HotVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Out:  batches in which every key is one row at most
   version of a row that no longer fits.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -106,41 +107,57 @@ class HiddenPlaces:
     """Where the hidden keys are in the files of one version, remembered from view to view.
 
     A key's place in a version never changes, so only keys that became dirty since are looked for.
-    Safe for one thread at a time.
+    Any thread may use it.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._version = 0
+        self._lock = threading.Lock()
+        self._of: TableState | None = None
         self._known = pa.array([], pa.string())
         self._places: dict[str, BitMap] = {}
+        self._state: TableState | None = None
 
     def state(self, view: KeyedView) -> TableState:
         """Return the view's state with its hidden rows deleted: a plain scan of it needs no join.
 
         The state is of this process alone: it stands in no log.
         """
-        hides = pc.drop_null(view.hides)
-        if view.state.version != self._version or self._has_fewer(hides):
-            self._version, self._known, self._places = view.state.version, hides.slice(0, 0), {}
-        new = hides.filter(pc.invert(pc.is_in(hides, value_set=self._known)))
-        for hits in find_keys(self._storage, view.state, new):
+        hides = pc.drop_null(view.hides) if view.hides.null_count else view.hides
+        with self._lock:
+            if self._of is view.state and self._known is hides and self._state is not None:
+                return self._state
+            if self._of is not view.state or not _holds(hides, self._known):
+                # Another version, or a key that is hidden no longer, which an export brings about.
+                self._of, self._known, self._places = view.state, hides.slice(0, 0), {}
+                self._state = view.state
+            new = hides.filter(pc.invert(pc.is_in(hides, value_set=self._known)))
+            if len(new):
+                self._find(view.state, new)
+            self._known = hides
+            assert self._state is not None
+            return self._state
+
+    def _find(self, state: TableState, keys: pa.Array) -> None:
+        is_new = False
+        for hits in find_keys(self._storage, state, keys):
             if len(hits.positions):
                 held = self._places.setdefault(hits.segment.segment_id, BitMap())
                 held |= BitMap(hits.positions.astype(np.uint32))
-        self._known = hides
-        if not self._places:
-            return view.state
-        changed = dict(view.state.segments.changed)
-        for segment in view.state.segments:
+                is_new = True
+        if not is_new:
+            return
+        changed = dict(state.segments.changed)
+        for segment in state.segments:
             if segment.segment_id in self._places:
                 changed[segment.segment_id] = _hidden(segment, self._places[segment.segment_id])
-        segments = SegmentSet(view.state.segments.base, changed, view.state.segments.gone)
-        return replace(view.state, segments=segments)
+        segments = SegmentSet(state.segments.base, changed, state.segments.gone)
+        self._state = replace(state, segments=segments)
 
-    def _has_fewer(self, hides: pa.Array) -> bool:
-        """Tell whether a key that was hidden is so no longer; only an export makes that so."""
-        return not bool(pc.all(pc.is_in(self._known, value_set=hides)).as_py() in (True, None))
+
+def _holds(keys: pa.Array, others: pa.Array) -> bool:
+    """Tell whether all the others are among the keys."""
+    return len(others) == 0 or bool(pc.all(pc.is_in(others, value_set=keys)).as_py())
 
 
 def _hidden(segment: Segment, places: BitMap) -> Segment:

@@ -358,6 +358,7 @@ class _Preparing:
                 instant.written(self._snapshot.as_of(name)),
                 *counts,
                 max(0, view.state.totals.segments - counts.files),
+                view.pairing.warning if view.pairing else "",
             )
         return Report(tables)
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table as a query read it; it holds all that was acknowledged or committed at `as_of`."""
+    """One table as a query read it; it holds all that was acknowledged or committed at `as_of`.
+
+    `warning` says what it may lack, and is empty when it lacks nothing.
+    """
 
     version: int
     as_of: str
@@ -21,6 +24,7 @@ class TableReport:
     cold_rows: int = 0
     files: int = 0
     files_pruned: int = 0
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

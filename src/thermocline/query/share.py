@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from thermocline.errors import Unavailable
 from thermocline.format.action import Mark
-from thermocline.hot.tier import HotPart, HotSnapshot
+from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
 
 FILES_KEPT_MAX = 256
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -43,6 +43,7 @@ class SnapshotNote(NamedTuple):
     source: str
     mark: int
     parts: tuple[PartNote, ...]
+    pairing: HotVersion | None
 
 
 class _Shared(NamedTuple):
@@ -70,7 +71,8 @@ class SharedParts:
                 passing += [] if is_kept else [file]
                 files.append(file)
                 notes.append(PartNote(part.mark, part.schema_id, part.size_bytes, length_bytes))
-            yield SnapshotNote(snapshot.source, snapshot.mark, tuple(notes)), files
+            noted = SnapshotNote(snapshot.source, snapshot.mark, tuple(notes), snapshot.pairing)
+            yield noted, files
         finally:
             for file in passing:
                 os.close(file)
@@ -144,7 +146,7 @@ def borrowed(note: SnapshotNote, files: Sequence[int]) -> HotSnapshot:
     finally:
         for file in files:
             os.close(file)
-    return HotSnapshot(note.source, Mark(note.mark), parts)
+    return HotSnapshot(note.source, Mark(note.mark), parts, note.pairing)
 
 
 def _mapped(note: PartNote, file: int) -> HotPart:

@@ -95,7 +95,8 @@ class Snapshot:
         if key not in self._views:
             now = TimeNs(clock.time_ns())  # all that was acknowledged by now is in the view
             view = self._views[key] = _opened(source, way, number)
-            self._as_of[key[0]] = now if way == "newest" else view.state.time
+            as_of = view.pairing.as_of if view.pairing else now
+            self._as_of[key[0]] = as_of if way == "newest" else view.state.time
         return self._views[key]
 
     def as_of(self, name: str) -> TimeNs:

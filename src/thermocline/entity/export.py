@@ -1,0 +1,219 @@
+"""Carries what changed in PostgreSQL into the lake, and pairs the two halves for a reading.
+
+In:   an `EntitySource` (PostgreSQL) and a `Table` (the lake)
+Out:  a version that has every change of one snapshot; views that are exact
+
+    1  freeze    one snapshot of PostgreSQL: the version p to build on, all changes, their rows
+    2  claim     PostgreSQL knows of the try before the lake does; then the rows become segments
+    3  commit    put-if-absent of version p + 1, with the changes it contains: the only moment
+    4  retire    PostgreSQL's head moves to p + 1 and exactly those changes go
+    R  roll forward, by anyone: step 4 for every version that the log has and the head does not
+
+- A crash before 3 leaves files that no version names. A crash between 3 and 4 is finished by
+  whoever comes next. Nothing is ever undone.
+- Invariant: in every snapshot of PostgreSQL, a key without a change has in the lake, at the head,
+  its last committed value. So lake at the head, without the dirty keys, with the dirty rows, is
+  what is committed: no clock is asked, and no writer waits.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pyarrow as pa
+
+from thermocline.entity.column import as_stored, fit_table, fitted_state
+from thermocline.errors import Conflict, Corruption, NotFound
+from thermocline.format.instant import from_datetime
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.hot.postgres.dirty import DirtySnapshot, Frozen, Head
+from thermocline.hot.postgres.export import EntitySource
+from thermocline.lake.keyed import KeyedView
+from thermocline.lake.supersede import KEY_COLUMN, Superseded, flush_note, last_flush
+from thermocline.lake.table import Table
+
+EXPORT_TRIES_MAX = 16
+VIEW_TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What one export carried: the lake's version that has it, and how much it was."""
+
+    version: Version
+    as_of: datetime
+    keys: int
+    rows: int
+    changes: int
+
+
+def export(source: EntitySource, table: Table) -> Exported | None:
+    """Carry every change of one snapshot into one version; None when nothing is dirty.
+
+    When this returns, the version is durable and PostgreSQL goes with it. After an error the
+    changes are dirty still, and possibly in a version too: the next export finds out. `Conflict`
+    when other exports were first every time.
+    """
+    for _ in range(EXPORT_TRIES_MAX):
+        roll_forward(source, table)
+        frozen = source.freeze()
+        if frozen is None:
+            return None
+        try:
+            state = _committed(source, table, frozen)
+        except Conflict:
+            continue  # somebody else exported: what it left is a new snapshot away
+        # Crash here: between commit and retire. The log says that it happened.
+        roll_forward(source, table)
+        snapshot = frozen.snapshot
+        counts = (len(snapshot.keys), snapshot.rows.num_rows, len(frozen.changes))
+        return Exported(state.version, snapshot.taken_at, *counts)
+    raise Conflict(
+        "other exports were first every time",
+        hint="let fewer processes export this type",
+        type=source.type_name,
+        tries=EXPORT_TRIES_MAX,
+    )
+
+
+def _committed(source: EntitySource, table: Table, frozen: Frozen) -> TableState:
+    """Steps 2 and 3."""
+    snapshot = frozen.snapshot
+    # A commit of columns alone is neutral: the export goes onto it as onto the head.
+    state = fit_table(table, snapshot.layout.contract)
+    rows = as_stored(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
+    note = source.claim(frozen)
+    return table.supersede(Superseded(snapshot.head.version, snapshot.keys, rows, note, state))
+
+
+def roll_forward(source: EntitySource, table: Table) -> Version:
+    """Step R: let PostgreSQL follow the log to its end; return that version.
+
+    Anyone may call it, at any time, as often as they like. `Corruption` when one half was restored
+    from a copy that is older than the other half.
+    """
+    # Order matters: the log first. A try is known to PostgreSQL before it is in the log.
+    newest = table.state().version
+    head = source.head()
+    if head.version > newest:
+        newest = table.state().version  # somebody exported between the two looks
+    check_lake(head, newest, table)
+    if head.version < newest:
+        # What PostgreSQL forgets because a version has it must not be lost with that version.
+        table.log.settle(newest)
+    for version in range(head.version + 1, newest + 1):
+        source.retire(Version(version), flush_note(table.log.commit(version)))
+    return newest
+
+
+def check_lake(head: Head, newest: Version, table: Table) -> None:
+    """Raise `Corruption` when the lake is not the one that PostgreSQL exported to."""
+    if newest < head.version:
+        raise Corruption(
+            "the lake is older than PostgreSQL: it was restored from a copy made before an export",
+            hint="restore a newer copy of the table's folder",
+            head=head.version,
+            newest=newest,
+        )
+    if head.version == 0 or head.as_of is None:
+        return
+    note = last_flush(table.log, head.version)
+    if note is None or note.source != head.store_id or note.as_of != from_datetime(head.as_of):
+        raise Corruption(
+            "the lake has another history than PostgreSQL exported",
+            hint="open the lake that this PostgreSQL goes with, or restore it",
+            head=head.version,
+            expected=head.as_of.isoformat(),
+            store=head.store_id,
+        )
+
+
+class Pairing:
+    """Pairs snapshots of PostgreSQL with the versions they go with, checking each once."""
+
+    def __init__(self, source: EntitySource, table: Table) -> None:
+        self._source = source
+        self._table = table
+        self._checked: tuple[Version, datetime | None] | None = None
+        self._known_up_to = Version(0)
+        self._last: tuple[TableState, DirtySnapshot, KeyedView] | None = None
+
+    def view(self) -> KeyedView:
+        """Return what is committed now: lake at the head, hidden keys, hot rows.
+
+        Views of a moment that has not changed since share all but their time.
+        """
+        for _ in range(VIEW_TRIES_MAX):
+            snapshot = self._source.dirty.snapshot()
+            state = self._state(snapshot.head)
+            if state is not None:
+                return self._paired(state, snapshot)
+            roll_forward(self._source, self._table)
+        raise Conflict(
+            "the lake's versions expire faster than they are read",
+            hint="keep versions for longer",
+            type=self._source.type_name,
+        )
+
+    def _paired(self, state: TableState, snapshot: DirtySnapshot) -> KeyedView:
+        last = self._last
+        if last is not None and last[0] is state and last[1].layout is snapshot.layout:
+            _, before, view = last
+            if before.rows is snapshot.rows and before.keys is snapshot.keys:
+                return replace(view, as_of=from_datetime(snapshot.taken_at))
+            made = paired(state, snapshot)
+            # The same state object as before: what is remembered of it stays good.
+            made = replace(made, state=view.state)
+        else:
+            made = paired(state, snapshot)
+        self._last = (state, snapshot, made)
+        return made
+
+    def state(self, head: Head) -> TableState:
+        """Return the state that a head goes with; `NotFound` when it has expired."""
+        state = self._state(head)
+        if state is None:
+            raise NotFound("this version has expired", hint="try again", version=head.version)
+        return state
+
+    def _state(self, head: Head) -> TableState | None:
+        newest = self._table.state().version
+        if self._checked != (head.version, head.as_of):
+            check_lake(head, newest, self._table)
+            self._checked = (head.version, head.as_of)
+        self._check_ahead(head, newest)
+        if head.version == 0:
+            return None
+        try:
+            return self._table.state(int(head.version))
+        except NotFound:
+            return None  # vacuumed while PostgreSQL stayed behind: the next version has its rows
+
+    def _check_ahead(self, head: Head, newest: Version) -> None:
+        """Raise `Corruption` when the log is ahead by what this PostgreSQL never did."""
+        first = max(head.version, self._known_up_to) + 1
+        for version in range(first, newest + 1):
+            note = flush_note(self._table.log.commit(version))
+            if note is not None and note.changes:
+                self._source.reads_known(Version(version), note)
+        self._known_up_to = max(newest, self._known_up_to)
+
+
+def paired(state: TableState, snapshot: DirtySnapshot) -> KeyedView:
+    """Return the view of a snapshot and the state that its head names."""
+    fit = fitted_state(state, snapshot.layout.contract)
+    rows = as_stored(snapshot.rows, fit.schema)
+    return KeyedView(fit, snapshot.keys, rows, from_datetime(snapshot.taken_at))
+
+
+def cold_view(table: Table, state: TableState, why: str) -> KeyedView:
+    """Return the lake alone, at a version: exact as of the export that it contains, and said so."""
+    note = last_flush(table.log, state.version)
+    as_of = state.time if note is None else note.as_of
+    rows = pa.table([pa.nulls(0, c.type) for c in state.schema.columns], schema=state.schema.arrow)
+    return KeyedView(state, pa.array([], pa.string()), rows, as_of, why)
+
+
+def stale(view: KeyedView, why: str) -> KeyedView:
+    """Return a view that was exact once, marked."""
+    return replace(view, warning=why)

@@ -1,0 +1,97 @@
+"""A node's PostgreSQL: opened when it is first needed, kept exported by a clock, closed at the end.
+
+In:   a DSN, or the folder of a server of the lake's own; entity tables to look after
+Out:  each tenant's entity types
+
+- A node starts without its PostgreSQL, and finds it when it is there: what needs it is refused
+  until then, and nothing else is.
+- The clock has a thread of its own: a server that does not answer keeps no flush waiting.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+
+from thermocline.config import LakeSettings
+from thermocline.entity.room import EntitySettings
+from thermocline.entity.type import EntityTypes
+from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.hot.postgres.cluster import open_server, stop_server
+from thermocline.hot.postgres.migrate import open_tenant
+from thermocline.hot.postgres.pool import Pool
+from thermocline.lake.catalog import Catalog
+
+EMBEDDED = "embedded"
+FOLDER = "postgres"
+
+Keyed = Callable[[], Iterable[Callable[[], object]]]
+"""Gives, at each look of the clock, what to do for each table of entities."""
+
+
+class EntityHalf:
+    """One PostgreSQL for all tenants of a node. Any thread may use it."""
+
+    def __init__(self, settings: LakeSettings, root: str) -> None:
+        self._settings = settings
+        self._folder = os.path.join(root, FOLDER)
+        self._lock = threading.Lock()
+        self._pool: Pool | None = None
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._clock: threading.Thread | None = None
+        self.error: ThermoclineError | None = None
+
+    def pool(self) -> Pool:
+        """Return the connections; a server of our own is started if it does not run."""
+        with self._lock:
+            if self._pool is None:
+                given = self._settings.postgres
+                is_ours = given == EMBEDDED
+                server = open_server(folder=self._folder) if is_ours else open_server(dsn=given)
+                self._pool = Pool(server.dsn)
+            return self._pool
+
+    def types(self, tenant: str, catalog: Catalog) -> EntityTypes:
+        """Return a tenant's entity types."""
+        pool = self.pool()
+        settings = EntitySettings(
+            export_changes=self._settings.export_changes, export_age_s=self._settings.export_age_s
+        )
+        return EntityTypes(pool, open_tenant(pool, tenant), catalog, settings)
+
+    def keep(self, keyed: Keyed) -> None:
+        """Look after tables from now on: what is due is exported."""
+        self._clock = threading.Thread(
+            target=self._run, args=(keyed,), name="thermocline-export", daemon=True
+        )
+        self._clock.start()
+
+    def _run(self, keyed: Keyed) -> None:
+        while not self._is_closed:
+            trouble: ThermoclineError | None = None
+            try:
+                for work in keyed():
+                    if self._is_closed:
+                        return
+                    try:
+                        work()
+                    except ThermoclineError as error:
+                        trouble = error  # one table's trouble is not another's
+            except ThermoclineError as error:
+                trouble = error
+            except Exception as error:  # noqa: BLE001  a clock that stopped would export nothing more
+                trouble = Unavailable("an export failed", why=repr(error))
+            self.error = trouble  # what waits stays in PostgreSQL; the next look tries again
+            self._wake.wait(self._settings.flush_look_s)
+
+    def close(self, *, is_stopped: bool) -> None:
+        """Let the connections go; with `is_stopped` a server of our own is stopped, too."""
+        self._is_closed = True
+        self._wake.set()
+        if self._clock is not None:
+            self._clock.join()
+        with self._lock:
+            if self._pool is not None:
+                self._pool.close()
+                if is_stopped and self._settings.postgres == EMBEDDED:
+                    stop_server(self._folder)

@@ -1,0 +1,133 @@
+"""What one entity was: every version of it that a commit of the lake has, and the one that is hot.
+
+In:   a key, the lake's log, what PostgreSQL has of the key
+Out:  `Revision`s, oldest first
+
+- An export carries the newest version of a key: versions that came and went between two exports
+  are in no revision.
+- Commits that only rewrite segments move a row and change nothing of it: they give no revision.
+- Versions that a vacuum expired are gone; the first revision is then what the oldest one kept has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.entity.column import fitted_state
+from thermocline.format.action import AddSegment, RemoveSegment, Segment, SetDeletes
+from thermocline.format.commit import Commit
+from thermocline.format.instant import to_datetime
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.hot.postgres.cold import entity_of
+from thermocline.hot.postgres.dirty import Found
+from thermocline.hot.postgres.layout import Layout
+from thermocline.hot.postgres.operation import Entity
+from thermocline.lake.keyed import rows_of
+from thermocline.lake.segment import decode_deletes
+from thermocline.lake.supersede import Hits, find_keys
+from thermocline.lake.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One entity from a moment on: its document, or None where it was deleted.
+
+    `version` is the lake's that has it first, committed at `at`; None for what is hot still.
+    `ver` is not known of a delete that the lake has.
+    """
+
+    ver: int | None
+    document: dict[str, Any] | None
+    at: datetime
+    version: Version | None = None
+
+
+def found_entities(
+    table: Table, state: TableState, layout: Layout, keys: Sequence[str]
+) -> dict[str, Entity]:
+    """Return the entities of these keys that a version of the lake has."""
+    fit = fitted_state(state, layout.contract)
+    wanted = pa.array(sorted(set(keys)), pa.string())
+    made: dict[str, Entity] = {}
+    for hits in find_keys(table.storage, fit, wanted):
+        if len(hits.positions):
+            for row in rows_of(table.storage, fit, hits).to_pylist():
+                made[row["_id"]] = entity_of(layout, row)
+    return made
+
+
+def history(table: Table, found: Found, key: str) -> list[Revision]:
+    """Return what a key was at each version of the lake up to the head, and what it is now."""
+    newest = table.state(int(found.head.version)) if found.head.version else None
+    made = [] if newest is None else _cold_history(table, newest, found.layout, key)
+    if found.is_dirty:
+        entity = found.entity
+        if entity is not None:
+            made.append(Revision(entity.ver, entity.document, entity.written_at))
+        elif made and made[-1].document is not None:
+            made.append(Revision(None, None, found.taken_at))
+    return made
+
+
+def _cold_history(table: Table, newest: TableState, layout: Layout, key: str) -> list[Revision]:
+    walk = _Walk(table, fitted_state(newest, layout.contract), layout, key)
+    # What is kept is said by the end of the log, which may be past the version that is read.
+    oldest = table.state(min(int(table.state().oldest), int(newest.version)))
+    walk.begin(oldest)
+    for version in range(oldest.version + 1, newest.version + 1):
+        walk.step(table.log.commit(version))
+    return walk.revisions
+
+
+class _Walk:
+    """Follows one key through the commits: where its live row is, and what that says."""
+
+    def __init__(self, table: Table, state: TableState, layout: Layout, key: str) -> None:
+        self._storage = table.storage
+        # The newest state knows every schema that a segment was ever written under.
+        self._state = state
+        self._layout = layout
+        self._key = pa.array([key], pa.string())
+        self._place: tuple[str, int] | None = None
+        self.revisions: list[Revision] = []
+
+    def begin(self, oldest: TableState) -> None:
+        self._moved(list(oldest.segments), oldest.version, to_datetime(oldest.time))
+
+    def step(self, commit: Commit) -> None:
+        added = [action.segment for action in commit.actions if isinstance(action, AddSegment)]
+        is_lost = any(self._loses(action) for action in commit.actions)
+        if self._moved(added, commit.version, to_datetime(commit.time)) or not is_lost:
+            return
+        self._place = None
+        self.revisions.append(Revision(None, None, to_datetime(commit.time), commit.version))
+
+    def _loses(self, action: object) -> bool:
+        if self._place is None:
+            return False
+        segment_id, position = self._place
+        if isinstance(action, RemoveSegment):
+            return action.segment_id == segment_id
+        if isinstance(action, SetDeletes) and action.segment.segment_id == segment_id:
+            return position in decode_deletes(action.segment.deletes)
+        return False
+
+    def _moved(self, segments: Sequence[Segment], version: Version, at: datetime) -> bool:
+        """Look for the key in segments; if it is there, that is where it is from now on."""
+        for hits in find_keys(self._storage, self._state, self._key, segments):
+            if len(hits.positions):
+                self._note(hits, version, at)
+                return True
+        return False
+
+    def _note(self, hits: Hits, version: Version, at: datetime) -> None:
+        self._place = (hits.segment.segment_id, int(hits.positions[0]))
+        (row,) = rows_of(self._storage, self._state, hits).to_pylist()
+        entity = entity_of(self._layout, row)
+        last = self.revisions[-1] if self.revisions else None
+        if last is None or last.ver != entity.ver:
+            self.revisions.append(Revision(entity.ver, entity.document, at, version))

@@ -1,0 +1,289 @@
+"""An entity type as its users meet it: written at once, exported behind their backs, read exactly.
+
+In:   documents, keys, questions; PostgreSQL and the lake's table of the type
+Out:  versions of what was written; answers that are exact, or say what they are worth
+
+- A write is PostgreSQL's: when it returns, it is durable and every later reading has it.
+- A reading is one snapshot of PostgreSQL and the version of the lake that it names: all of it is
+  what was committed at one moment, whatever is written, exported or compacted meanwhile.
+- `at` reads the lake at a version or an instant, as exports left it.
+"""
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.entity.answer import (
+    LAKE_ALONE,
+    POSTGRES_ALONE,
+    Answer,
+    Answers,
+    EntityAnswer,
+    LastEntities,
+    Mode,
+    answered,
+    mode_of,
+)
+from thermocline.entity.export import Exported, Pairing, cold_view, export, roll_forward
+from thermocline.entity.history import Revision, found_entities, history
+from thermocline.entity.room import EntitySettings, Room
+from thermocline.errors import Invalid, ThermoclineError, Unavailable, Unsupported
+from thermocline.format.action import Mark
+from thermocline.format.instant import to_datetime
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.hot.postgres.evict import evict, lake_version
+from thermocline.hot.postgres.export import EntitySource
+from thermocline.hot.postgres.operation import Entity, Operation, Written
+from thermocline.hot.postgres.page import Page
+from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.tenant import Tenant
+from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
+from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches
+from thermocline.lake.table import Table
+
+
+class EntityTable:
+    """The entities of one type. Any thread may use it."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        tenant: Tenant,
+        type_name: str,
+        table: Table,
+        settings: EntitySettings | None = None,
+    ) -> None:
+        self.settings = settings or EntitySettings()
+        self.table = table
+        self.store = EntityStore(pool, tenant, type_name, cold=self._cold)
+        self.source = EntitySource(self.store)
+        self._pairing = Pairing(self.source, table)
+        self._room = Room(self.settings, self.source.dirty.pressure)
+        self._answers = Answers()
+        self._last_entities = LastEntities()
+        self._exporting = threading.Lock()
+        self._places = HiddenPlaces(table.storage)
+
+    @property
+    def name(self) -> str:
+        """The type's name."""
+        return self.store.type_name
+
+    # Writing.
+
+    def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
+        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+        self._room.admit()
+        return self.store.create(document, id)
+
+    def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
+        """Put a document in the place of another, or of nothing."""
+        self._room.admit()
+        return self.store.replace(id, document, if_match)
+
+    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
+        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+        self._room.admit()
+        return self.store.patch(id, merge_patch, if_match)
+
+    def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
+        """Delete an entity; `NotFound` when there is none."""
+        self._room.admit()
+        return self.store.delete(id, if_match)
+
+    def bulk(
+        self, operations: Sequence[Operation], *, atomic: bool = True
+    ) -> list[Written | ThermoclineError]:
+        """Do many things in order, in one transaction; return what became of each."""
+        self._room.admit(len(operations))
+        return self.store.bulk(operations, atomic=atomic)
+
+    # Reading.
+
+    def read(self, id: str, *, at: object = None) -> Entity | None:  # noqa: A002
+        """Return one entity as it is now, or as it was at a version or instant; None if absent.
+
+        `Unavailable` when a half that is needed is down. `find` answers then, and says what the
+        answer is worth.
+        """
+        if at is None:
+            return self._found(id).entity
+        return self._cold_entity(id, self.table.state(at))
+
+    def find(self, id: str, *, mode: Mode | str | None = None) -> EntityAnswer:  # noqa: A002
+        """Return one entity, or that there is none, with the moment that is true of."""
+        wanted = self._mode(mode)
+        try:
+            answer = self._found(id)
+        except Unavailable:
+            if wanted is Mode.CACHED and (last := self._last_entities.last(id)) is not None:
+                return last
+            if wanted is not Mode.BEST_EFFORT:
+                raise
+            view = cold_view(self.table, self.table.state(), LAKE_ALONE)
+            found = self._cold_entity(id, view.state)
+            return EntityAnswer(found, to_datetime(view.as_of), view.warning)
+        self._last_entities.remember(id, answer)
+        return answer
+
+    def _found(self, key: str) -> EntityAnswer:
+        found = self.source.dirty.find(key)
+        entity = found.entity
+        if entity is None and found.is_moved:
+            entity = self._cold_entity(key, self._pairing.state(found.head))
+        return EntityAnswer(entity, found.taken_at)
+
+    def _cold_entity(self, key: str, state: TableState) -> Entity | None:
+        return found_entities(self.table, state, self.store.layout, [key]).get(key)
+
+    def page(self, *args: Any, **options: Any) -> Page:
+        """Return one page of entities and the cursor of the next; see `EntityStore.page`.
+
+        `Unsupported` where rows may have been evicted: a page is read from PostgreSQL alone.
+        """
+        if self.settings.evict_age_s is not None:
+            hint = "ask in SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
+            raise Unsupported("a page does not reach rows that were evicted", hint=hint)
+        return self.store.page(*args, **options)
+
+    def view(self, *, mode: Mode | str | None = None) -> KeyedView:
+        """Return the two halves of one reading: a state, the keys it hides, the rows that count.
+
+        In `best_effort` it is the lake alone when PostgreSQL is down, with a warning.
+        """
+        try:
+            return self._pairing.view()
+        except Unavailable:
+            if self._mode(mode) is not Mode.BEST_EFFORT:
+                raise
+            return cold_view(self.table, self.table.state(), LAKE_ALONE)
+
+    def snapshot(self, *, mode: Mode | str | None = None) -> HotSnapshot:
+        """Return what SQL reads beside the lake: the rows that count, and what they go with."""
+        view = self.view(mode=mode)
+        before = view.state.segments.changed
+        hidden = {
+            key: segment.deletes
+            for key, segment in self._places.state(view).segments.changed.items()
+            if before.get(key) is not segment
+        }
+        parts = tuple(
+            HotPart(Mark(0), view.state.schema_id, batch, batch.nbytes)
+            for batch in view.rows.combine_chunks().to_batches()
+            if batch.num_rows
+        )
+        version = HotVersion(view.state.version, view.as_of, hidden, view.warning)
+        return HotSnapshot(self.name, Mark(0), parts, version)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        at: object = None,
+        mode: Mode | str | None = None,
+    ) -> Answer:
+        """Return all rows, or some of their columns, with the moment they are true of."""
+        names = None if columns is None else tuple(columns)
+        if at is not None:
+            return self._rows(cold_view(self.table, self.table.state(at), ""), names)
+        question = ("scan", names)
+        answer = answered(
+            self._mode(mode),
+            lambda: self._rows(self._pairing.view(), names),
+            lake_alone=lambda: self._rows(
+                cold_view(self.table, self.table.state(), LAKE_ALONE), names
+            ),
+            postgres_alone=lambda: self._hot_rows(names),
+            remembered=lambda: self._answers.last(question),
+        )
+        if answer.is_exact:
+            self._answers.remember(question, answer)
+        return answer
+
+    def history(self, id: str) -> list[Revision]:  # noqa: A002
+        """Return what an entity was at each export that carried it, oldest first, and is now."""
+        found = self.source.dirty.find(id)
+        self._pairing.state(found.head)
+        return history(self.table, found, id)
+
+    # Moving rows.
+
+    def export(self) -> Exported | None:
+        """Carry every change of this moment into the lake, in one version; None if there is none.
+
+        When this returns, what was written before it was called is in the lake.
+        """
+        with self._exporting:
+            return export(self.source, self.table)
+
+    def export_if_due(self) -> Exported | None:
+        """Export when enough changes wait, or any for long enough; None when it is not due."""
+        pressure = self.source.dirty.pressure()
+        is_due = pressure.changes >= self.settings.export_changes or (
+            pressure.changes > 0 and pressure.age_s >= self.settings.export_age_s
+        )
+        return self.export() if is_due else None
+
+    def recover(self) -> Version:
+        """Finish what a process that died left between the lake and PostgreSQL; the lake's version.
+
+        Anyone may, at any time. Readings are exact without it.
+        """
+        return roll_forward(self.source, self.table)
+
+    def evict(self, written_before: datetime | None = None) -> int:
+        """Let go of rows that the lake has, written before a time; return how many went.
+
+        Without a time, those past `evict_age_s`; none when that is not set.
+        """
+        if written_before is None:
+            if self.settings.evict_age_s is None:
+                return 0
+            written_before = datetime.now(UTC) - timedelta(seconds=self.settings.evict_age_s)
+        return evict(self.store, written_before)
+
+    def _cold(
+        self, connection: Connection, keys: Sequence[str]
+    ) -> dict[str, tuple[int, dict[str, Any]]]:
+        """Return rows that the lake alone has, as a writer brings them back."""
+        layout = self.store.layout
+        state = self.table.state(int(lake_version(connection, layout)))
+        found = found_entities(self.table, state, layout, keys)
+        return {key: (one.schema_version, one.document) for key, one in found.items()}
+
+    def _mode(self, mode: Mode | str | None) -> Mode:
+        return mode_of(self.settings.mode if mode is None else mode)
+
+    def _rows(self, view: KeyedView, names: tuple[str, ...] | None) -> Answer:
+        chosen = _chosen(view.state, names)
+        batches = list(keyed_batches(self.table.storage, view, chosen))
+        fields = [view.state.schema.arrow.field(name) for name in chosen]
+        rows = pa.Table.from_batches(batches, pa.schema(fields))
+        return Answer(rows, to_datetime(view.as_of), view.state.version, view.warning)
+
+    def _hot_rows(self, names: tuple[str, ...] | None) -> Answer:
+        _, taken_at, rows = self.source.dirty.everything()
+        if names is not None:
+            _check_names(names, rows.column_names)
+            rows = rows.select(list(names))
+        return Answer(rows, taken_at, None, POSTGRES_ALONE)
+
+
+def _chosen(state: TableState, names: tuple[str, ...] | None) -> list[str]:
+    known = [column.name for column in state.schema.columns]
+    if names is None:
+        return known
+    _check_names(names, known)
+    return list(names)
+
+
+def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        hint = "name columns that the type has"
+        raise Invalid("no such column", hint=hint, columns=unknown, known=list(known))

@@ -1,0 +1,370 @@
+"""Finds the PostgreSQL to use: the one at an address, or one of our own under a folder.
+
+In:   a DSN, or a folder
+Out:  a `Server`: the DSN to connect with; the same for both from here on
+
+    <folder>/lock           held while somebody starts or stops the server
+    <folder>/server.json    port and passwords, of this user alone; how the server is found again
+    <folder>/data/          PostgreSQL's own
+    <folder>/programs/      a copy of its programs, only where the server's user needs one
+
+- Many processes may start it at once: one does, the others find it running.
+- It outlives the process that started it. Killed, it recovers what it acknowledged at the next
+  start: fsync is on.
+- It listens on loopback alone, with passwords (scram) that are made once and are nowhere else.
+- Its owner is used here and nowhere else: everyone connects as a role that owns the database and
+  inherits nothing, so a connection that forgot to say whose it is sees nobody's rows.
+- A cluster is either whole or not there: it is made under another name and renamed.
+"""
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from thermocline.disk import OsDisk, translated
+from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
+from thermocline.hot.postgres.program import Programs, installed_programs, is_reachable
+
+OWNER = "postgres"
+LOGIN = "thermocline"
+DATABASE = "thermocline"
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+LOOK_TIMEOUT_S = 3
+LOCK_POLL_S = 0.05
+STARTS_MAX = 5
+LOG_TAIL_BYTES = 2_000
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "jit": "off",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    # The server's words are kept for a week; statements, which hold values, never.
+    "logging_collector": "on",
+    "log_directory": "log",
+    "log_filename": "server-%a.log",
+    "log_truncate_on_rotation": "on",
+    "log_rotation_age": "1d",
+    "log_rotation_size": "0",
+    "log_min_error_statement": "panic",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A PostgreSQL to connect to; `folder` is where it lives when it is ours."""
+
+    dsn: str
+    folder: str | None = None
+    owner_dsn: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What `server.json` holds."""
+
+    port: int
+    password: str
+    owner_password: str
+
+    def dsn(self, user: str, password: str, database: str) -> str:
+        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
+
+    def server(self, folder: str) -> Server:
+        return Server(
+            self.dsn(LOGIN, self.password, DATABASE),
+            folder,
+            self.dsn(OWNER, self.owner_password, "postgres"),
+        )
+
+
+def open_server(
+    *, dsn: str | None = None, folder: str | None = None, settings: Mapping[str, str] | None = None
+) -> Server:
+    """Return the server at an address, or the one under a folder, made and started if need be.
+
+    When this returns, ours accepts connections. One at an address is not asked anything yet.
+    `settings` are PostgreSQL's own and count when this call is the one that starts the server.
+    """
+    if (dsn is None) == (folder is None):
+        hint = "give the address of a PostgreSQL, or a folder to keep one in"
+        raise Invalid("not one place for PostgreSQL", hint=hint)
+    if dsn is not None:
+        return Server(dsn)
+    assert folder is not None
+    return _Embedded(os.path.abspath(folder)).started(settings or {})
+
+
+def stop_server(folder: str, *, mode: str = "fast") -> bool:
+    """Stop the server under a folder, if one runs; return whether one did.
+
+    `fast` ends its sessions and writes everything down; `immediate` is a crash on purpose.
+    """
+    return _Embedded(os.path.abspath(folder)).stopped(mode)
+
+
+class _Embedded:
+    """One cluster of ours, by its folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._data = os.path.join(folder, "data")
+        self._disk = OsDisk()
+
+    def started(self, settings: Mapping[str, str]) -> Server:
+        self._make_folder()
+        with self._locked():
+            note = self._note()
+            if note is not None and _answers(note):
+                return note.server(self._folder)
+            programs = installed_programs(self._path("programs"))
+            self._check_reach(programs)
+            if note is None or self._disk.size(os.path.join(self._data, "PG_VERSION")) is None:
+                note = self._make_cluster(programs)
+            note = self._start(programs, note, {**SETTINGS, **settings})
+            _make_database(note)
+            return note.server(self._folder)
+
+    def stopped(self, mode: str) -> bool:
+        if self._disk.size(self._path("server.json")) is None:
+            raise NotFound("no server was ever here", hint="check the folder", path=self._folder)
+        with self._locked():
+            if self._process_id() is None:
+                return False
+            arguments = ["-D", self._data, "-m", mode, "-w", "-t", str(int(STOP_TIMEOUT_S)), "stop"]
+            programs = installed_programs(self._path("programs"))
+            try:
+                programs.run("pg_ctl", arguments, timeout_s=STOP_TIMEOUT_S + 10)
+            except Unavailable:
+                # Killed before, or by somebody else meanwhile: then it is stopped.
+                if self._process_id() is not None:
+                    raise
+                return False
+            return True
+
+    def _start(self, programs: Programs, note: _Note, settings: Mapping[str, str]) -> _Note:
+        end_s = time.monotonic() + START_TIMEOUT_S
+        for turn in range(STARTS_MAX):
+            if self._waited(note, end_s):
+                return note
+            if turn or not _is_free(note.port):
+                note = _Note(_free_port(), note.password, note.owner_password)
+            self._write_note(note)
+            given = {**settings, "port": str(note.port)}
+            options = " ".join(f"-c {shlex.quote(f'{k}={v}')}" for k, v in given.items())
+            first_words = os.path.join(self._data, "start.log")
+            try:
+                arguments = ["-D", self._data, "-w", "-t", str(int(START_TIMEOUT_S)), "-s"]
+                arguments += ["-l", first_words, "-o", options, "start"]
+                programs.run("pg_ctl", arguments, timeout_s=START_TIMEOUT_S + 10)
+            except Unavailable as error:
+                # Right after a kill the dead server's children may hold its memory for a moment,
+                # and another process may have taken the port in between.
+                if turn + 1 == STARTS_MAX or time.monotonic() > end_s:
+                    raise self._failure("the server does not start") from error
+                if not self._may_pass():
+                    raise self._failure("the server does not start") from error
+                time.sleep(0.2 * (turn + 1))
+            else:
+                return note
+        raise AssertionError("unreachable")
+
+    def _waited(self, note: _Note, end_s: float) -> bool:
+        """Wait for a process that is there already: it is recovering, or just killed and dying.
+
+        Return True once it answers, False once it is gone.
+        """
+        owner_dsn = note.dsn(OWNER, note.owner_password, "postgres")
+        while self._process_id() is not None:
+            if _connects(owner_dsn):
+                return True
+            if time.monotonic() > end_s:
+                raise self._failure("the server runs and does not answer")
+            time.sleep(LOCK_POLL_S)
+        return False
+
+    def _may_pass(self) -> bool:
+        said = self._words()
+        return "shared memory" in said or "already in use" in said or "bind" in said
+
+    def _make_cluster(self, programs: Programs) -> _Note:
+        note = _Note(_free_port(), secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+        part, password = self._path("data.part"), self._path("password")
+        with translated(self._folder):
+            shutil.rmtree(part, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(password)
+            self._disk.make_folder(part, is_private=True)
+            self._write_private(password, note.owner_password.encode())
+            if programs.account:
+                for path in (part, password):
+                    os.chown(path, programs.account.user_id, programs.account.group_id)
+            # Order matters: a cluster under its own name has passwords that can be found.
+            self._write_note(note)
+            arguments = ["-D", part, "-U", OWNER, "-A", "scram-sha-256", f"--pwfile={password}"]
+            arguments += ["-E", "UTF8", "--locale=C.UTF-8", "--no-instructions", "--data-checksums"]
+            programs.run("initdb", arguments, timeout_s=START_TIMEOUT_S)
+            self._disk.unlink(password)
+            self._disk.rename(part, self._data)
+            self._disk.sync_folder(self._folder)
+        return note
+
+    def _check_reach(self, programs: Programs) -> None:
+        if programs.account is not None and not is_reachable(self._folder):
+            raise Invalid(
+                "the user that runs PostgreSQL cannot reach the folder",
+                hint="let others walk through the folders above it (chmod o+x), choose another "
+                "folder, or do not run as root",
+                path=self._folder,
+            )
+
+    def _make_folder(self) -> None:
+        with translated(self._folder):
+            missing = []
+            path = self._folder
+            while self._disk.size(path) is None:
+                missing.append(path)
+                path = os.path.dirname(path)
+            for path in reversed(missing):
+                with suppress(FileExistsError):
+                    self._disk.make_folder(path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                with translated(self._folder):
+                    lock = self._disk.lock(self._path("lock"), str(os.getpid()).encode())
+                break
+            except Unavailable as error:
+                busy = isinstance(error.__cause__, BlockingIOError)
+                if not busy or time.monotonic() > end_s:
+                    raise
+                time.sleep(LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _note(self) -> _Note | None:
+        path = self._path("server.json")
+        if self._disk.size(path) is None:
+            return None
+        try:
+            with translated(path):
+                return _Note(**json.loads(self._disk.read(path)))
+        except (ValueError, TypeError) as error:
+            hint = "restore server.json from a copy: it holds the server's passwords"
+            raise Corruption("the server's note cannot be read", hint=hint, path=path) from error
+
+    def _write_note(self, note: _Note) -> None:
+        path = self._path("server.json")
+        text = json.dumps({name: getattr(note, name) for name in note.__slots__})
+        with translated(path):
+            with suppress(FileNotFoundError):
+                self._disk.unlink(f"{path}.part")
+            self._write_private(f"{path}.part", text.encode())
+            self._disk.rename(f"{path}.part", path)
+            self._disk.sync_folder(self._folder)
+
+    def _write_private(self, path: str, data: bytes) -> None:
+        file = self._disk.create(path)
+        try:
+            os.chmod(path, 0o600)
+            file.write(data)
+            file.sync()
+        finally:
+            file.close()
+
+    def _process_id(self) -> int | None:
+        """Return the process that holds the data folder, or None when there is none alive."""
+        try:
+            text = self._disk.read(os.path.join(self._data, "postmaster.pid"))
+            found = int(text.split(b"\n", 1)[0])
+            os.kill(found, 0)
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def _failure(self, message: str) -> Unavailable:
+        hint = "the server's last words are in the facts; its log is in the folder"
+        return Unavailable(message, hint=hint, path=self._folder, said=self._words())
+
+    def _words(self) -> str:
+        """Return the tail of what the server last said, before and after it opened its log."""
+        said = b""
+        with suppress(OSError):
+            said = self._disk.read(os.path.join(self._data, "start.log"))[-LOG_TAIL_BYTES:]
+        with suppress(OSError, ValueError):
+            logs = self._disk.entries(os.path.join(self._data, "log"))
+            newest = max(logs, key=lambda entry: entry.modified_ns)
+            path = os.path.join(self._data, "log", newest.name)
+            said += self._disk.read(path)[-LOG_TAIL_BYTES:]
+        return said.decode(errors="replace").strip()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+
+def _make_database(note: _Note) -> None:
+    """Make the role everyone connects as, and the database it owns; nothing if they are there."""
+    try:
+        with psycopg.connect(
+            note.dsn(OWNER, note.owner_password, "postgres"), autocommit=True
+        ) as connection:
+            if not connection.execute("select from pg_roles where rolname = %s", [LOGIN]).rowcount:
+                connection.execute(
+                    sql.SQL("create role {} login createrole noinherit password {}").format(
+                        sql.Identifier(LOGIN), sql.Literal(note.password)
+                    )
+                )
+            found = connection.execute("select from pg_database where datname = %s", [DATABASE])
+            if not found.rowcount:
+                text = sql.SQL("create database {} owner {}")
+                connection.execute(text.format(sql.Identifier(DATABASE), sql.Identifier(LOGIN)))
+    except psycopg.Error as error:
+        hint = "look at the server's log in its folder"
+        raise Unavailable("the server did not take its database", hint=hint) from error
+
+
+def _answers(note: _Note) -> bool:
+    return _connects(note.dsn(LOGIN, note.password, DATABASE))
+
+
+def _connects(dsn: str) -> bool:
+    try:
+        with psycopg.connect(dsn, connect_timeout=LOOK_TIMEOUT_S) as connection:
+            connection.execute("select 1")
+    except psycopg.Error:
+        return False
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,91 @@
+"""Cuts a connection whose answer does not come in time.
+
+In:   a connection and how long its owner is willing to wait
+Out:  nothing, or an error where the owner waits
+
+A limit that the server keeps (`statement_timeout`) does nothing when the server, or the way to
+it, has gone silent: the packets of a black hole may even be acknowledged by something in between.
+So the client has a limit of its own. Past it the socket is shut, and whoever waits on it finds
+the connection lost.
+
+One thread serves all connections of a pool; it sleeps until the nearest deadline.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+
+@dataclass(eq=False, slots=True)
+class Deadline:
+    """When one connection is cut; `is_past` once it was."""
+
+    connection: psycopg.Connection[Any]
+    at_s: float
+    is_past: bool = False
+
+
+class Deadlines:
+    """The deadlines of a pool's connections. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: set[Deadline] = set()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    @contextmanager
+    def within(self, connection: psycopg.Connection[Any], limit_s: float) -> Iterator[Deadline]:
+        """Cut the connection if the block takes longer than the limit."""
+        deadline = Deadline(connection, time.monotonic() + limit_s)
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="postgres-deadlines", daemon=True
+                )
+                self._thread.start()
+            nearest = min((one.at_s for one in self._waiting), default=float("inf"))
+            self._waiting.add(deadline)
+            if deadline.at_s < nearest:
+                self._changed.notify()
+        try:
+            yield deadline
+        finally:
+            with self._changed:
+                self._waiting.discard(deadline)
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                now_s = time.monotonic()
+                for deadline in [one for one in self._waiting if one.at_s <= now_s]:
+                    self._waiting.discard(deadline)
+                    deadline.is_past = True
+                    _cut(deadline.connection)
+                nearest = min((one.at_s for one in self._waiting), default=None)
+                self._changed.wait(None if nearest is None else max(nearest - now_s, 0.001))
+
+
+def _cut(connection: psycopg.Connection[Any]) -> None:
+    # A second handle: closing it leaves the descriptor to libpq, which still owns it.
+    with suppress(OSError, psycopg.Error), _handle(connection) as handle:
+        handle.shutdown(socket.SHUT_RDWR)
+
+
+def _handle(connection: psycopg.Connection[Any]) -> socket.socket:
+    return socket.socket(fileno=os.dup(connection.fileno()))

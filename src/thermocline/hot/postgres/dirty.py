@@ -1,0 +1,333 @@
+"""What the lake does not have of one type: read in one snapshot, with the version it goes with.
+
+In:   a store; the lake's version that PostgreSQL points to
+Out:  a `DirtySnapshot`: that version, the dirty keys and their rows, all of one moment
+
+- One transaction, REPEATABLE READ and READ ONLY, gives all of it. Two statements under any lesser
+  isolation would be two moments, and a transaction between them would be read in half.
+- A key is dirty because a row in `change` says so. State, never a clock.
+- What was read is remembered. While the head stands, changes only come: those that the last
+  snapshot did not see are asked for, by PostgreSQL's own rule of what a snapshot sees. When the
+  snapshot is the very one of the last reading, nothing is.
+- Whoever exports copies its rows out and ends the transaction before it encodes anything: an open
+  one keeps dead rows from being vacuumed.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import errors as postgres
+from psycopg import sql
+
+from thermocline.errors import Conflict, Corruption, NotFound, Overloaded, ThermoclineError
+from thermocline.format.layout import Version
+from thermocline.hot.postgres.cold import ID, cold_rows, cold_schema, joined
+from thermocline.hot.postgres.layout import Layout, Stale
+from thermocline.hot.postgres.operation import Entity
+from thermocline.hot.postgres.pool import Connection, Isolation
+from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.statement import array_of
+
+RELOADS_MAX = 3
+DIRTY_KEYS_MAX = 1_000_000
+READ_LIMIT_S = 120.0
+FETCH_ROWS = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Which version of the lake PostgreSQL goes with; `as_of` is what that was exported at.
+
+    `epoch` counts the tries to export, `store_id` names this PostgreSQL for ever.
+    """
+
+    version: Version
+    as_of: datetime | None
+    epoch: int
+    store_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirtySnapshot:
+    """One moment of one type: its head, the keys that are dirty and the rows of those that live.
+
+    `keys` are sorted and distinct; `rows` have the columns of `schema`. `token` names the moment:
+    two snapshots with one token are equal.
+    """
+
+    head: Head
+    taken_at: datetime
+    token: tuple[str, ...]
+    layout: Layout
+    keys: pa.Array
+    rows: pa.Table
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows: those of the newest contract, and of the lake's table."""
+        return cold_schema(self.layout.contract)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What one export carries: the exact changes of a snapshot, all its keys and their rows."""
+
+    snapshot: DirtySnapshot
+    changes: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What PostgreSQL knows of one key: its entity; whether it is dirty, or in the lake alone."""
+
+    head: Head
+    taken_at: datetime
+    layout: Layout
+    entity: Entity | None
+    is_dirty: bool
+    is_moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """How much is dirty: changes, and seconds since the last export began."""
+
+    changes: int
+    age_s: float
+
+
+class DirtySet:
+    """The dirty keys of one type, read with as little work as a changed moment needs."""
+
+    def __init__(self, store: EntityStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._last: DirtySnapshot | None = None
+
+    def head(self) -> Head:
+        """Return which version of the lake PostgreSQL goes with now."""
+        return self._run(lambda layout, connection: _moment(connection, layout)[0])
+
+    def snapshot(self) -> DirtySnapshot:
+        """Return the dirty keys and their rows, with the version they go with.
+
+        `Overloaded` when more keys are dirty than a reading may hold.
+        """
+        with self._lock:
+            last = self._last
+        made = self._run(
+            lambda layout, connection: _snapshot(connection, layout, last, keys_max=DIRTY_KEYS_MAX)
+        )
+        with self._lock:
+            self._last = made
+        return made
+
+    def freeze(self) -> Frozen | None:
+        """Return what an export has to carry, or None when nothing is dirty.
+
+        When this returns, its transaction has ended.
+        """
+
+        def read(layout: Layout, connection: Connection) -> Frozen | None:
+            row = connection.execute(
+                "select array_agg(cid) from change where type_id = %s",
+                [layout.type_id],
+                binary=True,
+            ).fetchone()
+            assert row is not None
+            if row[0] is None:
+                return None
+            changes = np.sort(np.array(row[0], dtype=np.int64))
+            # Past the limit of readings, too: only an export makes what is dirty less.
+            return Frozen(_snapshot(connection, layout, last, keys_max=None), changes)
+
+        with self._lock:
+            last = self._last
+        return self._run(read)
+
+    def pressure(self) -> Pressure:
+        """Return how much is dirty, counted up to a little over the limit."""
+        limit = DIRTY_KEYS_MAX + 1
+
+        def look(layout: Layout, connection: Connection) -> Pressure:
+            row = connection.execute(
+                "select (select count(*) from (select from change where type_id = %(type)s "
+                "limit %(limit)s) as counted), "
+                "coalesce(extract(epoch from clock_timestamp() - coalesce(as_of, created_at)), 0) "
+                "from lake_head join type using (type_id) where type_id = %(type)s",
+                {"type": layout.type_id, "limit": limit},
+            ).fetchone()
+            assert row is not None
+            return Pressure(int(row[0]), float(row[1]))
+
+        return self._run(look)
+
+    def find(self, key: str) -> Found:
+        """Return what PostgreSQL knows of one key, as of one moment."""
+
+        def look(layout: Layout, connection: Connection) -> Found:
+            head, taken_at, _ = _moment(connection, layout)
+            found = entity_in(connection, layout, key)
+            row = connection.execute(
+                "select exists (select from change where type_id = %(type)s and id = %(id)s), "
+                "(select why::text from gone where type_id = %(type)s and id = %(id)s)",
+                {"type": layout.type_id, "id": key},
+            ).fetchone()
+            assert row is not None
+            return Found(head, taken_at, layout, found, is_dirty=row[0], is_moved=row[1] == "e")
+
+        return self._run(look)
+
+    def everything(self) -> tuple[Head, datetime, pa.Table]:
+        """Return every row that PostgreSQL has, dirty or not: what is left when the lake is not."""
+
+        def read(layout: Layout, connection: Connection) -> tuple[Head, datetime, pa.Table]:
+            head, taken_at, _ = _moment(connection, layout)
+            return head, taken_at, _live_rows(connection, layout, None, is_all=True)
+
+        return self._run(read)
+
+    def _run(self, work: Callable[[Layout, Connection], T]) -> T:
+        """Run in one snapshot, with the type as we know it; look again if that was out of date."""
+        for _ in range(RELOADS_MAX):
+            layout = self._store.layout
+            try:
+                return self._store.pool.run(
+                    self._store.tenant,
+                    lambda connection: work(layout, connection),  # noqa: B023
+                    isolation=Isolation.REPEATABLE_READ,
+                    is_read_only=True,
+                    limit_s=READ_LIMIT_S,
+                )
+            except Stale:
+                self._store.reload()
+            except ThermoclineError as error:
+                is_old = isinstance(error.__cause__, postgres.UndefinedColumn)
+                if not is_old or not self._store.reload():
+                    raise
+        raise Conflict("the type keeps changing", hint="try again", type=self._store.type_name)
+
+
+def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tuple[str, ...]]:
+    """Return the head, the time before which all is in this snapshot, and the snapshot's name.
+
+    The name of a snapshot says which transactions it sees. The server's start is part of it: one
+    that was restored from a backup counts its transactions again.
+    """
+    row = connection.execute(
+        "select version, as_of, epoch, cluster_id::text, now(), pg_current_snapshot()::text, "
+        "pg_postmaster_start_time()::text from lake_head where type_id = %s",
+        [layout.type_id],
+    ).fetchone()
+    if row is None:
+        raise NotFound("no such type", hint="register it first", type=layout.name)
+    head = Head(Version(row[0]), _utc(row[1]), row[2], row[3])
+    return head, row[4].astimezone(UTC), (row[3], row[6], row[5])
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone(UTC)
+
+
+def _snapshot(
+    connection: Connection, layout: Layout, last: DirtySnapshot | None, *, keys_max: int | None
+) -> DirtySnapshot:
+    head, taken_at, token = _moment(connection, layout)
+    if last is None or not _goes_on(last, layout, head, token):
+        found = _checked(_changed(connection, layout, None), keys_max)
+        rows = _live_rows(connection, layout, None)
+        return DirtySnapshot(head, taken_at, token, layout, found, rows)
+    if last.token == token:
+        return replace(last, taken_at=taken_at)
+    found = _changed(connection, layout, last.token[-1])
+    if not len(found):
+        return replace(last, taken_at=taken_at, token=token)
+    keys = _checked(pc.unique(pa.concat_arrays([last.keys, found])), keys_max)
+    kept = last.rows.filter(pc.invert(pc.is_in(last.rows.column(ID), value_set=found)))
+    rows = joined(layout, [kept, _live_rows(connection, layout, found.to_pylist())])
+    keys = keys.take(pc.sort_indices(keys))
+    return DirtySnapshot(head, taken_at, token, layout, keys, rows)
+
+
+def _goes_on(last: DirtySnapshot, layout: Layout, head: Head, token: tuple[str, ...]) -> bool:
+    """Tell whether what is dirty now is what was dirty at the last reading, and what came since.
+
+    Changes go only when the head moves. The same server, not restarted since, counts transactions
+    as it did: so those that the last snapshot did not see can be asked for.
+    """
+    is_same_type = last.layout.contracts.keys() == layout.contracts.keys()
+    return is_same_type and last.head.version == head.version and last.token[:-1] == token[:-1]
+
+
+def _changed(connection: Connection, layout: Layout, since: str | None) -> pa.Array:
+    """Return the keys with changes, all of them or those that a snapshot did not see; sorted."""
+    # One value, not a row a key: 50,000 rows take the driver ten times as long. No key has a line
+    # break in it, and their number is compared.
+    text = (
+        "select count(*), string_agg(id, e'\\n' order by id) from "
+        "(select distinct id from change where type_id = %(type)s{}) as dirty"
+    )
+    unseen = " and not pg_visible_in_snapshot(xid, %(since)s::pg_snapshot)"
+    query = sql.SQL(text).format(sql.SQL("" if since is None else unseen))
+    row = connection.execute(query, {"type": layout.type_id, "since": since}).fetchone()
+    assert row is not None
+    keys = row[1].split("\n") if row[0] else []
+    if len(keys) != row[0]:
+        raise Corruption(
+            "a key in PostgreSQL is none that could be written",
+            hint="look for keys with line breaks, which somebody else has put there",
+            type=layout.name,
+        )
+    return pa.array(keys, pa.string())
+
+
+def _checked(keys: pa.Array, keys_max: int | None) -> pa.Array:
+    if keys_max is not None and len(keys) > keys_max:
+        raise Overloaded(
+            "more keys are dirty than a reading may hold",
+            hint="export now, and more often",
+            keys=len(keys),
+            dirty_keys_max=keys_max,
+        )
+    return keys
+
+
+def entity_in(connection: Connection, layout: Layout, key: str) -> Entity | None:
+    """Return the entity of a key as the running transaction sees it."""
+    text = "select ver, schema_version, written_at, rest::text{} from {} where id = %s"
+    query = sql.SQL(text).format(layout.names, sql.Identifier(layout.table))
+    row = connection.execute(query, [key]).fetchone()
+    if row is None:
+        return None
+    ver, version, at, rest, *values = row
+    return Entity(key, ver, version, at, layout.document_of(version, values, rest))
+
+
+def _live_rows(
+    connection: Connection, layout: Layout, keys: Sequence[str] | None, *, is_all: bool = False
+) -> pa.Table:
+    """Return the rows of these keys, of all dirty ones when none are named, or of everything."""
+    text = "select id, ver, schema_version, written_at, rest::text{} from {}"
+    values: dict[str, Any] = {"type": layout.type_id}
+    if keys is not None:
+        text += " where id = any(%(keys)s::text[])"
+        values["keys"] = array_of(keys)
+    elif not is_all:
+        text += " where id in (select id from change where type_id = %(type)s)"
+    query = sql.SQL(text).format(layout.names, sql.Identifier(layout.table))
+    parts = []
+    # A cursor of the server: the driver's own would hold every row as Python has it.
+    with connection.cursor("dirty_rows", binary=True) as cursor:
+        cursor.execute(query, values)
+        while rows := cursor.fetchmany(FETCH_ROWS):
+            parts.append(cold_rows(layout, rows))
+    return joined(layout, parts)

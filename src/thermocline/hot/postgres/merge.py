@@ -1,0 +1,28 @@
+"""Merges a patch into a document, as RFC 7386 says.
+
+In:   a document and a merge patch
+Out:  the merged document; neither of the two is changed
+
+A null in the patch removes; an object merges; anything else replaces, lists as a whole.
+"""
+
+from typing import Any
+
+from thermocline.errors import Invalid
+
+NESTING_MAX = 100
+
+
+def merged(document: Any, patch: Any, *, depth: int = 0) -> Any:
+    """Return the document with the patch applied."""
+    if not isinstance(patch, dict):
+        return patch
+    if depth > NESTING_MAX:
+        raise Invalid("the patch is nested too deep", hint="flatten it", nesting_max=NESTING_MAX)
+    made = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = merged(made.get(name), value, depth=depth + 1)
+    return made

@@ -1,0 +1,120 @@
+"""What may be done to an entity, and what is answered.
+
+In:   a key, a document or a patch, the version the caller has seen
+Out:  `Operation`s that are well formed; `Written` or an error for each
+
+- A key is what `contract/key.py` takes for one: text, never null, never empty.
+"""
+
+import enum
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from thermocline.contract.contract import Contract
+from thermocline.contract.key import parse_id
+from thermocline.contract.text import decode
+from thermocline.errors import Invalid
+
+OPERATIONS_MAX = 10_000
+RECORDS_BYTES_MAX = 64 << 20
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+class Deed(enum.Enum):
+    """What is done; the value is the word for it afterwards."""
+
+    CREATE = "created"
+    REPLACE = "replaced"
+    PATCH = "patched"
+    DELETE = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing to do. `if_match` is the version that must still be there, if one must.
+
+    The document or patch is a value that stands for JSON, or JSON text as bytes.
+    """
+
+    deed: Deed
+    id: str
+    document: Any = None
+    if_match: int | None = None
+
+    def __post_init__(self) -> None:
+        parse_id(self.id)
+        match = self.if_match
+        if match is not None and (isinstance(match, bool) or not isinstance(match, int)):
+            hint = "give the version that a read or write answered"
+            raise Invalid("not a version to match", hint=hint, if_match=match)
+
+    @property
+    def value(self) -> Any:
+        """The document or patch as a value."""
+        return decode(self.document) if isinstance(self.document, bytes) else self.document
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One entity as it is kept."""
+
+    id: str
+    ver: int
+    schema_version: int
+    written_at: datetime
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one operation; a replace of nothing is a create."""
+
+    id: str
+    ver: int
+    deed: Deed
+
+
+def new_key() -> str:
+    """Return a key nobody has: a UUID of version 7, which sorts by when it was made."""
+    value = int(time.time() * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return str(uuid.UUID(int=value & ~(0x3 << 62) | 0x2 << 62))
+
+
+def waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
+    """Return the operations with their places, cut so that no key is twice in one wave."""
+    made: list[list[tuple[int, Operation]]] = []
+    seen: set[str] = set()
+    for place, operation in enumerate(operations):
+        if not made or operation.id in seen:
+            made.append([])
+            seen = set()
+        seen.add(operation.id)
+        made[-1].append((place, operation))
+    return made
+
+
+def validated(contract: Contract, document: Any) -> dict[str, Any]:
+    """Return a document in canonical form, as its contract does; quicker for plain values.
+
+    Looking at each value of a document in Python takes 24 us for 20 attributes. Writing it as
+    JSON text and reading that back takes 4; if what comes back is equal, the text is the
+    document, and contracts are quick to check text. Whatever is odd (NaN, dates, keys that are
+    numbers, 0.1 as a `Decimal`) does not come back equal, and is looked at value by value.
+    """
+    if isinstance(document, bytes):
+        return contract.validated_bytes(document)
+    try:
+        data = _encoder.encode(document)
+        is_plain = b"\\u0000" not in data and _decoder.decode(data) == document
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        is_plain = False
+    return contract.validated_bytes(data) if is_plain else contract.validated(document)

