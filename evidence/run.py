@@ -32,6 +32,7 @@ STATES_PER_CALL = 80
 PROVEN_PER_STORY = 6
 DRY_SAMPLES_MAX = 12
 CYCLES_PER_LAKE = 25
+MIXED_S = 120.0
 
 More = Callable[[int], bool]
 """Tells whether a run goes on after so many states or kills."""
@@ -162,6 +163,18 @@ def lake_kills(more: More, seed: int) -> dict[str, Any]:
     }
 
 
+def mixed(more: More, seed: int) -> dict[str, Any]:
+    """Load a real node with writers and readers; its disk fills and slows, and it is killed."""
+    from server.mixed import mixed_load
+
+    counts: Counter[str] = Counter()
+    while more(counts["nodes"]):
+        with tempfile.TemporaryDirectory() as folder:
+            counts.update(mixed_load(Path(folder), MIXED_S, seed + counts["nodes"]))
+        counts["nodes"] += 1
+    return dict(counts)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run: the faults it stands for, its rung, its share of the time, the least it does."""
@@ -180,8 +193,9 @@ RUNS = {
         "W01 W02 W04 W05 W06 W12 W19 W22 F01 F02 F03 F05 F15", "L3", lake_power_cuts, 0.4, 1_000_000
     ),
     "lake kills": Run("W01 W02 W03 W16 W22 F01 F02 F03 F06 F08 Q10", "L6", lake_kills, 0.4, 500),
+    "mixed load": Run("W10 W18 I08 I10 I21 O02 Q10", "L6", mixed, 1.0, 0),
 }
-BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound")
+BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound", "hung")
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.cli.value import as_json, duration_text, json_values, texts
 from thermocline.format.instant import NS_PER_UNIT, TIME_MAX, TIME_MIN, written
+from thermocline.show.value import as_json, duration_text, json_values, texts
 
 NOON = datetime(2024, 6, 1, 12)
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.cli.argument import Format
-from thermocline.cli.export import distinct_names, write_rows
+from thermocline.cli.export import write_rows
 from thermocline.errors import Invalid
+from thermocline.show.lines import distinct_names
 
 
 def written(table, form, *, is_file=False):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.cli.value import texts
 from thermocline.show.text import visible
+from thermocline.show.value import texts
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,17 +9,15 @@ Out:  bytes, batch by batch: a result larger than memory passes through
 - Arrow: the stream format to a pipe, the file format to a file. Parquet: zstd.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from thermocline.cli.argument import Format
-from thermocline.cli.value import as_json, json_values, texts
 from thermocline.errors import Invalid
-
-_NEEDS_QUOTES = re.compile('[",\r\n]').search
+from thermocline.show.lines import csv_header, csv_records, distinct_names, json_objects
+from thermocline.show.value import as_json
 
 
 def write_rows(rows: pa.RecordBatchReader, form: Format, sink: BinaryIO, *, is_file: bool) -> None:
@@ -30,34 +28,10 @@ def write_rows(rows: pa.RecordBatchReader, form: Format, sink: BinaryIO, *, is_f
         _WRITERS[form](rows, sink)
 
 
-def distinct_names(names: list[str]) -> list[str]:
-    """Return names that differ: the second `a` is `a_2`. Objects need them."""
-    taken: set[str] = set(names)
-    seen: set[str] = set()
-    found = []
-    for name in names:
-        fresh, count = name, 2
-        while fresh in seen or (fresh != name and fresh in taken):
-            fresh, count = f"{name}_{count}", count + 1
-        seen.add(fresh)
-        found.append(fresh)
-    return found
-
-
 def _write_csv(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
-    sink.write(",".join(map(_csv_cell, rows.schema.names)).encode() + b"\n")
+    sink.write(csv_header(rows.schema.names))
     for batch in rows:
-        columns = [[_csv_cell(text) for text in texts(column)] for column in batch.columns]
-        lines = "\n".join(map(",".join, zip(*columns, strict=True)))
-        sink.write(lines.encode() + b"\n" if batch.num_rows else b"")
-
-
-def _csv_cell(text: str | None) -> str:
-    if text is None:
-        return ""
-    if text and not _NEEDS_QUOTES(text):
-        return text
-    return '"' + text.replace('"', '""') + '"'
+        sink.write(csv_records(batch))
 
 
 def _write_json(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
@@ -67,7 +41,7 @@ def _write_json(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
     sink.write(b'{"columns":' + as_json(columns) + b',"rows":[')
     is_first = True
     for batch in rows:
-        lines = b",\n".join(_objects(batch, names))
+        lines = b",\n".join(json_objects(batch, names))
         if lines:
             sink.write((b"\n" if is_first else b",\n") + lines)
             is_first = False
@@ -77,12 +51,7 @@ def _write_json(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
 def _write_ndjson(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
     names = distinct_names(rows.schema.names)
     for batch in rows:
-        sink.write(b"".join(line + b"\n" for line in _objects(batch, names)))
-
-
-def _objects(batch: pa.RecordBatch, names: list[str]) -> list[bytes]:
-    columns = [json_values(column) for column in batch.columns]
-    return [as_json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+        sink.write(b"".join(line + b"\n" for line in json_objects(batch, names)))
 
 
 def _write_arrow(rows: pa.RecordBatchReader, sink: BinaryIO, *, is_file: bool) -> None:

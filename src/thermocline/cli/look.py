@@ -162,8 +162,8 @@ def _brief(rows: "pa.Table") -> "pa.Table":
 
 def rows_json(rows: "pa.Table") -> list[dict[str, Any]]:
     """Return small results as a list of objects."""
-    from thermocline.cli.export import distinct_names
-    from thermocline.cli.value import json_values
+    from thermocline.show.lines import distinct_names
+    from thermocline.show.value import json_values
 
     names = distinct_names(rows.column_names)
     found = []

@@ -18,7 +18,20 @@ from typing import Annotated, Any
 import typer
 
 from thermocline import __version__
-from thermocline.cli import care, column, coverage, journal, look, sql, write
+from thermocline.cli import (
+    backup,
+    care,
+    column,
+    coverage,
+    doctor,
+    journal,
+    key,
+    look,
+    serve,
+    sql,
+    tenant,
+    write,
+)
 from thermocline.cli.argument import examples
 from thermocline.cli.failure import (
     EXIT_BUG,
@@ -43,6 +56,8 @@ app = typer.Typer(**_SETTINGS)
 table_app = typer.Typer(**_SETTINGS, add_completion=False)
 column_app = typer.Typer(**_SETTINGS, add_completion=False)
 journal_app = typer.Typer(**_SETTINGS, add_completion=False)
+key_app = typer.Typer(**_SETTINGS, add_completion=False)
+tenant_app = typer.Typer(**_SETTINGS, add_completion=False)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -77,6 +92,16 @@ def _columns() -> None:
 @journal_app.callback()
 def _journal() -> None:
     """Look at the journal of a lake, and mend it."""
+
+
+@key_app.callback()
+def _keys() -> None:
+    """Make, list and revoke the keys of a node."""
+
+
+@tenant_app.callback()
+def _tenants() -> None:
+    """Make and list the tenants of a node."""
 
 
 _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
@@ -160,6 +185,45 @@ _JOURNAL_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
         ("thermocline journal repair lake", "thermocline journal repair lake --yes"),
     ),
 )
+_KEY_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "create",
+        key.create,
+        (
+            "thermocline key create --first --data /var/lib/thermocline",
+            "thermocline key create --name dashboard --scope query --expires 90d",
+            "thermocline key create --tenant acme --scope ingest --output acme.key",
+        ),
+    ),
+    ("list", key.list_keys, ("thermocline key list", "thermocline key list --json")),
+    ("revoke", key.revoke, ("thermocline key revoke dashboard",)),
+)
+_TENANT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("create", tenant.create, ("thermocline tenant create acme",)),
+    ("list", tenant.list_tenants, ("thermocline tenant list --json",)),
+)
+_NODE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "serve",
+        serve.serve,
+        (
+            "thermocline serve --data /var/lib/thermocline",
+            "thermocline serve --config node.toml --set flush_age_s=30s",
+            "thermocline serve --config node.toml --check",
+        ),
+    ),
+    (
+        "doctor",
+        doctor.doctor,
+        ("thermocline doctor --data /var/lib/thermocline", "thermocline doctor --json"),
+    ),
+    (
+        "backup",
+        backup.backup,
+        ("thermocline backup monday", "thermocline backup monday.tar --data /var/lib/thermocline"),
+    ),
+    ("restore", backup.restore, ("thermocline restore monday.tar --data restored",)),
+)
 _ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     (
         "gaps",
@@ -189,9 +253,14 @@ _ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 
 app.add_typer(table_app, name="table")
 app.add_typer(journal_app, name="journal")
+app.add_typer(key_app, name="key")
+app.add_typer(tenant_app, name="tenant")
 table_app.add_typer(column_app, name="columns")
 for _group, _commands in (
     (app, _ROOT_COMMANDS),
+    (app, _NODE_COMMANDS),
+    (key_app, _KEY_COMMANDS),
+    (tenant_app, _TENANT_COMMANDS),
     (table_app, _TABLE_COMMANDS),
     (column_app, _COLUMN_COMMANDS),
     (journal_app, _JOURNAL_COMMANDS),

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from thermocline.cli.argument import Format
 from thermocline.cli.export import write_rows
 from thermocline.cli.screen import answers, is_watched
-from thermocline.cli.value import as_json
 from thermocline.errors import Invalid, Unavailable
+from thermocline.show.value import as_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

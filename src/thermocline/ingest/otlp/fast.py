@@ -25,8 +25,15 @@ from thermocline.ingest.otlp.metrics import (
     exemplar_rows,
     stream_of,
 )
-from thermocline.ingest.otlp.origin import Origin, digest, joined, resource_columns, scope_columns
+from thermocline.ingest.otlp.origin import (
+    Origin,
+    digest_of,
+    joined,
+    resource_columns,
+    scope_columns,
+)
 from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.pairs import Pairs
 from thermocline.ingest.otlp.scan import (
     ATTRIBUTES,
     GAUGE,
@@ -44,10 +51,14 @@ from thermocline.ingest.otlp.tables import ORIGIN as ORIGIN_FIELDS
 from thermocline.ingest.otlp.value import Values
 from thermocline.ingest.otlp.wire import FULL, compact, gather, new_interned
 
-ENTRIES_MAX = 1 << 16
-ARENA_BYTES_MAX = 16 << 20
+ENTRIES_MAX = 1 << 18
+ARENA_BYTES_MAX = 64 << 20
 SHAPES_MAX = 64
+KEPT_ROWS_MAX = 1 << 15
 
+POINT_ATTRIBUTES = 7 << 3 | 2  # the tag of a point's attributes
+
+_KEPT = object()
 _Codes = npt.NDArray[np.int32]
 _KINDS = {field.name: field.type for field in METRIC_POINTS.schema}
 _SHARED = [*ORIGIN_FIELDS, *METRIC_FIELDS]
@@ -71,11 +82,11 @@ class _Shared:
 
     def by_row(self, codes: _Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
         """Return the column by row, given each row's metric, and as many zeros."""
-        if not self._is_constant:
+        if not self._is_constant or codes.size > KEPT_ROWS_MAX:
             return self._made(codes, zeros, by_row)
-        if len(self._last) != codes.size:
+        if len(self._last) < codes.size:
             self._last = self._made(codes, zeros, by_row)
-        return self._last
+        return self._last if len(self._last) == codes.size else self._last.slice(0, codes.size)
 
     def _made(self, codes: _Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
         if not self._is_word:
@@ -93,10 +104,11 @@ class _Shared:
 class Memory:
     """What one thread remembers of the requests it saw, under one set of limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, pairs: Pairs | None = None) -> None:
         from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
         self.limits = limits
+        self.pairs = pairs or Pairs(limits)
         self._point: Any = NumberDataPoint
         self.table = new_interned(ENTRIES_MAX, ARENA_BYTES_MAX, int.from_bytes(os.urandom(4)))
         self.entries: list[Any] = []
@@ -114,31 +126,37 @@ class Memory:
 
         if len(self.entries) == self.table.totals[0]:
             return True
-        is_good = True
+        first, last = len(self.entries), int(self.table.totals[0])
+        starts = self.table.starts[first : last + 1].tolist()
+        arena = self.table.arena[starts[0] : starts[-1]].tobytes()
+        contexts = self.table.contexts[first:last].tolist()
+        texts: list[tuple[int, bytes]] = []
         tally = Tally("metrics")
         values = Values(self.limits, tally)
-        for number in range(len(self.entries), int(self.table.totals[0])):
+        for place, context in enumerate(contexts):
+            raw = arena[starts[place] - starts[0] : starts[place + 1] - starts[0]]
             try:
-                entry = self._made(number, values)
+                entry = self._made(first + place, context, raw, values)
             except (DecodeError, UnicodeDecodeError):
                 entry = None
             if tally.is_noted:
                 entry, tally = None, Tally("metrics")
                 values = Values(self.limits, tally)
-            self.entries.append(entry)
             if entry is None:  # the official way must decide about it, each time
-                self.table.is_bad[number] = 1
-                is_good = False
-        return is_good
+                self.table.is_bad[first + place] = 1
+            elif context == ATTRIBUTES:
+                texts.append((first + place, entry.encode()))
+                entry = _KEPT
+            self.entries.append(entry)
+        self._keep_texts(texts)
+        return not self.table.is_bad[first:last].any()
 
-    def _made(self, number: int, values: Values) -> Any:
-        start, stop = self.table.starts[number : number + 2]
-        raw = self.table.arena[start:stop].tobytes()
-        context = self.table.contexts[number]
+    def _made(self, number: int, context: int, raw: bytes, values: Values) -> Any:
         if context == ATTRIBUTES:
-            text = values.attributes(self._point.FromString(raw).attributes)
-            self._keep_text(number, text)
-            return text
+            text = self.pairs.text(raw, POINT_ATTRIBUTES)
+            if text is not None:
+                return text
+            return values.attributes(self._point.FromString(raw).attributes)
         if context == ORIGIN:
             return self._origin(raw, values)
         return self._stream(number, raw, values) if context == METRIC else raw
@@ -170,17 +188,21 @@ class Memory:
             scope_columns(InstrumentationScope.FromString(scope), scope_url.decode(), values),
         )
 
-    def _keep_text(self, number: int, text: str) -> None:
-        data = text.encode()
+    def _keep_texts(self, texts: list[tuple[int, bytes]]) -> None:
+        if not texts:
+            return
+        data = b"".join([text for _, text in texts])
         end = self.texts_bytes + len(data)
         if end > self.texts.size:
             grown = np.empty(max(end, 2 * self.texts.size), np.uint8)
             grown[: self.texts_bytes] = self.texts[: self.texts_bytes]
             self.texts = grown
-        self.texts[self.texts_bytes : end] = memoryview(data)
-        self.text_starts[number] = self.texts_bytes
-        self.text_lengths[number] = len(data)
-        self.digests[number] = digest(text)
+        self.texts[self.texts_bytes : end] = np.frombuffer(data, np.uint8)
+        numbers = np.array([number for number, _ in texts])
+        lengths = np.array([len(text) for _, text in texts], np.int64)
+        self.text_starts[numbers] = self.texts_bytes + np.cumsum(lengths) - lengths
+        self.text_lengths[numbers] = lengths
+        self.digests[numbers] = np.array([digest_of(text) for _, text in texts], np.uint64)
         self.texts_bytes = end
 
     def shape(self, metrics: _Codes) -> list[_Shared]:
@@ -206,15 +228,16 @@ def decode_metrics(data: bytes, limits: Limits) -> Decoded | None:
         return None
     found = np.frombuffer(data, np.uint8)
     memory: Memory | None = getattr(_threads, "memory", None)
+    pairs: Pairs | None = None
     for _ in range(2):
         if memory is None or memory.limits != limits:
-            memory = _threads.memory = Memory(limits)
+            memory = _threads.memory = Memory(limits, pairs)
         memory.learn()  # what an earlier scan added before it failed
         columns = new_columns(found.size)
         code = scan_metrics(found, memory.table, columns)
         if code != FULL:
             return _decoded(data, memory, columns) if code == 0 and memory.learn() else None
-        memory = None  # forget everything, and try once more
+        pairs, memory = memory.pairs, None  # forget all sets, and try once more
     _threads.memory = None
     return None
 

@@ -66,11 +66,15 @@ def joined(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
 
 def digest(*parts: str) -> int:
     """Return 64 bits of a hash of texts; each is preceded by its length, so none run together."""
+    return digest_of(*[part.encode() for part in parts])
+
+
+def digest_of(*parts: bytes) -> int:
+    """Return the same of texts that are encoded already."""
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
-        data = part.encode()
-        hashed.update(len(data).to_bytes(8, "little"))
-        hashed.update(data)
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
     return int.from_bytes(hashed.digest(), "little")
 
 

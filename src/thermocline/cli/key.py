@@ -1,0 +1,218 @@
+"""Commands about keys: create, list and revoke.
+
+- The text of a key is written once, by the command that made it: to stdout, or to a file of its
+  own. No command takes a key as an argument, where others on the machine could see it.
+- They work beside a running node, which sees a change within a second.
+"""
+
+import os
+import sys
+import time as clock
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import JsonOption
+from thermocline.cli.node import (
+    ConfigOption,
+    DataOption,
+    data_folder,
+    lake_folder,
+    private_files,
+)
+from thermocline.cli.screen import say
+from thermocline.errors import Conflict, Invalid, NotFound
+
+if TYPE_CHECKING:
+    from thermocline.server.keys import Key, NewKey
+
+FOUND_WAIT_S = 5.0
+ACTOR = "command line"
+
+
+def create(
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="What it is for; `revoke` takes it, too.")
+    ] = "",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="SCOPE", help="ingest, query or admin; may be repeated."),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Whose key it is; default.")
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="AGE", help="How long it is valid, such as 90d."),
+    ] = None,
+    first: Annotated[
+        bool,
+        typer.Option("--first", help="Make the node's first key, with every scope, if none is."),
+    ] = False,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it to a new file, mode 0600."),
+    ] = None,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a key and show it, once."""
+    from thermocline.server.audit import Audit
+    from thermocline.server.keys import KeyStore
+
+    if first and (scope or tenant or expires):
+        hint = "leave --scope, --tenant and --expires out"
+        raise Invalid("the first key has every right, for good", hint=hint)
+    folder = _made_folder(data, config) if first else lake_folder(data, config)
+    store = KeyStore(folder)
+    if output is not None and os.path.lexists(output):
+        raise Conflict("the file exists already", hint="name a new one", path=output)
+    if first:
+        made = store.create_first(note=name)
+    else:
+        whose = tenant or "default"
+        _check_tenant(folder, whose)
+        lifetime_s = None if expires is None else _lifetime_s(expires)
+        made = store.create(whose, scope or (), lifetime_s=lifetime_s, note=name)
+    facts = {"key_id": made.key.key_id, "tenant": made.key.tenant}
+    Audit(folder).action("create key", ACTOR, **facts, scopes=sorted(made.key.scopes))
+    if output is not None:
+        from thermocline.server.private import write_private
+
+        write_private(os.path.abspath(output), f"{made.text}\n".encode())
+    _tell_made(made, output, is_json=json)
+
+
+def _tell_made(made: "NewKey", output: str | None, *, is_json: bool) -> None:
+    if is_json:
+        from thermocline.cli.output import say_json
+
+        told = _told(made.key, None)
+        say_json({"key": None if output else made.text, "output": output, **told})
+    elif output is not None:
+        say(f"key {made.key.key_id} is in {output}")
+    else:
+        print(made.text)
+        if sys.stderr.isatty():
+            print("this is shown once: keep it now", file=sys.stderr)
+
+
+def _made_folder(data: str | None, config: str | None) -> str:
+    """Return the data folder; where there is none yet, make an empty lake there."""
+    from thermocline.lake.catalog import Catalog
+    from thermocline.node import Node
+    from thermocline.server.private import held_lock
+
+    folder = data_folder(data, config)
+    with private_files():
+        with suppress(FileExistsError):
+            os.makedirs(folder)
+        end_s = clock.monotonic() + FOUND_WAIT_S
+        while Catalog(folder).identity() is None:
+            with held_lock(f"{folder}/.found.lock", what="makes a lake here"):
+                if Catalog(folder).identity() is not None:
+                    break
+                try:
+                    Node(folder).close()
+                except Conflict:  # a node is being started here at this moment
+                    if clock.monotonic() > end_s:
+                        raise
+                    clock.sleep(0.05)
+    return folder
+
+
+def _check_tenant(folder: str, tenant: str) -> None:
+    from thermocline.disk import OsDisk
+    from thermocline.lake.tenants import Tenants
+
+    tenants = Tenants(folder, OsDisk())
+    try:
+        tenants.folder(tenant)
+    except NotFound as error:
+        hint = f"make it first: thermocline tenant create {tenant}"
+        raise NotFound("no such tenant", hint=hint, tenant=tenant, tenants=list(tenants)) from error
+
+
+def _lifetime_s(text: str) -> int:
+    from thermocline.format.bucket import parse_duration_s
+
+    return parse_duration_s(text)
+
+
+def list_keys(
+    data: DataOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """List the keys: whose they are, what they allow, when they were used."""
+    from thermocline.server.keys import KeyStore
+
+    store = KeyStore(lake_folder(data, config))
+    used = store.uses()
+    told = [_told(key, used.get(key.key_id)) for key in store.read().by_id.values()]
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json({"keys": told})
+        return
+    for one in told:
+        words = [one["key_id"], one["state"], one["tenant"], ",".join(one["scopes"])]
+        words += [f"used {one['used'] or 'never'}", f"expires {one['expires'] or 'never'}"]
+        say("  ".join([*words, one["name"]]).rstrip())
+
+
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, or its name.")],
+    data: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a key's rights, for good. A running node refuses it within a second."""
+    from thermocline.server.audit import Audit
+    from thermocline.server.keys import KeyStore
+
+    folder = lake_folder(data, config)
+    store = KeyStore(folder)
+    revoked = store.revoke(_id_of(store.read().by_id, key))
+    Audit(folder).action("revoke key", ACTOR, key_id=revoked.key_id, tenant=revoked.tenant)
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json(_told(revoked, None))
+    else:
+        say(f"key {revoked.key_id} is revoked")
+
+
+def _id_of(keys: Any, word: str) -> str:
+    if word in keys:
+        return word
+    if word.startswith("tck_"):
+        hint = (
+            "revoke it by its id, the eight letters after tck_; and make another, for it was seen"
+        )
+        raise Invalid("a key does not belong on a command line", hint=hint)
+    named = [one.key_id for one in keys.values() if one.note == word and one.revoked_ns is None]
+    if len(named) > 1:
+        hint = "name one by its id"
+        raise Invalid("more than one key has this name", hint=hint, name=word, ids=named)
+    return named[0] if named else word
+
+
+def _told(key: "Key", used_ns: int | None) -> dict[str, Any]:
+    return {
+        "key_id": key.key_id,
+        "name": key.note,
+        "tenant": key.tenant,
+        "scopes": sorted(key.scopes),
+        "state": key.state(clock.time_ns()),
+        "created": _time(key.created_ns),
+        "expires": _time(key.expires_ns),
+        "revoked": _time(key.revoked_ns),
+        "used": _time(used_ns),
+    }
+
+
+def _time(time_ns: int | None) -> str | None:
+    from thermocline.format.instant import written
+
+    return None if time_ns is None else written(time_ns // 1_000_000_000 * 1_000_000_000)

@@ -1,0 +1,91 @@
+"""What commands about a node share: its settings from options, and its data folder.
+
+In:   `--data`, `--config`, `--set` and the environment
+Out:  settings; a folder that is a lake
+
+- A command finds the data folder as `serve` does: option, environment, file, default.
+- What is made for a node is this user's alone.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from thermocline.config import NodeSettings
+
+PRIVATE_UMASK = 0o077
+
+DataOption = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="The node's data folder.", show_default=False),
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="A TOML file of settings.", show_default=False),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be given again."),
+]
+HttpOption = Annotated[
+    str | None,
+    typer.Option("--http", metavar="ADDRESS", help="Where OTLP over HTTP is taken, or off."),
+]
+GrpcOption = Annotated[
+    str | None,
+    typer.Option("--grpc", metavar="ADDRESS", help="Where OTLP over gRPC is taken, or off."),
+]
+ApiOption = Annotated[
+    str | None,
+    typer.Option("--api", metavar="ADDRESS", help="Where SQL and health are answered, or off."),
+]
+
+
+def settings_from(
+    config: str | None, words: Sequence[str] | None = None, **options: Any
+) -> "NodeSettings":
+    """Return a node's settings; `Invalid` names what is wrong, and who said it."""
+    from thermocline.config import node_settings
+
+    for word in words or ():
+        name, is_pair, value = word.partition("=")
+        if not is_pair:
+            hint = "write --set NAME=VALUE, such as --set flush_age_s=30s"
+            raise Invalid("not a setting and its value", hint=hint, got=word)
+        options[name.strip()] = value.strip()
+    return node_settings(options, os.environ, config)
+
+
+def data_folder(data: str | None, config: str | None) -> str:
+    """Return the data folder, which need not exist."""
+    return os.path.abspath(settings_from(config, data=data).data)
+
+
+def lake_folder(data: str | None, config: str | None) -> str:
+    """Return the data folder of a node that has been started before; `NotFound` otherwise."""
+    from thermocline.lake.catalog import Catalog
+
+    folder = data_folder(data, config)
+    if not os.path.isdir(folder) or Catalog(folder).identity() is None:
+        raise NotFound(
+            "there is no node's data here",
+            hint="check --data; `thermocline serve` makes it, `key create --first` as well",
+            folder=folder,
+        )
+    return folder
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Make what is made in the block this user's alone."""
+    before = os.umask(PRIVATE_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)

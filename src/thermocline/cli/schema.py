@@ -1,0 +1,215 @@
+"""Commands about contracts: diff, infer and check work on files; register and show on a registry.
+
+- A contract's file is one JSON Schema; documents are JSON, one a line. `-` is stdin.
+- What is wrong is listed on stdout, pointer first; the exit code says that something is.
+- `COMMANDS` are those that need nothing but files.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from thermocline.cli.argument import JsonOption
+from thermocline.cli.screen import say
+from thermocline.errors import Invalid, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from thermocline.contract.contract import Contract
+
+PROBLEMS_LISTED_MAX = 100
+
+ContractArgument = Annotated[
+    str, typer.Argument(metavar="CONTRACT", help="A file with a JSON Schema; - is stdin.")
+]
+
+
+class Registry(Protocol):
+    """Where contracts are kept, by the names of their entity types."""
+
+    def register(self, name: str, document: dict[str, Any]) -> "Contract": ...
+    def contract(self, name: str, version: int | None = None) -> "Contract": ...
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The contract that is registered.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The contract that is to follow.")],
+    json: JsonOption = False,
+) -> None:
+    """Show what differs between two contracts, and whether one may follow the other."""
+    from thermocline.contract.compatible import compatible
+    from thermocline.contract.difference import diff as differences
+    from thermocline.contract.register import parse_contract
+
+    before = parse_contract(read_document(old))
+    after = parse_contract(read_document(new), before)
+    changes = differences(before.document, after.document)
+    refusals = compatible(before, after)
+    if json:
+        _say_json(
+            {
+                "mode": before.mode,
+                "is_compatible": not refusals,
+                "changes": [change.as_json() for change in changes],
+                "refusals": [refusal.as_json() for refusal in refusals],
+            }
+        )
+        return
+    from thermocline.contract.text import shown
+
+    for change in changes:
+        before_text = "" if change.change == "added" else f" {shown(change.before)}"
+        after_text = "" if change.change == "removed" else f" {shown(change.after)}"
+        arrow = " ->" if change.change == "changed" else ""
+        say(f"{change.change}  {change.pointer}:{before_text}{arrow}{after_text}")
+    for refusal in refusals:
+        say(f"refused  {refusal.pointer or '/'}: {refusal.reason}")
+    verdict = "may follow" if not refusals else "may not follow"
+    say(f"the new contract {verdict} the old one ({before.mode})")
+
+
+def infer(
+    documents: Annotated[
+        str, typer.Argument(metavar="DOCUMENTS", help="A file of JSON, one a line; - is stdin.")
+    ],
+) -> None:
+    """Guess a contract from documents; each of them fits it."""
+    from thermocline.contract.infer import infer as guess
+    from thermocline.contract.text import decode
+
+    def samples() -> Iterator[Any]:
+        for number, line in enumerate(_read(documents).splitlines(), start=1):
+            if line.strip():
+                try:
+                    yield decode(line)
+                except Invalid as error:
+                    raise Invalid(
+                        error.message, hint=error.hint, line=number, **error.facts
+                    ) from error
+
+    _say_json(guess(samples()))
+
+
+def check(
+    contract: ContractArgument,
+    documents: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DOCUMENTS]...", help="Files of JSON, one a line; - is stdin."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="OLD", help="The contract that it is to follow."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Check a contract, that it may follow another, and documents against it."""
+    from thermocline.contract.compatible import evolved
+    from thermocline.contract.register import parse_contract
+
+    document = read_document(contract)
+    counts: dict[str, int] = {}
+    try:
+        if against is None:
+            made = parse_contract(document)
+        else:
+            made = evolved(document, parse_contract(read_document(against)))
+        for path in documents or ():
+            counts[path] = len(made.validated_lines(_read(path)))
+    except Invalid as error:
+        problems = error.facts.get("problems")
+        if problems is None:
+            raise
+        if json:
+            _say_json({"is_sound": False, "problems": problems})
+        else:
+            for problem in problems[:PROBLEMS_LISTED_MAX]:
+                say(_line(problem))
+        raise Invalid(error.message, hint=error.hint, problems=len(problems)) from error
+    if json:
+        _say_json({"is_sound": True, "columns": made.columns_json["columns"], "documents": counts})
+        return
+    for column in made.columns:
+        hot = f", hot as {column.postgres_type}" if column.is_hot else ""
+        say(f"{column.id:>4}  {column.name}  {column.type}{hot}")
+    for path, count in counts.items():
+        say(f"{path}: {count:,} document{'' if count == 1 else 's'} fit")
+
+
+def register(registry: Registry, name: str, path: str) -> "Contract":
+    """Register the contract of a file as the next version of a type, and say its columns."""
+    made = registry.register(name, read_document(path))
+    say(f"registered {name}, version {made.version}: {len(made.columns)} columns")
+    return made
+
+
+def show(
+    registry: Registry, name: str, version: int | None = None, *, form: str | None = None
+) -> None:
+    """Show a registered contract, or with a form the tool a language model is given for it."""
+    from thermocline.contract.tool import tool_schema
+
+    found = registry.contract(name, version)
+    if form is None:
+        _say_json(found.document)
+    elif form == "openai":
+        _say_json(tool_schema(found, name, form="openai"))
+    elif form == "anthropic":
+        _say_json(tool_schema(found, name, form="anthropic"))
+    else:
+        raise Invalid("not a form of a tool", hint="use anthropic or openai", got=form)
+
+
+def read_document(path: str) -> dict[str, Any]:
+    """Return the JSON object of a file; `Invalid` says why it is none."""
+    from thermocline.contract.canonical import json_form
+    from thermocline.contract.text import decode
+
+    document = json_form(decode(_read(path)))
+    if not isinstance(document, dict):
+        raise Invalid("a contract is a JSON object", hint="give a JSON Schema", path=path)
+    return document
+
+
+def _read(path: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise NotFound("no such file", hint="check the path", path=path) from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise Unavailable("the file cannot be read", hint="check it", path=path, why=why) from error
+
+
+def _line(problem: dict[str, str]) -> str:
+    if "reason" in problem:
+        return f"{problem['pointer'] or '/'}: {problem['reason']}"
+    return f"{problem['pointer'] or '/'}: expected {problem['expected']}, got {problem['got']}"
+
+
+def _say_json(value: Any) -> None:
+    """Write a JSON value as a person reads it, without losing a digit."""
+    import msgspec
+
+    from thermocline.contract.text import encode_text
+
+    text = msgspec.json.format(encode_text(value).encode(), indent=2)
+    sys.stdout.buffer.write(text + b"\n")
+
+
+COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("diff", diff, ("thermocline schema diff order-1.json order-2.json",)),
+    ("infer", infer, ("thermocline schema infer orders.ndjson",)),
+    (
+        "check",
+        check,
+        (
+            "thermocline schema check order.json",
+            "thermocline schema check order-2.json --against order-1.json",
+            "thermocline schema check order.json orders.ndjson",
+        ),
+    ),
+)

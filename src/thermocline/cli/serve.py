@@ -1,0 +1,100 @@
+"""The command that serves a node.
+
+- Settings are refused before anything is opened; `--check` stops there.
+- Logs are JSON lines on stderr; nothing is written to stdout.
+"""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thermocline.cli.argument import JsonOption
+from thermocline.cli.node import (
+    ApiOption,
+    ConfigOption,
+    DataOption,
+    GrpcOption,
+    HttpOption,
+    SetOption,
+    settings_from,
+)
+from thermocline.cli.screen import say
+
+if TYPE_CHECKING:
+    from thermocline.config import NodeSettings
+
+
+def serve(
+    data: DataOption = None,
+    config: ConfigOption = None,
+    http: HttpOption = None,
+    grpc: GrpcOption = None,
+    api: ApiOption = None,
+    tls_certificate: Annotated[
+        str | None,
+        typer.Option("--tls-certificate", metavar="FILE", help="The certificate, in PEM."),
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key, in PEM.")
+    ] = None,
+    allow_insecure: Annotated[
+        bool,
+        typer.Option(
+            "--allow-insecure", help="Let other machines reach the node without keys or TLS."
+        ),
+    ] = False,
+    set: SetOption = None,  # noqa: A002  an option is called what it is called
+    check: Annotated[
+        bool, typer.Option("--check", help="Show the settings with their origins, and stop.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Serve a node: OpenTelemetry in, SQL out, until SIGTERM."""
+
+    def read() -> "NodeSettings":
+        return settings_from(
+            config,
+            set,
+            data=data,
+            http=http,
+            grpc=grpc,
+            api=api,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            allow_insecure=allow_insecure or None,
+        )
+
+    settings = read()
+    if check:
+        _checked(settings, is_json=json)
+        return
+    from thermocline.server.serve import serve as run
+
+    code = run(settings, reread=read)
+    # All is closed and durable. The interpreter's own end would only wait for libraries' threads.
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _checked(settings: "NodeSettings", *, is_json: bool) -> None:
+    """Refuse what a start would refuse, and show the settings."""
+    from thermocline.server.guard import check_exposure
+    from thermocline.server.keys import KeyStore
+    from thermocline.server.prepare import check_identity, tls_context
+
+    keys = KeyStore(settings.data).read().by_id.values()
+    check_exposure(settings, has_keys=any(key.revoked_ns is None for key in keys))
+    if settings.tls_certificate:
+        tls_context(settings)
+    check_identity(settings)
+    told = settings.described()
+    if is_json:
+        from thermocline.cli.output import say_json
+
+        say_json({"settings": told})
+        return
+    width = max(len(one["setting"]) for one in told)
+    for one in told:
+        say(f"{one['setting']:<{width}}  {one['value']}  ({one['origin']})")

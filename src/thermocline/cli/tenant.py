@@ -1,0 +1,61 @@
+"""Commands about tenants: create and list.
+
+- A tenant is a folder of its own below the data folder; a running node sees a new one at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from thermocline.cli.argument import JsonOption
+from thermocline.cli.node import ConfigOption, DataOption, lake_folder, private_files
+from thermocline.cli.screen import say
+
+
+def create(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Lower case letters, digits and underscores."),
+    ],
+    data: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a tenant."""
+    from thermocline.disk import OsDisk
+    from thermocline.lake.tenants import Tenants
+    from thermocline.server.audit import Audit
+
+    folder = lake_folder(data, config)
+    with private_files():
+        Tenants(folder, OsDisk()).create(name)
+    Audit(folder).action("create tenant", "command line", tenant=name)
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json({"tenant": name})
+    else:
+        say(f"tenant {name} is made; `thermocline key create --tenant {name}` makes a key for it")
+
+
+def list_tenants(
+    data: DataOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """List the tenants and how many tables each has."""
+    from thermocline.disk import OsDisk
+    from thermocline.lake.catalog import Catalog
+    from thermocline.lake.tenants import Tenants
+
+    folder = lake_folder(data, config)
+    tenants = Tenants(folder, OsDisk())
+    told = []
+    for name in tenants:
+        place = "/".join(filter(None, (folder, tenants.folder(name))))
+        told.append({"tenant": name, "tables": len(list(Catalog(place, is_read_only=True)))})
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json({"tenants": told})
+        return
+    for one in told:
+        say(f"{one['tenant']}  {one['tables']} {'table' if one['tables'] == 1 else 'tables'}")

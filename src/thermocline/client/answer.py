@@ -1,0 +1,118 @@
+"""The answer of a query as it comes over the wire: Arrow batches, one after the other.
+
+In:   an HTTP answer whose body is still to come
+Out:  a `RecordBatchReader` with the query's id and report, as the embedded one
+
+- A body that was cut is an error, never a shorter answer: the stream must end with Arrow's own end.
+  What the node says happened is asked for and raised.
+- Closing the answer, or letting go of it, ends the query on the node.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import httpx2
+import pyarrow as pa
+
+from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.query.report import Report, TableReport
+
+
+class ClientAnswer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
+    """A reader of batches that ends its query when it is closed or let go."""
+
+    def __init__(
+        self, response: httpx2.Response, why: Callable[[str], ThermoclineError | None]
+    ) -> None:
+        query_id = response.headers.get("x-query-id", "")
+        self.query_id = query_id
+        self.report = _report(response.headers.get("x-thermocline-report", ""))
+        self._source = _Body(response, lambda: why(query_id))  # no cycle: letting go must end it
+        try:
+            super().__init__(pa.PythonFile(self._source, "r"))
+        except pa.ArrowException as error:
+            self._source.close_body()
+            raise Unavailable("the answer cannot be read", hint="run it again") from error
+        except BaseException:
+            self._source.close_body()
+            raise
+
+    def close(self) -> None:
+        """End the query, if it is still running; reading on is an error then."""
+        self._source.close_body()
+        super().close()
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+
+class _Body:
+    """The bytes of an answer as Arrow asks for them."""
+
+    closed = False
+
+    def __init__(
+        self, response: httpx2.Response, why: Callable[[], ThermoclineError | None]
+    ) -> None:
+        self._response = response
+        self._why = why
+        self._parts: Iterator[bytes] = response.iter_raw()
+        self._held = memoryview(b"")
+        self._error: ThermoclineError | None = None
+
+    def read(self, size_bytes: int) -> bytes:
+        found: list[bytes] = []
+        wanted = size_bytes
+        while wanted:
+            if not self._held:
+                self._held = memoryview(self._next())
+            part = self._held[:wanted]
+            self._held = self._held[wanted:]
+            wanted -= len(part)
+            found.append(bytes(part))
+        return b"".join(found)
+
+    def _next(self) -> bytes:
+        """Return more bytes. Arrow asks for none after its end: no more of them is an error."""
+        if self._error is None:
+            try:
+                for part in self._parts:
+                    if part:
+                        return part
+            except (httpx2.HTTPError, httpx2.StreamError) as error:
+                self._error = self._told()
+                raise self._error from error
+            self._error = self._told()
+        raise self._error
+
+    def _told(self) -> ThermoclineError:
+        self._response.close()
+        hint = "run it again"
+        return self._why() or Unavailable("the answer was cut before its end", hint=hint)
+
+    def close_body(self) -> None:
+        if self._error is None:
+            hint = "run it again and read it to its end"
+            self._error = Unavailable("the answer was closed", hint=hint)
+        self._response.close()
+
+    def close(self) -> None: ...
+
+    def __del__(self) -> None:
+        self._response.close()
+
+
+def _report(text: str) -> Report:
+    try:
+        tables: dict[str, Any] = json.loads(text).get("tables", {})
+        known = {one.name for one in fields(TableReport)}  # a newer node may say more
+        return Report(
+            {
+                name: TableReport(**{key: told[key] for key in told.keys() & known})
+                for name, told in tables.items()
+            }
+        )
+    except (ValueError, TypeError, AttributeError):
+        return Report()

@@ -1,0 +1,141 @@
+"""A node's tables and SQL over them, with the surface of a lake in this process.
+
+In:   an address, a key; names, rows, SQL
+Out:  `ClientTable`s, Arrow tables and streams; errors of the same kinds as embedded
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.client.answer import ClientAnswer
+from thermocline.client.param import wire_params
+from thermocline.client.table import ClientTable, table_path
+from thermocline.client.wire import Wire, quoted, told_error
+from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
+from thermocline.format.action import Mark
+
+TIMEOUT_S_DEFAULT = 90.0
+ANSWER_BYTES_MAX = 2 << 30
+
+Params = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Client:
+    """A lake behind an address. Safe to use from many threads.
+
+    `timeout_s` is how long to wait for the node to say something, and how long a write or a read
+    that may be repeated is tried.
+    """
+
+    def __init__(
+        self, url: str, api_key: str | None = None, timeout_s: float = TIMEOUT_S_DEFAULT
+    ) -> None:
+        if not url.startswith(("http://", "https://")) or "@" in url:
+            hint = "write it like http://127.0.0.1:4320; a key is passed as api_key"
+            raise Invalid("not the address of a node", hint=hint)
+        self._wire = Wire(url, api_key, timeout_s)
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables, in order."""
+        return [one["name"] for one in self._wire.ask("/api/v1/tables")["tables"]]
+
+    def table(self, name: str) -> ClientTable:
+        """Return a table; `NotFound` when there is none of this name."""
+        info = self._wire.ask(table_path(name))
+        return ClientTable(self._wire, info["name"])
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        time_column: str,
+        bucket: str,
+        entity_columns: str | Sequence[str] = (),
+        overlap: str = "allow",
+        **more: Any,
+    ) -> ClientTable:
+        """Make a table; `Conflict` when there is one of this name."""
+        entities = [entity_columns] if isinstance(entity_columns, str) else list(entity_columns)
+        body: dict[str, Any] = {"name": name, "time_column": time_column, "bucket": bucket}
+        body |= {"entity_columns": entities, "overlap": overlap, **more}
+        info = self._wire.change("/api/v1/tables", body)
+        return ClientTable(self._wire, info["name"])
+
+    def sql(self, query: str, params: Params = None) -> pa.Table:
+        """Return the answer of one SELECT over the node's tables, hot and cold rows alike."""
+        with self.answer(query, params) as reader:
+            batches: list[pa.RecordBatch] = []
+            size_bytes = 0
+            for batch in reader:
+                batches.append(batch)
+                size_bytes += batch.nbytes
+                if size_bytes > ANSWER_BYTES_MAX:
+                    raise Overloaded(
+                        "the answer is larger than the limit",
+                        hint="read it as a stream, or ask for less",
+                        bytes_max=ANSWER_BYTES_MAX,
+                    )
+            return pa.Table.from_batches(batches, reader.schema)
+
+    def sql_reader(self, query: str, params: Params = None) -> pa.RecordBatchReader:
+        """Return the answer of one SELECT as a stream of batches."""
+        return self.answer(query, params)
+
+    def answer(
+        self,
+        query: str,
+        params: Params = None,
+        *,
+        timeout_s: float | None = None,
+        query_id: str | None = None,
+    ) -> ClientAnswer:
+        """Return the answer as a stream that says what it was read from."""
+        if not isinstance(query, str):
+            raise Invalid("a query is a text", type=type(query).__name__)
+        body = {
+            "sql": query,
+            "params": wire_params(params),
+            "timeout_s": timeout_s,
+            "query_id": query_id or uuid.uuid4().hex,
+        }
+        return ClientAnswer(
+            self._wire.opened("/api/v1/query", body, timeout_s=timeout_s or 0.0), self._why
+        )
+
+    def cancel(self, query_id: str) -> bool:
+        """End a running query within a second; False when none of this id is running."""
+        try:
+            self._wire.change(f"/api/v1/queries/{quoted(query_id)}", method="DELETE")
+        except NotFound:
+            return False
+        return True
+
+    def _why(self, query_id: str) -> ThermoclineError | None:
+        """Return the error of a query whose answer was cut, if the node knows."""
+        try:
+            told = self._wire.ask(f"/api/v1/queries/{quoted(query_id)}")
+            return told_error(told["error"]) if told["error"] else None
+        except ThermoclineError:
+            return None
+
+    def flush(self, name: str | None = None) -> dict[str, Mark]:
+        """Carry hot rows into the lake, of one table or of all; return the marks reached."""
+        path = "/api/v1/flush" if name is None else f"{table_path(name)}/flush"
+        marks = self._wire.change(path)["marks"]
+        return {table: Mark(mark) for table, mark in marks.items()}
+
+    def close(self) -> None:
+        """Close the connections; the node goes on."""
+        self._wire.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self._wire.url!r})"

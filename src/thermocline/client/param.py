@@ -1,0 +1,70 @@
+"""Values of a query's parameters, and times, as the API reads them.
+
+In:   Python values, as `Lake.sql` takes them
+Out:  JSON values; `{"type": ..., "value": ...}` for what JSON has no word for
+"""
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from thermocline.errors import Invalid
+from thermocline.format.instant import instant, written
+
+
+def wire_params(params: Any) -> list[Any] | dict[str, Any] | None:
+    """Return parameters as JSON; `Invalid` for a value that has no form there."""
+    if params is None:
+        return None
+    if isinstance(params, Mapping):
+        return {str(name): wire_value(value) for name, value in params.items()}
+    return [wire_value(value) for value in params]
+
+
+def wire_value(value: Any) -> Any:
+    """Return one value as JSON."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        words = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return {"type": "float", "value": words}
+    for kind, name, write in _FORMS:
+        if isinstance(value, kind):
+            return {"type": name, "value": write(value)}
+    if hasattr(value, "item") and not isinstance(value, Sequence):  # a number of numpy
+        return wire_value(value.item())
+    if isinstance(value, Sequence):
+        return [wire_value(one) for one in value]
+    raise Invalid(
+        "a parameter is of a type that cannot be passed on",
+        hint="use numbers, texts, times and lists of them",
+        type=type(value).__name__,
+    )
+
+
+_FORMS: tuple[tuple[type | tuple[type, ...], str, Any], ...] = (
+    (datetime, "timestamp", lambda value: value.isoformat()),  # before date, which it is
+    (date, "date", lambda value: value.isoformat()),
+    (time, "time", lambda value: value.isoformat()),
+    (timedelta, "duration", lambda value: value // timedelta(microseconds=1)),
+    (Decimal, "decimal", str),
+    ((bytes, bytearray, memoryview), "binary", lambda value: bytes(value).hex()),
+    (uuid.UUID, "uuid", str),
+)
+
+
+def wire_time(value: object) -> str | None:
+    """Return an instant as text; None stays None."""
+    return None if value is None else written(instant(value))
+
+
+def wire_at(value: object) -> int | str | None:
+    """Return a version or an instant."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    return wire_time(value)

@@ -1,0 +1,243 @@
+"""A table of a node, with the surface of one in this process.
+
+In:   rows, conditions, times
+Out:  what `LakeTable` gives: Arrow tables, versions, small values
+
+- Rows travel as Arrow, so that types and values are exact.
+- Every write carries a key of its own: sent again by this client, it is written once.
+"""
+
+import json
+import uuid
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from thermocline.client.param import wire_at, wire_time
+from thermocline.client.wire import ARROW, Wire, quoted
+from thermocline.errors import Invalid
+from thermocline.format.action import TableSpec
+from thermocline.format.bucket import parse_bucket
+from thermocline.format.instant import parse, to_datetime
+from thermocline.format.layout import Version
+from thermocline.format.schema import Schema
+from thermocline.format.types import plain
+from thermocline.ingest.rows import rows_table
+from thermocline.lake.answer import HISTORY_ROWS_MAX, Diff
+from thermocline.lake.catalog import is_name
+from thermocline.lake.vacuum import Vacuumed
+
+COMPRESSED_BYTES_MIN = 16 << 10
+
+
+class ClientTable:
+    """A table by its name; every call asks the node."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self._wire = wire
+        self._path = table_path(name)
+        self.name = name
+
+    def info(self, at: object = None) -> dict[str, Any]:
+        """Return what the table is and holds, by the names that the API's page has."""
+        return dict(self._wire.ask(self._path, at=wire_at(at)))
+
+    def version(self) -> Version:
+        """Return the newest version."""
+        return Version(self.info()["version"])
+
+    def schema(self, at: object = None) -> pa.Schema:
+        """Return the columns, now or at a version or instant."""
+        return self._wire.rows(f"{self._path}/schema", at=wire_at(at)).schema
+
+    def write(
+        self,
+        rows: Any,
+        *,
+        evolve: bool = False,
+        wait_s: float | None = None,
+        request_id: str | None = None,
+    ) -> int:
+        """Write rows and return how many; they are durable and visible when this returns.
+
+        As `LakeTable.write`. Without a `request_id` one is made, so that what this client sends
+        again is written once. `Overloaded` is tried again while the client's own time lasts.
+        """
+        given = _sendable(self._table_of(rows))
+        if not given.num_rows:
+            return 0
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, given.schema) as writer:
+            writer.write_table(given)
+        data: bytes = sink.getvalue().to_pybytes()
+        headers = {"Content-Type": ARROW, "Idempotency-Key": request_id or uuid.uuid4().hex}
+        if len(data) >= COMPRESSED_BYTES_MIN:
+            data = pa.compress(data, codec="zstd", asbytes=True)
+            headers["Content-Encoding"] = "zstd"
+        answer = self._wire.sent(
+            "POST",
+            f"{self._path}/rows",
+            params={"evolve": evolve, "wait_s": wait_s},
+            content=data,
+            headers=headers,
+            is_repeatable=True,
+        )
+        return int(answer.json()["rows"])
+
+    def _table_of(self, rows: Any) -> pa.Table:
+        if hasattr(rows, "__arrow_c_stream__"):
+            return rows_table(rows, Schema(), _NO_SPEC)
+        # Values without a type get the table's: it has to be asked for.
+        info = self.info()
+        spec = TableSpec("", info["time_column"], parse_bucket(info["bucket"]))
+        known = list(self.schema())
+        return rows_table(rows, Schema().added(known) if known else Schema(), spec)
+
+    def flush(self) -> Version:
+        """Carry the hot rows into the lake; return the version that has them."""
+        return Version(self._wire.change(f"{self._path}/flush")["version"])
+
+    def delete(
+        self, where: str | None = None, *, start: object = None, end: object = None
+    ) -> Version:
+        """Delete the rows for which the SQL condition holds, in a stretch of time if given."""
+        body = {"where": where, "start": wire_time(start), "end": wire_time(end)}
+        return self._changed("delete", body)
+
+    def restore(self, at: object) -> Version:
+        """Make the table what it was at a version or instant, as a new version."""
+        return self._changed("restore", {"at": wire_at(at)})
+
+    def retain(self, *, yes: bool = False) -> Version:
+        """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
+        return self._changed("retain", {"yes": yes})
+
+    def _changed(self, verb: str, body: dict[str, Any]) -> Version:
+        return Version(self._wire.change(f"{self._path}/{verb}", body)["version"])
+
+    def vacuum(
+        self, *, dry_run: bool = True, grace: str | None = None, allow_short_grace: bool = False
+    ) -> Vacuumed:
+        """Remove files that no kept version names; by default only say which."""
+        body = {"dry_run": dry_run, "grace": grace, "allow_short_grace": allow_short_grace}
+        found = self._wire.change(f"{self._path}/vacuum", body)
+        return Vacuumed(
+            found["is_dry_run"], found["oldest"], tuple(found["files"]), found["size_bytes"]
+        )
+
+    def history(self, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
+        """Return the commits, newest first, as an Arrow table."""
+        return self._wire.rows(f"{self._path}/history", limit=limit)
+
+    def diff(self, old: object, new: object = None) -> Diff:
+        """Return what changed from one version or instant to another, or to the newest."""
+        found = self._wire.ask(f"{self._path}/diff", old=wire_at(old), new=wire_at(new))
+        told: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()
+        }
+        return Diff(**told)
+
+    def coverage(self, at: object = None, *, per_entity: bool = True) -> pa.Table:
+        """Return the stretches that are held: entity columns, start, end, buckets."""
+        return self._wire.rows(f"{self._path}/coverage", at=wire_at(at), per_entity=per_entity)
+
+    def gaps(
+        self,
+        start: object = None,
+        end: object = None,
+        *,
+        entity: object = None,
+        per_entity: bool = True,
+        at: object = None,
+    ) -> pa.Table:
+        """Return the stretches that are missing: entity columns, start, end, buckets."""
+        return self._wire.rows(
+            f"{self._path}/gaps",
+            **_stretch(start, end, entity, at),
+            per_entity=per_entity,
+        )
+
+    def coverage_ratio(
+        self, start: object = None, end: object = None, *, entity: object = None, at: object = None
+    ) -> float:
+        """Return the share of buckets that are held, from 0.0 to 1.0."""
+        return float(
+            self._wire.ask(f"{self._path}/ratio", **_stretch(start, end, entity, at))["ratio"]
+        )
+
+    def is_covered(
+        self, start: object, end: object, *, entity: object = None, at: object = None
+    ) -> bool:
+        """Tell whether every bucket is held, by every entity if none is named."""
+        found = self._wire.ask(f"{self._path}/ratio", **_stretch(start, end, entity, at))
+        return bool(found["is_covered"])
+
+    def last_fully_covered_window(
+        self, length: str, *, before: object = None, entity: object = None, at: object = None
+    ) -> tuple[datetime, datetime] | None:
+        """Return the newest window of this length (`6h`) that is held in full, or None."""
+        found = self._wire.ask(
+            f"{self._path}/window",
+            length=length,
+            before=wire_time(before),
+            entity=_entity(entity),
+            at=wire_at(at),
+        )
+        if found["start"] is None:
+            return None
+        return to_datetime(parse(found["start"])), to_datetime(parse(found["end"]))
+
+    def silent_entities(self, start: object, end: object = None, *, at: object = None) -> pa.Table:
+        """Return the entities without a row in the stretch, and before when they were seen."""
+        times = {"start": wire_time(start), "end": wire_time(end)}
+        return self._wire.rows(f"{self._path}/silent", **times, at=wire_at(at))
+
+    def holes(self) -> pa.Table:
+        """Return the writes that were lost before they were flushed: source, numbers, when."""
+        return self._wire.rows(f"{self._path}/holes")
+
+    def __repr__(self) -> str:
+        return f"ClientTable({self.name!r} at {self._wire.url})"
+
+
+def table_path(name: str) -> str:
+    """Return the address of a table; `Invalid` for what cannot be a table's name."""
+    if not isinstance(name, str) or not is_name(name):
+        # Some of them would be another address: dots and slashes are taken away on the way.
+        raise Invalid(
+            "this cannot be the name of a table",
+            hint="use letters, digits and underscores, at most 63, no digit first",
+            name=str(name)[:80],
+        )
+    return f"/api/v1/tables/{quoted(name)}"
+
+
+_NO_SPEC = TableSpec("", "", parse_bucket("1h"))
+
+
+def _stretch(start: object, end: object, entity: object, at: object) -> dict[str, Any]:
+    times = {"start": wire_time(start), "end": wire_time(end)}
+    return times | {"entity": _entity(entity), "at": wire_at(at)}
+
+
+def _entity(entity: object) -> str | None:
+    if entity is None:
+        return None
+    return json.dumps(list(entity) if isinstance(entity, tuple) else entity, default=str)
+
+
+def _sendable(rows: pa.Table) -> pa.Table:
+    """Return rows without views, which a node does not take: they can grow."""
+    fields = [field.with_type(_sent_type(field.type)) for field in rows.schema]
+    wanted = pa.schema(fields, rows.schema.metadata)
+    return rows if wanted.equals(rows.schema) else rows.cast(wanted)
+
+
+def _sent_type(kind: pa.DataType) -> pa.DataType:
+    if kinds.is_dictionary(kind):
+        return kind
+    views = kinds.is_string_view(kind) or kinds.is_binary_view(kind) or kinds.is_nested(kind)
+    return plain(kind) if views else kind

@@ -1,0 +1,226 @@
+"""Requests to a node and what becomes of them: answers, or errors of the same kinds as embedded.
+
+In:   methods, paths, bodies
+Out:  JSON values, Arrow tables, open answers; errors of this package only
+
+- What may be repeated is: reading, and writes that carry an `Idempotency-Key`. It is tried again
+  after a pause, while the time lasts. Nothing else is ever sent twice.
+- A request that was sent and not answered is `OutcomeUnknown`, unless it may be repeated and only
+  reads: then nothing happened, and it is `Unavailable`.
+- An answer of the node says its own kind of error; facts and hint come with it.
+"""
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import pyarrow as pa
+
+from thermocline import errors
+from thermocline.errors import Invalid, OutcomeUnknown, ThermoclineError, Unavailable
+
+ARROW = "application/vnd.apache.arrow.stream"
+JSON = "application/json"
+TRIES_MAX = 6
+PAUSE_S_MAX = 5.0
+CONNECT_S_MAX = 10.0
+GRACE_S = 10.0
+
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+KINDS: Mapping[str, type[ThermoclineError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ThermoclineError)
+}
+
+
+class Wire:
+    """One node, as far as HTTP reaches it. Safe to use from many threads."""
+
+    def __init__(self, url: str, api_key: str | None, timeout_s: float) -> None:
+        headers = {"User-Agent": "thermocline-client"}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX))
+        try:
+            self._http = httpx2.Client(
+                base_url=self.url, headers=headers, timeout=timeout, follow_redirects=False
+            )
+        except (httpx2.InvalidURL, ValueError, UnicodeError) as error:
+            hint = "write it like http://127.0.0.1:4320"
+            raise Invalid("not the address of a node", hint=hint) from error
+
+    def ask(self, path: str, **params: Any) -> Any:
+        """Return the JSON answer of a GET."""
+        return _json(self.sent("GET", path, params=params, is_repeatable=True))
+
+    def rows(self, path: str, **params: Any) -> pa.Table:
+        """Return the answer of a GET as an Arrow table, with the types it has on the node."""
+        headers = {"Accept": ARROW}
+        data = self.sent("GET", path, params=params, headers=headers, is_repeatable=True).content
+        try:
+            return pa.ipc.open_stream(data).read_all()
+        except pa.ArrowException as error:
+            raise Unavailable("the answer cannot be read", hint="try again") from error
+
+    def change(self, path: str, body: Any = None, *, method: str = "POST") -> Any:
+        """Return the JSON answer of a change, which is sent once."""
+        return _json(self.sent(method, path, json_body=body))
+
+    def sent(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        json_body: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        is_repeatable: bool = False,
+    ) -> httpx2.Response:
+        """Send a request, again if need be and allowed, and return its good answer."""
+        told = dict(headers or {})
+        if content is None and method != "GET":
+            content, told["Content-Type"] = json_text({} if json_body is None else json_body), JSON
+        request = self._http.build_request(
+            method, path, params=_written(params or {}), content=content, headers=told
+        )
+        until_s = time.monotonic() + self.timeout_s
+        for count in range(1, TRIES_MAX + 1):
+            error, wait_s = self._tried(request, is_read=method == "GET")
+            if not isinstance(error, ThermoclineError):
+                return error
+            pause_s = _pause_s(count) if wait_s is None else wait_s
+            is_last = count == TRIES_MAX or time.monotonic() + pause_s > until_s
+            is_worth_it = isinstance(error, errors.Overloaded | Unavailable)
+            if not (is_repeatable and is_worth_it) or is_last or "timeout_s" in error.facts:
+                raise error
+            time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def _tried(
+        self, request: httpx2.Request, *, is_read: bool
+    ) -> tuple[httpx2.Response | ThermoclineError, float | None]:
+        """Return the good answer, or the error and how long the node asks to wait."""
+        try:
+            response = self._http.send(request)
+        except httpx2.HTTPError as error:
+            return self.lost(error, is_read=is_read), None
+        if response.is_success:
+            return response, None
+        return problem(response), _retry_after_s(response)
+
+    def opened(self, path: str, body: Any, *, timeout_s: float = 0.0) -> httpx2.Response:
+        """Send a query and return its answer with the body still to come.
+
+        `timeout_s` is how long the query may take; the node has to be the one to say so.
+        """
+        headers = {"Accept": ARROW, "Content-Type": JSON}
+        wait_s = max(self.timeout_s, timeout_s + GRACE_S)
+        request = self._http.build_request(
+            "POST",
+            path,
+            content=json_text(body),
+            headers=headers,
+            timeout=httpx2.Timeout(wait_s, connect=min(self.timeout_s, CONNECT_S_MAX)),
+        )
+        try:
+            response = self._http.send(request, stream=True)
+            if response.is_success:
+                return response
+            response.read()
+        except httpx2.HTTPError as error:
+            raise self.lost(error, is_read=True) from error
+        raise problem(response)
+
+    def lost(self, error: httpx2.HTTPError, *, is_read: bool) -> ThermoclineError:
+        """Return the error of a request that was not answered."""
+        facts = {"url": self.url, "why": type(error).__name__}
+        if isinstance(error, _NOT_SENT):
+            hint = "is it running, and is this its address?"
+            return _from(error, Unavailable("the node cannot be reached", hint=hint, **facts))
+        if is_read:
+            hint = "try again, or allow more time"
+            return _from(error, Unavailable("the node did not answer", hint=hint, **facts))
+        hint = "look whether it was done before you repeat it"
+        return _from(error, OutcomeUnknown("the node did not answer", hint=hint, **facts))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+def problem(response: httpx2.Response) -> ThermoclineError:
+    """Return the error that an answer tells of."""
+    try:
+        return told_error(json.loads(response.content))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        hint = "is there a node at this address, or something in between?"
+        return Unavailable(
+            "the answer is not one of a node", hint=hint, status=response.status_code
+        )
+
+
+def told_error(told: Mapping[str, Any]) -> ThermoclineError:
+    """Return the error of a problem document, of the kind that embedded code would raise."""
+    kind = KINDS.get(told["code"], ThermoclineError)
+    facts = {k: v for k, v in (told.get("facts") or {}).items() if k not in ("hint", "message")}
+    if kind is ThermoclineError:
+        facts["request_id"] = told.get("request_id", "")
+    return kind(str(told["detail"]), hint=str(told.get("hint", "")), **facts)
+
+
+def json_text(value: Any) -> bytes:
+    """Return strict JSON."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        hint = "use texts, numbers, times and lists of them"
+        raise Invalid("a value cannot be sent", hint=hint, why=str(error)) from error
+
+
+def quoted(name: str) -> str:
+    """Return a name as a part of a path."""
+    if not isinstance(name, str) or not name:
+        raise Invalid("a name is a text", hint="pass a table's name")
+    return quote(name, safe="")
+
+
+def _written(params: Mapping[str, Any]) -> dict[str, str]:
+    words = {True: "true", False: "false"}
+    return {
+        name: words[value] if isinstance(value, bool) else str(value)
+        for name, value in params.items()
+        if value is not None
+    }
+
+
+def _json(response: httpx2.Response) -> Any:
+    if not response.content:
+        return None
+    try:
+        return json.loads(response.content)
+    except ValueError as error:
+        hint = "is there a node at this address, or something in between?"
+        raise Unavailable("the answer is not one of a node", hint=hint) from error
+
+
+def _from(cause: Exception, error: ThermoclineError) -> ThermoclineError:
+    error.__cause__ = cause
+    return error
+
+
+def _pause_s(count: int) -> float:
+    longest_s = min(0.1 * 2**count, PAUSE_S_MAX)
+    return random.uniform(longest_s / 2, longest_s)  # noqa: S311  so that clients do not march
+
+
+def _retry_after_s(response: httpx2.Response) -> float | None:
+    given = response.headers.get("retry-after", "")
+    return min(float(given), PAUSE_S_MAX) if given.isdecimal() else None

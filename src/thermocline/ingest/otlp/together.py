@@ -1,0 +1,142 @@
+"""Several requests of one signal decoded as one, as far as nobody can tell.
+
+In:   bodies as they came: encoding, coding, bytes
+Out:  `Share`s: rows, and which of the bodies they are of; or the error of one body
+
+- Protobuf's requests one after the other are one request, if each of them is whole: decoding many
+  small ones costs little more than decoding one.
+- What is decoded together has nothing to refuse and nothing to tell. Where there is anything, each
+  body is decoded alone, so that every sender gets its own counts and its own message.
+- A body that cannot be inflated or decoded is refused alone, and nothing of it is taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thermocline.errors import Invalid, ThermoclineError
+from thermocline.ingest.inflate import BODY_BYTES_MAX, inflate
+from thermocline.ingest.otlp.json import decode_json
+from thermocline.ingest.otlp.outcome import Decoded, Limits
+from thermocline.ingest.otlp.protobuf import decode_fast, decode_protobuf
+
+TOGETHER_BYTES_MAX = 4 << 20
+TOP_FIELDS_MAX = 64
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of one request: how it is encoded (`answer.ENCODINGS`), and compressed."""
+
+    encoding: str
+    coding: str
+    data: bytes | bytearray
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What some bodies came to, named by their places: rows, or why there are none."""
+
+    places: tuple[int, ...]
+    outcome: Decoded | ThermoclineError
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How bodies are decoded: limits of what they hold, and the time of records without one."""
+
+    arrived_ns: int
+    limits: Limits
+    body_bytes_max: int = BODY_BYTES_MAX
+    is_together: bool = True
+
+
+def decode_bodies(signal: str, bodies: Sequence[Body], way: Way) -> list[Share]:
+    """Return what these bodies came to; each of them is in exactly one share."""
+    shares: list[Share] = []
+    waiting: list[tuple[int, bytes | bytearray]] = []
+    waiting_bytes = 0
+    for place, body in enumerate(bodies):
+        try:
+            data = _inflated(body, way)
+            is_alone = body.encoding != "protobuf" or not way.is_together or not is_whole(data)
+            if is_alone:
+                shares.append(Share((place,), _decoded(signal, body.encoding, data, way)))
+                continue
+        except ThermoclineError as error:
+            shares.append(Share((place,), error))
+            continue
+        if waiting and waiting_bytes + len(data) > TOGETHER_BYTES_MAX:
+            shares += _decode_waiting(signal, waiting, way)
+            waiting, waiting_bytes = [], 0
+        waiting.append((place, data))
+        waiting_bytes += len(data)
+    return shares + _decode_waiting(signal, waiting, way)
+
+
+def _inflated(body: Body, way: Way) -> bytes | bytearray:
+    if body.coding == "identity" and len(body.data) <= way.body_bytes_max:
+        return body.data  # it is copied once, when it is joined with others
+    return inflate(bytes(body.data), body.coding, limit_bytes=way.body_bytes_max)
+
+
+def _decode_waiting(
+    signal: str, waiting: list[tuple[int, bytes | bytearray]], way: Way
+) -> list[Share]:
+    if len(waiting) > 1:
+        joined = b"".join(data for _, data in waiting)
+        decoded = decode_fast(signal, joined, arrived_ns=way.arrived_ns, limits=way.limits)
+        if decoded is not None:
+            return [Share(tuple(place for place, _ in waiting), decoded)]
+    shares = []
+    for place, data in waiting:
+        try:
+            shares.append(Share((place,), _decoded(signal, "protobuf", data, way)))
+        except ThermoclineError as error:
+            shares.append(Share((place,), error))
+    return shares
+
+
+def _decoded(signal: str, encoding: str, data: bytes | bytearray, way: Way) -> Decoded:
+    decode = decode_protobuf if encoding == "protobuf" else decode_json
+    try:
+        return decode(signal, bytes(data), arrived_ns=way.arrived_ns, limits=way.limits)
+    except RecursionError as error:
+        raise Invalid("the body is nested too deep", hint="flatten the values") from error
+
+
+def is_whole(data: bytes | bytearray) -> bool:
+    """Tell whether a message's fields end where its bytes do, so that another may follow it.
+
+    A message of more than `TOP_FIELDS_MAX` fields counts as not whole: a request has few, and
+    looking at each must not cost what decoding it does.
+    """
+    place, size = 0, len(data)
+    for _ in range(TOP_FIELDS_MAX):
+        if place == size:
+            return True
+        key, place = _varint(data, place)
+        kind = key & 7
+        if kind == _VARINT:
+            _, place = _varint(data, place)
+        elif kind == _LENGTH:
+            length, place = _varint(data, place)
+            place += length
+        elif kind in (_FIXED64, _FIXED32):
+            place += 8 if kind == _FIXED64 else 4
+        else:
+            return False
+        if key < 8 or place > size:
+            return False
+    return place == size
+
+
+def _varint(data: bytes | bytearray, place: int) -> tuple[int, int]:
+    """Return a number and the place after it; a place past the end when it is cut or too long."""
+    value = shift = 0
+    for at in range(place, min(place + 10, len(data))):
+        value |= (data[at] & 127) << shift
+        if data[at] < 128:
+            return value, at + 1
+        shift += 7
+    return value, len(data) + 1

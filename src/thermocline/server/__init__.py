@@ -1,0 +1,1 @@
+"""The node as others reach it: OpenTelemetry in, SQL and administration by HTTP."""

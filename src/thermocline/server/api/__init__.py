@@ -1,0 +1,1 @@
+"""The HTTP API: one table of routes, from which routing, access and the OpenAPI page are made."""

@@ -1,0 +1,153 @@
+"""Keys, tenants, settings, jobs and health over HTTP.
+
+In:   a call on a route
+Out:  typed values; every change is written to the audit
+
+- An administrator sees and changes keys of their own tenant. Those of tenant `default` are the
+  node's operators: they see all tenants' keys and make tenants.
+- A key may give no right that its maker's key does not have.
+- The text of a key is in the answer that made it, and nowhere else.
+"""
+
+import time as clock
+
+import msgspec
+
+from thermocline.errors import Forbidden, Invalid, NotFound
+from thermocline.format.instant import written
+from thermocline.lake.tenants import DEFAULT_TENANT
+from thermocline.server.api import shape
+from thermocline.server.api.problem import problem_of
+from thermocline.server.api.route import JSON, Call, Done
+from thermocline.server.health import Report
+from thermocline.server.keys import Key
+from thermocline.server.metrics import CONTENT_TYPE
+
+NO_PIPELINE = "only flushes run in this version; there is no pipeline to list jobs of"
+
+
+def keys(call: Call) -> shape.Keys:
+    """List keys, without their secrets."""
+    store = call.parts.guard.store
+    found, used = store.read().by_id.values(), store.uses()
+    may_see_all = call.caller.is_operator
+    mine = [key for key in found if may_see_all or key.tenant == call.caller.tenant]
+    return shape.Keys([_info(key, used.get(key.key_id)) for key in mine])
+
+
+def create_key(call: Call) -> shape.MadeKey:
+    """Make a key, and return its text for the only time."""
+    body, caller = call.body, call.caller
+    tenant = caller.tenant if body.tenant is None else body.tenant
+    if tenant != caller.tenant and not caller.is_operator:
+        hint = "tenants are made by operators"
+        raise NotFound("no such tenant", hint=hint, tenant=tenant[:80])
+    beyond = set(body.scopes) - caller.scopes
+    if beyond:
+        hint = "use a key that has them"
+        raise Forbidden("a key gives no right that its maker has not", hint=hint, scopes=beyond)
+    if call.parts.guard.is_open and (tenant != DEFAULT_TENANT or "admin" not in body.scopes):
+        # From the first key on nobody is served without one: whoever made it must have the next.
+        hint = "make a key with the scope admin of tenant default first"
+        raise Invalid("the first key of a node is an administrator's", hint=hint)
+    call.parts.node.lake(tenant)  # `NotFound` when there is no such tenant
+    made = call.parts.guard.store.create(
+        tenant, body.scopes, lifetime_s=body.lifetime_s, note=body.note
+    )
+    _audit(call, "create key", key=made.key.key_id, tenant=tenant, scopes=sorted(body.scopes))
+    return shape.MadeKey(made.text, _info(made.key, None))
+
+
+def revoke_key(call: Call) -> None:
+    """Take a key's rights; it is refused within a second."""
+    tenant = None if call.caller.is_operator else call.caller.tenant
+    key = call.parts.guard.store.revoke(call.path["key_id"], tenant=tenant)
+    _audit(call, "revoke key", key=key.key_id, tenant=key.tenant)
+
+
+def tenants(call: Call) -> shape.Tenants:
+    """List the tenants of the node."""
+    return shape.Tenants(call.parts.node.tenants())
+
+
+def create_tenant(call: Call) -> shape.Tenants:
+    """Make a tenant."""
+    node = call.parts.node
+    node.create_tenant(call.body.name)
+    _audit(call, "create tenant", tenant=call.body.name)
+    return shape.Tenants(node.tenants())
+
+
+def config(call: Call) -> shape.Config:
+    """Return every setting with its value and who set it."""
+    settings = call.parts.settings
+    told = [] if settings is None else settings.described()
+    return shape.Config([shape.Setting(**one) for one in told])
+
+
+def jobs(call: Call) -> shape.Jobs:
+    """Return what of the caller's tables is hot, and whether flushes fail."""
+    node, lake = call.parts.node, call.lake
+    now_s = clock.monotonic()
+    flushes = []
+    for name in lake.tables():
+        hot = lake.hot(lake.table(name).table_id)
+        rows = sum(part.batch.num_rows for part in hot.snapshot().parts)
+        since_s = hot.hot_since_s
+        hot_s = None if since_s is None else round(now_s - since_s, 3)
+        flushes.append(shape.FlushJob(name, rows, hot.buffer.size_bytes, hot_s))
+    error = node.flush_error
+    return shape.Jobs(
+        flushes,
+        None if error is None else problem_of(error, call.request_id),
+        node.tier.hot_bytes,
+        node.tier.hot_bytes_max,
+        [NO_PIPELINE],
+    )
+
+
+def live(call: Call) -> Done:
+    """Tell that the process answers."""
+    return _report(call.parts.health.live())
+
+
+def ready(call: Call) -> Done:
+    """Tell whether requests are taken, and if not, why."""
+    return _report(call.parts.health.look())
+
+
+def startup(call: Call) -> Done:
+    """Tell whether the start is over."""
+    return _report(call.parts.health.startup())
+
+
+def metrics(call: Call) -> Done:
+    """Return the node's numbers for Prometheus."""
+    return Done(call.parts.metrics.render(), media_type=CONTENT_TYPE)
+
+
+def _report(report: Report) -> Done:
+    return Done(msgspec.json.encode(report.body()), report.status_code, JSON)
+
+
+def _info(key: Key, used_ns: int | None) -> shape.KeyInfo:
+    return shape.KeyInfo(
+        key_id=key.key_id,
+        tenant=key.tenant,
+        scopes=sorted(key.scopes),
+        state=key.state(clock.time_ns()),  # type: ignore[arg-type]  # it is one of the three
+        note=key.note,
+        created=written(key.created_ns),
+        expires=_time(key.expires_ns),
+        revoked=_time(key.revoked_ns),
+        last_used=_time(used_ns),
+    )
+
+
+def _time(time_ns: int | None) -> str | None:
+    return None if time_ns is None else written(time_ns)
+
+
+def _audit(call: Call, action: str, **facts: object) -> None:
+    if call.parts.audit is not None:
+        call.parts.audit.action(action, call.caller.key_id, request_id=call.request_id, **facts)

@@ -1,0 +1,186 @@
+"""What is asked of the API as JSON or in the address, as typed values.
+
+In:   nothing; values only
+Out:  the types that requests are decoded into
+
+- Every field of a request is here, with its limits: what is not is refused by name.
+- The OpenAPI document is made from these types, so it cannot say anything else.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,62}$"
+TENANT_PATTERN = "^[a-z_][a-z0-9_]{0,39}$"
+QUERY_ID_PATTERN = "^[A-Za-z0-9_-]{8,64}$"
+ROWS_MAX_MAX = 100_000
+SQL_CHARACTERS_MAX = 1_000_000
+TIMEOUT_S_MAX = 3_600.0
+HISTORY_MAX = 100_000
+WAIT_S_MAX = 30.0
+
+Text = Annotated[str, Meta(max_length=10_000)]
+Instant = Annotated[str, Meta(max_length=100, description="an instant, as ISO 8601")]
+At = Annotated[
+    int | Instant, Meta(description="a version (a whole number) or an instant; else the newest")
+]
+AtText = Annotated[
+    str, Meta(max_length=100, description="a version or an instant; else the newest")
+]
+Name = Annotated[str, Meta(max_length=300, description=f"a name like {NAME_PATTERN}")]
+Scope = Literal["ingest", "query", "admin"]
+Format = Literal["json", "ndjson", "csv", "arrow", "parquet"]
+
+
+class Asking(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What every request is: fields that are not known are refused."""
+
+
+# What is asked
+
+
+class Query(Asking):
+    """One SELECT and how its answer is wanted."""
+
+    sql: Annotated[str, Meta(max_length=SQL_CHARACTERS_MAX)]
+    params: Annotated[
+        list[Any] | dict[str, Any] | None,
+        Meta(description="values for `?` (a list) or `$name` (an object)"),
+    ] = None
+    timeout_s: Annotated[float, Meta(gt=0, le=TIMEOUT_S_MAX)] | None = None
+    format: Annotated[Format, Meta(description="wins over the Accept header")] | None = None
+    rows_max: (
+        Annotated[
+            int,
+            Meta(ge=0, le=ROWS_MAX_MAX, description="stop after so many rows, and say so"),
+        ]
+        | None
+    ) = None
+    query_id: (
+        Annotated[str, Meta(pattern=QUERY_ID_PATTERN, description="to cancel it by; else made")]
+        | None
+    ) = None
+
+
+class NewTable(Asking):
+    """What a table is to be."""
+
+    name: Name
+    time_column: Annotated[str, Meta(min_length=1, max_length=255)]
+    bucket: Annotated[str, Meta(max_length=20, description="such as `1h`")]
+    entity_columns: Annotated[list[Text], Meta(max_length=100)] = []
+    timezone: Annotated[str, Meta(max_length=100)] | None = None
+    overlap: Literal["allow", "reject", "replace"] = "allow"
+    retention: Annotated[str, Meta(max_length=20, description="such as `90d`")] | None = None
+    entities_max: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+
+
+class Delete(Asking):
+    """Which rows go: those for which the condition holds, in the stretch if there is one."""
+
+    where: Annotated[str, Meta(max_length=100_000)] | None = None
+    start: Instant | None = None
+    end: Instant | None = None
+
+
+class Restore(Asking):
+    """Which version or instant the table is to be again."""
+
+    at: At
+
+
+class Retain(Asking):
+    """Whether all rows may go that are past the table's retention."""
+
+    yes: bool = False
+
+
+class Vacuum(Asking):
+    """How long versions are kept; without `dry_run: false` nothing is removed."""
+
+    dry_run: bool = True
+    grace: Annotated[str, Meta(max_length=20, description="such as `7d`")] | None = None
+    allow_short_grace: bool = False
+
+
+class NewKey(Asking):
+    """What a new key may do, and for how long; of another tenant, for operators alone."""
+
+    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)]
+    note: Annotated[str, Meta(max_length=200)] = ""
+    lifetime_s: Annotated[float, Meta(gt=0, lt=1e10)] | None = None
+    tenant: Annotated[str, Meta(max_length=100)] | None = None
+
+
+class NewTenant(Asking):
+    """A tenant to make."""
+
+    name: Annotated[str, Meta(max_length=100, description=f"a name like {TENANT_PATTERN}")]
+
+
+# What is asked in the address
+
+
+class Nothing(Asking):
+    """No parameters."""
+
+
+class AtAsked(Asking):
+    """As of when."""
+
+    at: AtText | None = None
+
+
+class CoverageAsked(Asking):
+    """As of when, and whether for each entity."""
+
+    at: AtText | None = None
+    per_entity: bool = True
+
+
+class StretchAsked(Asking):
+    """A half-open stretch of time, of one entity if named (as JSON), as of when."""
+
+    start: Instant | None = None
+    end: Instant | None = None
+    entity: Text | None = None
+    per_entity: bool = True
+    at: AtText | None = None
+
+
+class WindowAsked(Asking):
+    """The length of a window that is held in full, before when, of which entity."""
+
+    length: Annotated[str, Meta(max_length=20, description="such as `6h`")]
+    before: Instant | None = None
+    entity: Text | None = None
+    at: AtText | None = None
+
+
+class SilentAsked(Asking):
+    """A stretch of time in which entities may have been silent."""
+
+    start: Instant
+    end: Instant | None = None
+    at: AtText | None = None
+
+
+class HistoryAsked(Asking):
+    """How many commits, the newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX)] = 1_000
+
+
+class DiffAsked(Asking):
+    """From which version or instant to which."""
+
+    old: AtText
+    new: AtText | None = None
+
+
+class RowsAsked(Asking):
+    """Whether columns are added that the table does not have; how long to wait for room."""
+
+    evolve: bool = False
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | None = None

@@ -1,0 +1,90 @@
+"""Tables changed over HTTP: rows in, flush, delete, restore, retain, vacuum.
+
+In:   a call on a route
+Out:  counts and versions; when an answer is sent, the change is durable and visible
+
+- A write is whole or refused. Its `Idempotency-Key` makes a resend a no-op.
+- Bytes are counted against the tenant's quota, and against the room that all requests share.
+"""
+
+from starlette.types import Send
+
+from thermocline.errors import Invalid
+from thermocline.server.api import shape
+from thermocline.server.api.incoming import body_of, content_type_of, idempotency_key_of
+from thermocline.server.api.reply import made, sent
+from thermocline.server.api.route import Call
+from thermocline.server.api.rows import arrow_rows, json_rows, place_of
+from thermocline.server.api.table import moment
+
+ARROW = "application/vnd.apache.arrow.stream"
+JSON_LINES = "application/x-ndjson"
+ROW_TYPES = (JSON_LINES, "application/jsonl", "application/ndjson", "application/json", ARROW)
+SIGNAL = "rows"
+
+
+async def write_rows(call: Call, send: Send) -> None:
+    """Write the rows of a body into a table."""
+    media = content_type_of(call.headers, ROW_TYPES)
+    key = idempotency_key_of(call.headers)
+    parts = call.parts
+    hold = parts.room.hold()
+    try:
+        data = await body_of(call.receive, call.headers, parts.body_bytes_max, hold=hold)
+        parts.quota.take_ingest(call.caller.tenant, len(data))
+        count = await parts.work.run(lambda: _written(call, data, media, key))
+    finally:
+        hold.release()
+    parts.metrics.ingested(SIGNAL, count, len(data))
+    await sent(send, made(call, shape.Written(count)))
+
+
+def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
+    table = call.table
+    how = {"evolve": call.asked.evolve, "wait_s": call.asked.wait_s, "request_id": key}
+    if media == ARROW:
+        return int(table.write(arrow_rows(data), **how))
+    found = json_rows(data, table.schema(), is_list=media == "application/json")
+    try:
+        return int(table.write(found.rows, **how))
+    except Invalid as error:
+        error.facts |= place_of(found, table)
+        call.parts.metrics.rejected(SIGNAL, len(found.rows))
+        raise
+
+
+def flush_table(call: Call) -> shape.Flushed:
+    """Carry a table's hot rows into the lake."""
+    table = call.table
+    marks = call.lake.flush(table.name)
+    return shape.Flushed({name: int(mark) for name, mark in marks.items()}, table.version())
+
+
+def flush(call: Call) -> shape.Flushed:
+    """Carry the hot rows of all the caller's tables into the lake."""
+    return shape.Flushed({name: int(mark) for name, mark in call.lake.flush().items()})
+
+
+def delete(call: Call) -> shape.Changed:
+    """Delete rows."""
+    body = call.body
+    return shape.Changed(call.table.delete(body.where, start=body.start, end=body.end))
+
+
+def restore(call: Call) -> shape.Changed:
+    """Make a table what it was."""
+    return shape.Changed(call.table.restore(moment(call.body.at)))
+
+
+def retain(call: Call) -> shape.Changed:
+    """Delete the rows past a table's retention."""
+    return shape.Changed(call.table.retain(yes=call.body.yes))
+
+
+def vacuum(call: Call) -> shape.Vacuumed:
+    """Remove files that no kept version names."""
+    body = call.body
+    found = call.table.vacuum(
+        dry_run=body.dry_run, grace=body.grace, allow_short_grace=body.allow_short_grace
+    )
+    return shape.Vacuumed(found.is_dry_run, found.oldest, list(found.files), found.size_bytes)

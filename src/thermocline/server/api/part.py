@@ -1,0 +1,68 @@
+"""What the API is built over.
+
+In:   the parts of a node, as whoever starts it has them
+Out:  one value that every route finds them in
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from thermocline.config import NodeSettings
+from thermocline.errors import Unavailable
+from thermocline.ingest.inflate import BODY_BYTES_MAX
+from thermocline.node import Node
+from thermocline.server.api.running import Running
+from thermocline.server.api.work import Threads
+from thermocline.server.audit import Audit
+from thermocline.server.guard import Caller, Guard
+from thermocline.server.health import Health
+from thermocline.server.log import Log
+from thermocline.server.metrics import Metrics
+from thermocline.server.quota import Quotas
+from thermocline.server.room import Room
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+READING_THREADS = 32
+
+
+@dataclass(slots=True)
+class Parts:
+    """All that routes are made from; `held` is None until the node has started."""
+
+    held: Node | None
+    guard: Guard
+    quota: Quotas
+    metrics: Metrics
+    log: Log
+    health: Health = field(default_factory=Health)
+    settings: NodeSettings | None = None
+    audit: Audit | None = None
+    room: Room = field(default_factory=Room)
+    hosts: Collection[str] = LOOPBACK_NAMES
+    running: Running = field(default_factory=Running)
+    work: Threads = field(default_factory=lambda: Threads("api"))
+    # Of their own: health answers also while every other thread waits for the disk.
+    health_work: Threads = field(default_factory=lambda: Threads("health", threads=2))
+    reading: Threads = field(default_factory=lambda: Threads("answer", threads=READING_THREADS))
+
+    @property
+    def node(self) -> Node:
+        """The node; `Unavailable` while it starts."""
+        if self.held is None:
+            hint = "wait until /health/ready says so"
+            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
+        return self.held
+
+    @property
+    def body_bytes_max(self) -> int:
+        """How large a body may be, before and after inflating."""
+        return BODY_BYTES_MAX if self.settings is None else self.settings.body_bytes_max
+
+    def close(self) -> None:
+        """Let the threads go; what runs on them ends by itself."""
+        self.work.close()
+        self.health_work.close()
+        self.reading.close()
+
+
+__all__ = ["LOOPBACK_NAMES", "Caller", "Parts"]

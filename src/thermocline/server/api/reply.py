@@ -1,0 +1,83 @@
+"""Answers put on the wire: typed values as JSON, small tables in any format, problems.
+
+In:   values, Arrow tables, errors
+Out:  ASGI messages
+
+- An answer is sent whole or not at all: its length is known before its first byte.
+"""
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from starlette.types import Send
+
+from thermocline.server.api.encode import MEDIA_TYPES, accepted, content_type, whole
+from thermocline.server.api.problem import (
+    PROBLEM_TYPE,
+    Refused,
+    problem_bytes,
+    problem_headers,
+    problem_of,
+)
+from thermocline.server.api.route import JSON, Call, Done, First
+
+TRUNCATED = "X-Thermocline-Truncated"
+
+
+def chosen_form(call: Call, named: str | None = None) -> str:
+    """Return the format of the answer: the one that is named, or the one that Accept likes."""
+    form = named or accepted(", ".join(call.headers.getlist("accept")))
+    if form is None:
+        raise Refused(
+            "no format that Accept names is one of this route's",
+            status=406,
+            hint=f"accept one of {', '.join(MEDIA_TYPES.values())}",
+        )
+    return form
+
+
+def made(call: Call, value: Any) -> Done:
+    """Return a route's result as bytes with their type; called on a thread."""
+    if isinstance(value, Done):
+        return value
+    if isinstance(value, pa.Table):
+        value = First(value, is_truncated=False)
+    if isinstance(value, First):
+        call.parts.quota.of(call.caller.tenant).check_rows(value.rows.num_rows)
+        form = chosen_form(call)
+        data = whole(value.rows, form, is_truncated=value.is_truncated)
+        told = {TRUNCATED: "true" if value.is_truncated else "false"}
+        return Done(data, call.route.status, content_type(form), told)
+    if value is None:
+        return Done(b"", 204)
+    return Done(msgspec.json.encode(value), call.route.status)
+
+
+async def sent(send: Send, done: Done) -> None:
+    """Send a whole answer."""
+    await _send(send, done.status, done.value, done.media_type, done.headers)
+
+
+async def problem_sent(
+    send: Send, error: BaseException, request_id: str, headers: dict[str, str] | None = None
+) -> int:
+    """Send an error, and return its status."""
+    problem = problem_of(error, request_id)
+    told = problem_headers(error, problem) | (headers or {})
+    await _send(send, problem.status, problem_bytes(problem), PROBLEM_TYPE, told)
+    return problem.status
+
+
+async def _send(
+    send: Send, status: int, data: bytes, media_type: str, headers: dict[str, str]
+) -> None:
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    if status not in (204, 304):
+        pairs.append((b"content-type", media_type.encode()))
+        pairs.append((b"content-length", str(len(data)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": data})
+
+
+__all__ = ["JSON", "chosen_form", "made", "problem_sent", "sent"]

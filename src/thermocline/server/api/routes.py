@@ -1,0 +1,257 @@
+"""Every route of the API, as data.
+
+In:   the functions that answer
+Out:  `ROUTES`: what the router, the guard and the OpenAPI document are made from
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from thermocline.server.api import admin, asking, change, page, query, shape, table
+from thermocline.server.api.route import EVERY_FORMAT, Route
+from thermocline.server.metrics import CONTENT_TYPE
+
+API = "/api/v1"
+TABLE = f"{API}/tables/{{name}}"
+ROW_WAIT = "When this answers, the change is durable and every query that starts later sees it."
+
+
+def _queries() -> Iterator[Route]:
+    yield Route(
+        "POST",
+        f"{API}/query",
+        "query",
+        "query",
+        "Run one SELECT and stream its answer",
+        shape.Rows,
+        stream=query.query,
+        body=asking.Query,
+        forms=EVERY_FORMAT,
+        errors=(404, 406, 409, 429, 503, 504),
+        headers=("X-Query-Id", "X-Thermocline-Report", "X-Thermocline-Truncated"),
+        description="Hot and cold rows alike. An error after the first byte ends the connection "
+        "without the body's end; `GET /api/v1/queries/{query_id}` tells what happened.",
+    )
+    yield Route(
+        "GET",
+        f"{API}/queries",
+        "query",
+        "queries",
+        "List the queries that run",
+        shape.Queries,
+        run=query.queries,
+    )
+    one = f"{API}/queries/{{query_id}}"
+    yield Route(
+        "GET",
+        one,
+        "query",
+        "query_state",
+        "Tell whether a query runs, or how it failed",
+        shape.QueryState,
+        run=query.query_state,
+        errors=(404,),
+    )
+    yield Route(
+        "DELETE",
+        one,
+        "query",
+        "cancel",
+        "End a query within a second",
+        None,
+        run=query.cancel,
+        status=204,
+        errors=(404,),
+    )
+
+
+def _reading() -> Iterator[Route]:
+    yield Route(
+        "GET",
+        f"{API}/tables",
+        "query",
+        "tables",
+        "List the tables",
+        shape.Tables,
+        run=table.tables,
+    )
+    looks: tuple[tuple[str, str, str, Any, Any, type], ...] = (
+        ("", "table", "Tell what a table is and holds", table.table, shape.TableInfo,
+         asking.AtAsked),
+        ("/ratio", "ratio", "Tell the share of buckets that are held", table.ratio, shape.Ratio,
+         asking.StretchAsked),
+        ("/window", "window", "Find the newest window that is held in full", table.window,
+         shape.Window, asking.WindowAsked),
+        ("/diff", "diff", "Tell what changed between two versions", table.diff, shape.Diff,
+         asking.DiffAsked),
+    )  # fmt: skip
+    for path, name, summary, run, answer, asked in looks:
+        yield Route(
+            "GET", TABLE + path, "query", name, summary, answer, run=run, asked=asked, errors=(404,)
+        )
+    rows: tuple[tuple[str, str, Any, type], ...] = (
+        ("schema", "List the columns; the rows are empty", table.schema, asking.AtAsked),
+        ("coverage", "List the stretches of time that are held", table.coverage,
+         asking.CoverageAsked),
+        ("gaps", "List the stretches of time that are missing", table.gaps, asking.StretchAsked),
+        ("silent", "List the entities without a row in a stretch", table.silent,
+         asking.SilentAsked),
+        ("history", "List the commits, the newest first", table.history, asking.HistoryAsked),
+        ("holes", "List writes that were lost before they were flushed", table.holes,
+         asking.Nothing),
+    )  # fmt: skip
+    for name, summary, run, asked in rows:
+        yield Route(
+            "GET",
+            f"{TABLE}/{name}",
+            "query",
+            name,
+            summary,
+            shape.Rows,
+            run=run,
+            asked=asked,
+            forms=EVERY_FORMAT,
+            errors=(404, 406, 429),
+            headers=("X-Thermocline-Truncated",),
+        )
+
+
+def _changing() -> Iterator[Route]:
+    yield Route(
+        "POST",
+        f"{API}/tables",
+        "admin",
+        "create_table",
+        "Make a table",
+        shape.TableInfo,
+        run=table.create_table,
+        body=asking.NewTable,
+        status=201,
+        errors=(409, 429),
+    )
+    yield Route(
+        "POST",
+        f"{TABLE}/rows",
+        "ingest",
+        "write_rows",
+        "Write rows, all of them or none",
+        shape.Written,
+        stream=change.write_rows,
+        asked=asking.RowsAsked,
+        body_types=change.ROW_TYPES,
+        errors=(404, 408, 409, 413, 415, 429, 503),
+        asked_headers=("Idempotency-Key",),
+        description=f"{ROW_WAIT} An `Idempotency-Key` header makes a resend a no-op.",
+    )
+    for path, name, summary, run in (
+        (f"{TABLE}/flush", "flush_table", "Carry a table's hot rows into the lake",
+         change.flush_table),
+        (f"{API}/flush", "flush", "Carry the hot rows of all tables into the lake", change.flush),
+    ):  # fmt: skip
+        yield Route(
+            "POST", path, "ingest", name, summary, shape.Flushed, run=run, errors=(404, 503)
+        )
+    changes: tuple[tuple[str, str, Any, type, Any], ...] = (
+        ("delete", "Delete rows by a condition or a stretch", change.delete, asking.Delete,
+         shape.Changed),
+        ("restore", "Make a table what it was at a version", change.restore, asking.Restore,
+         shape.Changed),
+        ("retain", "Delete the rows past the retention", change.retain, asking.Retain,
+         shape.Changed),
+        ("vacuum", "Remove files that no kept version names", change.vacuum, asking.Vacuum,
+         shape.Vacuumed),
+    )  # fmt: skip
+    for name, summary, run, body, answer in changes:
+        yield Route(
+            "POST",
+            f"{TABLE}/{name}",
+            "admin",
+            name,
+            summary,
+            answer,
+            run=run,
+            body=body,
+            errors=(404, 409, 503),
+            description=ROW_WAIT,
+        )
+
+
+def _administration() -> Iterator[Route]:
+    admin_only: dict[str, Any] = {"is_operator_only": True}
+    rows: tuple[tuple[str, str, str, str, Any, Any, dict[str, Any]], ...] = (
+        ("GET", f"{API}/keys", "keys", "List keys, without their secrets", shape.Keys,
+         admin.keys, {}),
+        ("POST", f"{API}/keys", "create_key", "Make a key; its text is shown once",
+         shape.MadeKey, admin.create_key,
+         {"body": asking.NewKey, "status": 201, "errors": (404, 429)}),
+        ("DELETE", f"{API}/keys/{{key_id}}", "revoke_key", "Revoke a key", None,
+         admin.revoke_key, {"status": 204, "errors": (404,)}),
+        ("GET", f"{API}/tenants", "tenants", "List the tenants", shape.Tenants,
+         admin.tenants, admin_only),
+        ("POST", f"{API}/tenants", "create_tenant", "Make a tenant", shape.Tenants,
+         admin.create_tenant,
+         {"body": asking.NewTenant, "status": 201, "errors": (409,)} | admin_only),
+        ("GET", f"{API}/config", "config", "List every setting and who set it", shape.Config,
+         admin.config, admin_only),
+    )  # fmt: skip
+    for method, path, name, summary, answer, run, more in rows:
+        yield Route(method, path, "admin", name, summary, answer, run=run, **more)
+    yield Route(
+        "GET",
+        f"{API}/jobs",
+        "query",
+        "jobs",
+        "Tell what is hot, for how long, and whether flushes fail",
+        shape.Jobs,
+        run=admin.jobs,
+        description="Flushes only: the jobs of a pipeline are not part of this version.",
+    )
+    yield Route(
+        "GET",
+        "/metrics",
+        "query",
+        "metrics",
+        "The node's numbers, for Prometheus",
+        bytes,
+        run=admin.metrics,
+        forms=(CONTENT_TYPE.split(";")[0],),
+        is_operator_only=True,
+    )
+
+
+def _open() -> Iterator[Route]:
+    """Yield the routes without a scope: they tell nothing that is anybody's."""
+    for name, summary, run in (
+        ("live", "Whether the process answers", admin.live),
+        ("ready", "Whether requests are taken, and if not, why", admin.ready),
+        ("startup", "Whether the start is over", admin.startup),
+    ):
+        yield Route(
+            "GET", f"/health/{name}", None, f"health_{name}", summary, dict, run=run, errors=(503,)
+        )
+    yield Route(
+        "GET",
+        f"{API}/openapi.json",
+        None,
+        "openapi",
+        "This document",
+        dict,
+        run=page.document,
+    )
+    for path, name, media in (
+        ("/api/docs", "docs", "text/html"),
+        ("/api/docs.css", "docs_style", "text/css"),
+        ("/api/docs.js", "docs_script", "text/javascript"),
+    ):
+        yield Route(
+            "GET", path, None, name, "The API as a page", bytes, run=page.asset, forms=(media,)
+        )
+
+
+ROUTES: tuple[Route, ...] = (
+    *_queries(),
+    *_reading(),
+    *_changing(),
+    *_administration(),
+    *_open(),
+)

@@ -1,0 +1,270 @@
+"""Rows of a request's body: JSON lines, a JSON array, an Arrow stream.
+
+In:   bytes that anybody may have made
+Out:  rows as `LakeTable.write` takes them; `Invalid` with the line that is wrong
+
+- JSON is read strictly, and what JSON has no word for is read as it is written in answers: binary
+  as hexadecimal, `NaN` and the infinities as text, decimals as numbers or text, to the last digit.
+- An Arrow stream is checked whole before anything looks at its values. It may not grow: buffers
+  that are compressed inside, views and runs are refused, and dictionaries are counted as what they
+  stand for. Compress the body instead.
+"""
+
+import struct
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
+from thermocline.ingest.rows import ROWS_MAX, fitted, rows_table
+
+LINE_LOOKS_MAX = 100_000
+DECODED_BYTES_MAX = 256 << 20
+
+_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+Row = dict[str, Any]
+
+
+class JsonRows(NamedTuple):
+    """Rows, and the place of each in the body: its line, or its number in the array."""
+
+    rows: list[Row]
+    places: list[int]
+    word: str
+
+    def fact(self, index: int) -> dict[str, int]:
+        """Return where a row is, to be told."""
+        return {self.word: self.places[index]}
+
+
+def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
+    """Return the rows of a JSON array (or one object), or of JSON lines."""
+    has_decimals = any(kinds.is_decimal(field.type) for field in schema)
+    decoder = msgspec.json.Decoder(float_hook=Decimal) if has_decimals else msgspec.json.Decoder()
+    found = _array(data, decoder) if is_list else _lines(data, decoder)
+    if len(found.rows) > ROWS_MAX:
+        raise Invalid("more rows than one write takes", hint="send fewer", rows_max=ROWS_MAX)
+    for field in schema:
+        convert = _conversion(field.type)
+        if convert is not None:
+            _convert(found, field.name, convert)
+    if has_decimals:
+        exact = {field.name for field in schema if kinds.is_decimal(field.type)}
+        for row in found.rows:
+            row |= {name: _doubles(value) for name, value in row.items() if name not in exact}
+    return found
+
+
+def _lines(data: bytes, decoder: Any) -> JsonRows:
+    rows, places = [], []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip():
+            rows.append(_row(_value(line, decoder, {"line": number}), {"line": number}))
+            places.append(number)
+    return JsonRows(rows, places, "line")
+
+
+def _array(data: bytes, decoder: Any) -> JsonRows:
+    found = _value(data, decoder, {})
+    given = found if isinstance(found, list) else [found]
+    rows = [_row(row, {"row": number}) for number, row in enumerate(given, start=1)]
+    return JsonRows(rows, list(range(1, len(rows) + 1)), "row")
+
+
+def _value(data: bytes, decoder: Any, place: dict[str, int]) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError, InvalidOperation) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Invalid(
+            "not JSON",
+            hint="send one object a line, or an array of objects",
+            why=why.splitlines()[0] if why else "",
+            **place,
+        ) from error
+
+
+def _row(value: Any, place: dict[str, int]) -> Row:
+    if not isinstance(value, dict):
+        hint = "send one object for each row"
+        raise Invalid("a row is not an object", hint=hint, type=type(value).__name__, **place)
+    return value
+
+
+def _convert(found: JsonRows, name: str, convert: Callable[[str], Any]) -> None:
+    for index, row in enumerate(found.rows):
+        value = row.get(name)
+        if isinstance(value, str):
+            try:
+                row[name] = convert(value)
+            except (ValueError, InvalidOperation, KeyError) as error:
+                raise Invalid(
+                    "a value does not fit its column",
+                    hint="see the API's page for how values are written",
+                    column=name,
+                    **found.fact(index),
+                ) from error
+
+
+def _conversion(kind: pa.DataType) -> Callable[[str], Any] | None:
+    """Return how a text becomes a value of a type, where Arrow would mistake it."""
+    if kinds.is_floating(kind):
+        return _FLOATS.__getitem__
+    if kinds.is_decimal(kind):
+        return Decimal
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+        return bytes.fromhex
+    return None
+
+
+def _doubles(value: Any) -> Any:
+    """Return a value as it is without decimals: they were read for other columns' sake."""
+    if isinstance(value, Decimal):
+        found = float(value)
+        if found in (float("inf"), float("-inf")):
+            raise Invalid("a number is out of range", hint="write it as text", number=str(value))
+        return found
+    if isinstance(value, list):
+        return [_doubles(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _doubles(one) for key, one in value.items()}
+    return value
+
+
+def place_of(found: JsonRows, table: Any) -> dict[str, int]:
+    """Return where the first row is that is refused by itself; nothing when it is not one alone."""
+    state = table.lake.state()
+    for index, row in enumerate(found.rows[:LINE_LOOKS_MAX]):
+        if row.get(state.spec.time_column) is None:
+            return found.fact(index)
+        try:
+            given = rows_table([row], state.schema, state.spec)
+            known = [name for name in given.column_names if name in state.schema.by_name]
+            if state.schema.columns:
+                fitted(given.select(known), state.schema, state.spec)
+        except ThermoclineError:
+            return found.fact(index)
+    return {}
+
+
+# Arrow
+
+
+def arrow_rows(data: bytes) -> pa.Table:
+    """Return the rows of an Arrow stream that can be trusted; `Invalid` when it cannot."""
+    try:
+        _check_messages(data)
+        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+            for field in reader.schema:
+                _check_type(field.type, field.name)
+            batches = []
+            rows = 0
+            for batch in reader:
+                rows += batch.num_rows
+                if rows > ROWS_MAX:
+                    raise Invalid(
+                        "more rows than one write takes", hint="send fewer", rows_max=ROWS_MAX
+                    )
+                batch.validate(full=True)
+                _check_size(batch)
+                batches.append(batch)
+            return pa.Table.from_batches(batches, reader.schema)
+    except ThermoclineError:
+        raise
+    except (pa.ArrowException, ValueError, OSError, struct.error, IndexError) as error:
+        raise Invalid(
+            "not an Arrow stream",
+            hint="send Arrow's stream format, whole",
+            why=str(error).splitlines()[0][:200] if str(error) else "",
+        ) from error
+
+
+def _check_type(kind: pa.DataType, column: str, *, is_inside: bool = False) -> None:
+    views = kinds.is_string_view(kind) or kinds.is_binary_view(kind)
+    lists = kinds.is_list_view(kind) or kinds.is_large_list_view(kind)
+    is_loose = views or lists or kinds.is_run_end_encoded(kind)
+    if is_loose or (is_inside and kinds.is_dictionary(kind)):
+        hint = "cast it to a plain type first"
+        raise Invalid("a type that is not taken", hint=hint, column=column, type=str(kind)[:200])
+    if kinds.is_dictionary(kind):
+        _check_type(kind.value_type, column, is_inside=True)
+    for place in range(kind.num_fields):
+        _check_type(kind.field(place).type, column, is_inside=True)
+
+
+def _check_size(batch: pa.RecordBatch) -> None:
+    """Refuse dictionaries whose rows are larger than what one write may be."""
+    size_bytes = 0
+    for column in batch.columns:
+        if not kinds.is_dictionary(column.type):
+            continue
+        values = column.dictionary
+        if kinds.is_nested(values.type):
+            raise Invalid("a type that is not taken", hint="cast it first", type=str(values.type))
+        try:
+            lengths = pc.binary_length(values).cast(pa.int64())
+        except pa.ArrowNotImplementedError:
+            continue  # of a fixed width
+        size_bytes += pc.sum(lengths.take(column.indices)).as_py() or 0
+    if size_bytes > DECODED_BYTES_MAX:
+        raise BodyTooLarge(
+            "the rows are larger than the limit",
+            hint="send them in smaller parts",
+            limit_bytes=DECODED_BYTES_MAX,
+        )
+
+
+def _check_messages(data: bytes) -> None:
+    """Refuse a stream that was cut, and buffers compressed inside, before they are inflated."""
+    place, size = 0, len(data)
+    while True:
+        if place + 4 > size:
+            raise Invalid("the Arrow stream has no end", hint="send it whole")
+        (length,) = struct.unpack_from("<i", data, place)
+        place += 4
+        if length == -1:
+            (length,) = struct.unpack_from("<i", data, place)
+            place += 4
+        if length == 0:
+            return
+        if length < 8 or place + length > size:
+            raise Invalid("the Arrow stream was cut", hint="send it whole")
+        body_bytes = _checked_message(data[place : place + length])
+        place += length + body_bytes
+        if body_bytes < 0 or place > size:
+            raise Invalid("the Arrow stream was cut", hint="send it whole")
+
+
+def _checked_message(message: bytes) -> int:
+    """Return the length of a message's body; `Invalid` when its buffers are compressed."""
+    (root,) = struct.unpack_from("<I", message, 0)
+    kind_at, header_at, length_at = (_field(message, root, slot) for slot in (1, 2, 3))
+    kind = message[kind_at] if kind_at else 0
+    if kind in (2, 3) and header_at:  # a dictionary batch, a record batch
+        header = header_at + struct.unpack_from("<I", message, header_at)[0]
+        if kind == 2:
+            inner = _field(message, header, 1)
+            header = inner + struct.unpack_from("<I", message, inner)[0] if inner else 0
+        if header and _field(message, header, 3):
+            hint = "compress the body instead, with Content-Encoding"
+            raise Invalid("compressed Arrow buffers are not taken", hint=hint)
+    return int(struct.unpack_from("<q", message, length_at)[0]) if length_at else 0
+
+
+def _field(message: bytes, table: int, slot: int) -> int:
+    """Return where a field of a flatbuffers table is, or 0 when it is not there."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    if vtable < 0:
+        raise Invalid("not an Arrow stream", hint="send Arrow's stream format, whole")
+    (size,) = struct.unpack_from("<H", message, vtable)
+    if 4 + 2 * slot + 2 > size:
+        return 0
+    (offset,) = struct.unpack_from("<H", message, vtable + 4 + 2 * slot)
+    return int(table + offset) if offset else 0

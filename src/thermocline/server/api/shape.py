@@ -1,0 +1,250 @@
+"""What the API answers as JSON, as typed values.
+
+In:   nothing; values only
+Out:  the types that answers are encoded from
+
+- The OpenAPI document is made from these types, so it cannot say anything else.
+- Answers whose rows depend on the question (`Rows`) are written by `encode.py`; their type here
+  is what that writes.
+"""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+
+class Problem(Struct, omit_defaults=True):
+    """An error, as RFC 9457 has it, with the error's kind, its facts and a way out."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    hint: str = ""
+    facts: dict[str, Any] = {}
+    request_id: str = ""
+
+
+class Column(Struct):
+    """A column of an answer or of a table."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+class Rows(Struct):
+    """Rows under named columns; `report` says what a query was read from."""
+
+    columns: list[Column]
+    rows: list[dict[str, Any]]
+    row_count: int
+    is_truncated: bool
+    query_id: str | None = None
+    report: "Report | None" = None
+    metadata: dict[str, str] = {}
+
+
+class TableRead(Struct):
+    """One table as a query read it: all that was acknowledged or committed at `as_of`.
+
+    `warning` says what it may lack, and is empty when it lacks nothing.
+    """
+
+    version: int
+    as_of: str
+    hot_rows: int
+    cold_rows: int
+    files: int
+    files_pruned: int
+    warning: str
+
+
+class Report(Struct):
+    """What a query was read from, by table."""
+
+    tables: dict[str, TableRead]
+
+
+class QueryState(Struct):
+    """A query that runs, or that ended in an error a while ago."""
+
+    query_id: str
+    state: Literal["running", "failed"]
+    seconds: float
+    error: Problem | None = None
+
+
+class Queries(Struct):
+    """The tenant's queries."""
+
+    queries: list[QueryState]
+
+
+class TableBrief(Struct):
+    """A table in a list."""
+
+    name: str
+    version: int
+    rows: int
+    hot_rows: int
+    time_column: str
+    bucket: str
+
+
+class Tables(Struct):
+    """The tenant's tables, in order of their names."""
+
+    tables: list[TableBrief]
+
+
+class TableInfo(Struct):
+    """What a table is and what it holds; `rows` are cold ones, the newest version's."""
+
+    name: str
+    version: int
+    committed: str
+    rows: int
+    hot_rows: int
+    segments: int
+    size_bytes: int
+    start: str | None
+    end: str | None
+    buckets: int
+    buckets_held: int
+    ratio: float
+    time_column: str
+    bucket: str
+    entity_columns: list[str]
+    entities: int
+    overlap: str
+    retention: str | None
+    timezone: str | None
+    columns: list[Column]
+
+
+class Ratio(Struct):
+    """The share of buckets that are held, and whether all of them are."""
+
+    ratio: float
+    is_covered: bool | None
+
+
+class Window(Struct):
+    """A stretch of time, or nothing."""
+
+    start: str | None
+    end: str | None
+
+
+class Diff(Struct):
+    """What changed between two versions, by segments and counts."""
+
+    old: int
+    new: int
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    rows: int
+    size_bytes: int
+    columns: list[str]
+    buckets_gained: int
+    buckets_lost: int
+
+
+class Written(Struct):
+    """How many rows are durable and visible now."""
+
+    rows: int
+
+
+class Changed(Struct):
+    """The table's newest version after a change."""
+
+    version: int
+
+
+class Flushed(Struct):
+    """The marks that tables reached; `version` where one table was flushed."""
+
+    marks: dict[str, int]
+    version: int | None = None
+
+
+class Vacuumed(Struct):
+    """Files that were removed, or would be; paths are from the table's own folder."""
+
+    is_dry_run: bool
+    oldest: int
+    files: list[str]
+    size_bytes: int
+
+
+class KeyInfo(Struct):
+    """A key without its secret."""
+
+    key_id: str
+    tenant: str
+    scopes: list[str]
+    state: Literal["valid", "expired", "revoked"]
+    note: str
+    created: str
+    expires: str | None
+    revoked: str | None
+    last_used: str | None
+
+
+class Keys(Struct):
+    """The tenant's keys, also those that are no longer valid; an operator sees all tenants'."""
+
+    keys: list[KeyInfo]
+
+
+class MadeKey(Struct):
+    """A new key. Its secret is in `key`, and shown here only."""
+
+    key: str
+    info: KeyInfo
+
+
+class Tenants(Struct):
+    """The tenants of the node."""
+
+    tenants: list[str]
+
+
+class Setting(Struct):
+    """A setting, its value, and where that came from."""
+
+    setting: str
+    value: Any
+    origin: str
+
+
+class Config(Struct):
+    """Every setting of the node."""
+
+    settings: list[Setting]
+
+
+class FlushJob(Struct):
+    """What of a table is hot, and for how long."""
+
+    table: str
+    hot_rows: int
+    hot_bytes: int
+    hot_s: float | None
+
+
+class Jobs(Struct):
+    """The flushes that are due, and why the last one by the clock failed, if it did.
+
+    Jobs of the pipeline are not listed: there is no pipeline in this version.
+    """
+
+    flushes: list[FlushJob]
+    flush_error: Problem | None
+    hot_bytes: int
+    hot_bytes_max: int
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,185 @@
+"""Tables over HTTP: what there is, what they hold, what is missing, what happened. Reading only.
+
+In:   a call on a route
+Out:  typed values, and Arrow tables that are written as the client likes
+
+- Every answer is the same as the embedded one, by the same method of the same table.
+- Nothing names a path of the machine; segments are named from the table's own folder.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from thermocline.errors import Invalid
+from thermocline.format.instant import written
+from thermocline.server.api import shape
+from thermocline.server.api.route import Call, First
+from thermocline.show.facts import covered_of
+
+
+def tables(call: Call) -> shape.Tables:
+    """List the caller's tables."""
+    lake = call.lake
+    return shape.Tables([_brief(lake.table(name)) for name in lake.tables()])
+
+
+def _brief(table: Any) -> shape.TableBrief:
+    state = table.lake.state()
+    return shape.TableBrief(
+        table.name,
+        state.version,
+        state.totals.rows,
+        hot_rows(table),
+        state.spec.time_column,
+        str(state.spec.bucket),
+    )
+
+
+def hot_rows(table: Any) -> int:
+    """Return how many rows of a table are in no version yet."""
+    return sum(part.batch.num_rows for part in table.snapshot().parts)
+
+
+def create_table(call: Call) -> shape.TableInfo:
+    """Make a table."""
+    given = {
+        name: value
+        for name, value in msgspec.structs.asdict(call.body).items()
+        if value is not None and name != "name"
+    }
+    lake = call.lake
+    call.parts.quota.of(call.caller.tenant).check_tables(len(lake.tables()) + 1)
+    return info_of(lake.create_table(call.body.name, **given))
+
+
+def table(call: Call) -> shape.TableInfo:
+    """Tell what a table is and holds."""
+    return info_of(call.table, moment(call.asked.at))
+
+
+def info_of(table: Any, at: int | str | None = None) -> shape.TableInfo:
+    """Return the facts of a table, now or at a version or instant."""
+    held = table.held(at)
+    state, whole = held.state, held.coverage.whole
+    spec, totals = state.spec, state.totals
+    first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
+    covered, total = covered_of(held, first, after) if whole else (0, 0)
+    return shape.TableInfo(
+        name=table.name,
+        version=state.version,
+        committed=written(state.time),
+        rows=totals.rows,
+        hot_rows=hot_rows(table) if at is None else 0,
+        segments=totals.segments,
+        size_bytes=totals.size_bytes,
+        start=written(spec.bucket.start(first)) if whole else None,
+        end=written(spec.bucket.start(after)) if whole else None,
+        buckets=total,
+        buckets_held=covered,
+        ratio=covered / total if total else 0.0,
+        time_column=spec.time_column,
+        bucket=str(spec.bucket),
+        entity_columns=list(spec.entity_columns),
+        entities=len(held.coverage.entities),
+        overlap=spec.overlap,
+        retention=spec.retention,
+        timezone=spec.timezone,
+        columns=[
+            shape.Column(column.name, str(column.type), column.nullable)
+            for column in state.schema.columns
+        ],
+    )
+
+
+def schema(call: Call) -> pa.Table:
+    """Return the columns, as a table without rows."""
+    return call.table.schema(moment(call.asked.at)).empty_table()
+
+
+def coverage(call: Call) -> pa.Table:
+    """Return the stretches that are held."""
+    asked = call.asked
+    return call.table.coverage(moment(asked.at), per_entity=asked.per_entity)
+
+
+def gaps(call: Call) -> pa.Table:
+    """Return the stretches that are missing."""
+    asked = call.asked
+    return call.table.gaps(
+        asked.start,
+        asked.end,
+        entity=entity_of(asked.entity),
+        per_entity=asked.per_entity,
+        at=moment(asked.at),
+    )
+
+
+def ratio(call: Call) -> shape.Ratio:
+    """Return the share of buckets that are held."""
+    asked, table = call.asked, call.table
+    which = {"entity": entity_of(asked.entity), "at": moment(asked.at)}
+    share = table.coverage_ratio(asked.start, asked.end, **which)
+    if asked.start is None or asked.end is None:
+        return shape.Ratio(share, None)
+    return shape.Ratio(share, table.is_covered(asked.start, asked.end, **which))
+
+
+def window(call: Call) -> shape.Window:
+    """Return the newest window of a length that is held in full."""
+    asked = call.asked
+    found = call.table.last_fully_covered_window(
+        asked.length,
+        before=asked.before,
+        entity=entity_of(asked.entity),
+        at=moment(asked.at),
+    )
+    if found is None:
+        return shape.Window(None, None)
+    start, end = (one.isoformat().replace("+00:00", "Z") for one in found)
+    return shape.Window(start, end)
+
+
+def silent(call: Call) -> pa.Table:
+    """Return the entities without a row in a stretch."""
+    asked = call.asked
+    return call.table.silent_entities(asked.start, asked.end, at=moment(asked.at))
+
+
+def holes(call: Call) -> pa.Table:
+    """Return the writes that were lost before they were flushed."""
+    return call.table.holes()
+
+
+def history(call: Call) -> First:
+    """Return the commits, the newest first, and whether there are older ones."""
+    limit = call.asked.limit
+    found = call.table.history(limit + 1)
+    return First(found.slice(0, limit), found.num_rows > limit)
+
+
+def diff(call: Call) -> shape.Diff:
+    """Return what changed from one version to another."""
+    found = call.table.diff(moment(call.asked.old), moment(call.asked.new))
+    return msgspec.convert(asdict(found), shape.Diff)
+
+
+def moment(text: int | str | None) -> int | str | None:
+    """Return a version where the text is one, else the text: an instant."""
+    if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    if isinstance(text, int) and not 0 <= text < 1 << 62:
+        raise Invalid("not a version", hint="`history` lists the versions", version=text)
+    return text
+
+
+def entity_of(text: str | None) -> Any:
+    """Return an entity: JSON where the text is JSON, else the text itself."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return text

@@ -1,0 +1,65 @@
+"""Blocking work on a bounded number of threads, so that the event loop never waits for a disk.
+
+In:   functions that block
+Out:  their results, awaited
+
+- Threads are bounded, and so is what waits for one: past that it is `Overloaded` at once.
+- Work that nobody awaits any more still runs to its end; whoever needs it ended must say so to it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from thermocline.errors import Overloaded
+
+THREADS_MAX = 16
+WAITING_MAX = 128
+
+Result = TypeVar("Result")
+
+
+class Threads:
+    """Threads for one kind of work."""
+
+    def __init__(
+        self, name: str, *, threads: int = THREADS_MAX, waiting_max: int = WAITING_MAX
+    ) -> None:
+        self._name = name
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._busy_max = threads + waiting_max
+        self._busy = 0
+
+    def start(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """Begin work and return its future; `Overloaded` when too much waits already."""
+        if self._busy >= self._busy_max:
+            raise Overloaded(
+                "too many requests wait for a thread",
+                hint="try again in a moment",
+                waiting_max=self._busy_max,
+                retry_after_s=1,
+            )
+        if self._pool is None:
+            name = f"thermocline-{self._name}"
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=name)
+        self._busy += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        future.add_done_callback(self._done)
+        return future
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Do work on a thread and return its result."""
+        return await self.start(work)
+
+    def _done(self, future: "asyncio.Future[Result]") -> None:
+        self._busy -= 1
+        if not future.cancelled():
+            future.exception()  # seen, even where nobody awaits it any more
+
+    def close(self) -> None:
+        """Let the threads go; what runs ends by itself. More work gets new ones."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None

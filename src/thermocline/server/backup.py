@@ -1,0 +1,389 @@
+"""Copies a lake while it is written, to one moment that was acknowledged; and brings it back.
+
+In:   a data folder, of a running node or of none; a target
+Out:  a folder or tar file; from it, a data folder again
+
+    journal/            the frames up to the moment
+    tables/<id>/        the log, the segments and their coverage, up to one version
+    names/ tenants/     which tables and tenants there are
+    keys.json           the hashes of keys
+    backup.json         what is in it: versions, marks, sizes, checksums
+
+- Order matters: first how far the journal has been acknowledged, then its files to there, then
+  of each table the newest version that took nothing from the journal behind it. What the journal
+  no longer has is in that version; what that version does not have is in the journal.
+- So the copy is what a process killed at that moment would have left: every row acknowledged
+  before it, none after, in all tables at once. Opening it is an ordinary start.
+- A table's version is pinned while it is copied.
+- `lake.json` is restored last: a restore that was interrupted is no lake, and is refused as one.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+import orjson
+
+from thermocline import __version__
+from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translated
+from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unavailable, Unsupported
+from thermocline.format import layout
+from thermocline.format.action import Mark
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.hot.wal.folder import (
+    IDENTITY_NAME,
+    Watermark,
+    file_path,
+    numbers,
+    read_identity,
+    read_watermark,
+)
+from thermocline.lake.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, Named
+from thermocline.lake.local import LocalStorage
+from thermocline.lake.pin import pinned
+from thermocline.lake.table import Table
+from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
+from thermocline.server.archive import (
+    MANIFEST_NAME,
+    FolderSink,
+    Sink,
+    members,
+    new_archive,
+    remove_made,
+)
+from thermocline.server.keys import KEYS_NAME
+from thermocline.server.private import held_lock
+
+FORMAT_VERSION = 1
+TRIES_MAX = 5
+LOCK_NAME = ".backup.lock"
+RESTORE_LOCK_NAME = ".restore.lock"
+MANIFEST_BYTES_MAX = 256 << 20
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Copy:
+    """A copy being made, or made: what it has."""
+
+    lake_id: str
+    journal_id: str
+    lsn: int | None = None
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what is written down of it."""
+        files = [
+            {"name": name, "size_bytes": size, "crc32c": f"{checksum:08x}"}
+            for name, (size, checksum) in self.files.items()
+        ]
+        told = {"format": FORMAT_VERSION, "version": __version__, "lsn": self.lsn}
+        ids = {"lake_id": self.lake_id, "journal_id": self.journal_id}
+        return {**told, **ids, "tables": self.tables, "files": files}
+
+
+def backup(data: str, target: str, progress: Progress = lambda done, total: None) -> Copy:
+    """Copy a lake to a folder or a tar file; writers and readers go on.
+
+    The target appears when it is whole. `Conflict` when it exists, or another backup runs.
+    """
+    data = os.path.abspath(data)
+    identity = Catalog(data, is_read_only=True).identity() if os.path.isdir(data) else None
+    if identity is None:
+        raise NotFound("there is no lake here", hint="check the path", folder=data)
+    with (
+        held_lock(f"{data}/{LOCK_NAME}", what="makes a backup of this lake", wait_s=0),
+        new_archive(target) as sink,
+    ):
+        copy = Copy(identity.lake_id, identity.journal_id)
+        copying = _Copying(data, sink, copy)
+        source = copying.copy_journal()
+        copying.copy_tables(source, progress)
+        copying.check_still()
+        copying.put_file(KEYS_NAME, is_needed=False)
+        copying.put_file(LAKE_PATH)
+        body = orjson.dumps(copy.manifest())
+        sink.put(MANIFEST_NAME, len(body), iter([body]))
+    return copy
+
+
+class _Copying:
+    """One copy of one lake."""
+
+    def __init__(self, data: str, sink: Sink, copy: Copy) -> None:
+        self._data = data
+        self._sink = sink
+        self._copy = copy
+        self._disk = OsDisk()
+
+    def put_file(self, name: str, *, until: int | None = None, is_needed: bool = True) -> None:
+        """Copy one file, to its end or up to an offset."""
+        path = f"{self._data}/{name}"
+        try:
+            with translated(path):
+                size_bytes = self._disk.size(path) if until is None else until
+                if size_bytes is None:
+                    raise FileNotFoundError(2, "no such file", path)
+                reader = self._disk.open_reader(path)
+        except NotFound:
+            if is_needed:
+                raise
+            return
+        try:
+            self._put(name, size_bytes, self._read(reader, size_bytes))
+        finally:
+            reader.close()
+
+    def _read(self, reader: Any, size_bytes: int) -> Iterator[bytes]:
+        left = size_bytes
+        while left:
+            chunk = reader.read(min(left, COPY_CHUNK_BYTES))
+            if not chunk:
+                return
+            left -= len(chunk)
+            yield chunk
+
+    def _put(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
+        checksum = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal checksum
+            for chunk in chunks:
+                checksum = google_crc32c.extend(checksum, chunk)
+                yield chunk
+
+        self._sink.put(name, size_bytes, counted())
+        self._copy.files[name] = (size_bytes, checksum)
+
+    def copy_journal(self) -> str:
+        """Copy the journal up to what is acknowledged now; return the source it is of marks."""
+        folder = f"{self._data}/{JOURNAL_FOLDER}"
+        for _ in range(TRIES_MAX):
+            held = _Journal(folder)
+            opened = held.opened()
+            if opened is None:
+                continue  # trimmed while its files were opened: a version has those rows
+            try:
+                for name, reader, size_bytes in opened:
+                    size = size_bytes
+                    self._put(f"{JOURNAL_FOLDER}/{name}", size, self._read(reader, size))
+            finally:
+                for _, reader, _ in opened:
+                    reader.close()
+            body = held.identity_bytes
+            self._put(f"{JOURNAL_FOLDER}/{IDENTITY_NAME}", len(body), iter([body]))
+            self._copy.lsn = None if held.mark is None else int(held.mark.visible)
+            return held.source
+        raise Unavailable("the journal changes faster than it can be read", hint="try again")
+
+    def check_still(self) -> None:
+        """Refuse a copy without a moment, when a node began to write while it was made."""
+        if self._copy.lsn is None and _Journal(f"{self._data}/{JOURNAL_FOLDER}").mark is not None:
+            raise Conflict("a node was started meanwhile", hint="make the backup again")
+
+    def copy_tables(self, source: str, progress: Progress) -> None:
+        """Copy every table of every tenant, at the version that fits the journal's copy."""
+        tenants = Tenants(self._data, self._disk)
+        names = list(tenants)
+        found = [
+            (tenant, folder, named)
+            for tenant in names
+            for folder in [tenants.folder(tenant)]
+            for named in Catalog("/".join(filter(None, (self._data, folder))), is_read_only=True)
+        ]
+        for done, (tenant, folder, named) in enumerate(found):
+            self._copy_table(tenant, folder, named, source)
+            progress(done + 1, len(found))
+        for tenant in names:
+            if tenant != DEFAULT_TENANT:
+                self.put_file(f"tenants/names/{tenant}.json")
+
+    def _copy_table(self, tenant: str, folder: str, named: Named, source: str) -> None:
+        prefix = "/".join(filter(None, (folder, named.folder)))
+        table = Table(LocalStorage(f"{self._data}/{prefix}", self._disk))
+        state = _fitting(table, source, self._copy.lsn)
+        with pinned(table, state.version):
+            for path in _paths(table, state):
+                self.put_file(f"{prefix}/{path}")
+            for stored in table.storage.list(layout.LOG_FOLDER):
+                version = layout.checkpoint_version(stored.path.rpartition("/")[2])
+                if version is not None and version <= state.version:
+                    self.put_file(f"{prefix}/{stored.path}", is_needed=False)
+            if table.log.head().oldest > state.version:
+                hint = "try again"
+                raise Conflict("the table was vacuumed meanwhile", hint=hint, table=named.name)
+        names_folder = "/".join(filter(None, (folder, "names")))
+        self.put_file(f"{names_folder}/{named.name.lower()}.json")
+        mark = int(state.marks.get(source, Mark(0)))
+        ids = {"table_id": named.table_id, "version": int(state.version), "mark": mark}
+        self._copy.tables.append({"tenant": tenant, "name": named.name, **ids})
+
+
+class _Journal:
+    """A journal at one moment: what is acknowledged, and the files that have it."""
+
+    def __init__(self, folder: str) -> None:
+        self._disk = OsDisk()
+        self._folder = folder
+        # Order matters: the identity first, then the watermark, then the files. A file that was
+        # trimmed before all of this holds nothing that a version at the watermark does not.
+        self.identity_bytes = self._identity()
+        identity = read_identity(self._disk, folder)
+        if identity is None:
+            raise Corruption("there is no journal here", hint="check the path", folder=folder)
+        self.source = identity.journal_id.hex()
+        self._oldest = identity.oldest
+        mark = read_watermark(self._disk, folder, identity.journal_id)
+        is_live = mark is not None and mark.boot_id == self._disk.boot_id()
+        self.mark: Watermark | None = mark if is_live else None
+
+    def _identity(self) -> bytes:
+        path = f"{self._folder}/{IDENTITY_NAME}"
+        with translated(path):
+            return self._disk.read(path)
+
+    def opened(self) -> list[tuple[str, Any, int]] | None:
+        """Return the files, open, each with how much of it counts; None when one was trimmed.
+
+        An open file can be read to its end, though it be trimmed meanwhile.
+        """
+        found: list[tuple[str, Any, int]] = []
+        with suppress(FileNotFoundError):
+            for number in numbers(self._disk, self._folder):
+                if number < self._oldest or (self.mark and number > self.mark.number):
+                    continue
+                path = file_path(self._folder, number)
+                reader = self._disk.open_reader(path)
+                size_bytes = self._disk.size(path)
+                if self.mark and number == self.mark.number:
+                    size_bytes = self.mark.end
+                found.append((os.path.basename(path), reader, size_bytes or 0))
+            if self._identity() == self.identity_bytes:
+                return found
+        for _, reader, _ in found:
+            reader.close()
+        return None
+
+
+def _fitting(table: Table, source: str, lsn: int | None) -> TableState:
+    """Return the newest state that has nothing of the journal behind an lsn."""
+    state = table.state()
+    while lsn is not None and state.marks.get(source, Mark(0)) > lsn:
+        state = table.log.state(Version(state.version - 1))
+    return state
+
+
+def _paths(table: Table, state: TableState) -> list[str]:
+    """Return the files that a version needs, and those of the versions kept before it."""
+    needed: dict[str, None] = {}
+    kept = table.log.state(state.oldest) if state.oldest <= state.version else state
+    for segment in (*kept.segments, *state.segments):
+        needed |= dict.fromkeys((segment.path, segment.coverage_path))
+    for version in range(1, state.version + 1):
+        needed[layout.commit_path(version)] = None
+        if version > state.oldest:
+            for action in table.log.commit(version).actions:
+                segment = getattr(action, "segment", None)
+                if segment is not None:
+                    needed |= dict.fromkeys((segment.path, segment.coverage_path))
+    return [path for path in needed if path]
+
+
+def restore(source: str, data: str) -> dict[str, Any]:
+    """Make a data folder from a copy, in an empty or new folder; return its manifest.
+
+    Every byte is checked against the manifest before the folder becomes a lake. `Conflict` when
+    the folder is not empty or another restore runs; then it is as it was.
+    """
+    data = os.path.abspath(data)
+    if not os.path.exists(source):
+        raise NotFound("there is no backup here", hint="check the path", path=source)
+    with translated(data), suppress(FileExistsError):
+        os.makedirs(data, mode=0o700)
+    _check_empty(data)
+    with held_lock(f"{data}/{RESTORE_LOCK_NAME}", what="restores into this folder", wait_s=0):
+        _check_empty(data)  # once more: another restore may just have ended
+        made: list[str] = []
+        try:
+            return _restored(source, data, made)
+        except BaseException:
+            remove_made(data, made)
+            raise
+
+
+def _check_empty(data: str) -> None:
+    with translated(data):
+        others = [one.name for one in OsDisk().entries(data) if one.name != RESTORE_LOCK_NAME]
+    if others:
+        raise Conflict(
+            "the folder to restore into is not empty",
+            hint="name a new one, or move what is there away",
+            folder=data,
+            found=sorted(others)[:5],
+        )
+
+
+def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
+    sink = FolderSink(data)
+    found: dict[str, tuple[int, int]] = {}
+    kept: dict[str, bytes] = {}
+    for name, size_bytes, chunks in members(source):
+        if name in (MANIFEST_NAME, LAKE_PATH):
+            if size_bytes > MANIFEST_BYTES_MAX:
+                raise Invalid("the manifest is too large", hint="make another backup", name=name)
+            kept[name] = b"".join(chunks)
+            found[name] = (len(kept[name]), google_crc32c.value(kept[name]))
+            continue
+        made.append(name)
+        checksum = 0
+
+        def counted(chunks: Iterator[bytes] = chunks) -> Iterator[bytes]:
+            nonlocal checksum
+            for chunk in chunks:
+                checksum = google_crc32c.extend(checksum, chunk)
+                yield chunk
+
+        sink.put(name, size_bytes, counted())
+        found[name] = (size_bytes, checksum)
+    manifest = _checked_manifest(kept.get(MANIFEST_NAME), found)
+    sink.sync()
+    # Order matters: from here on it is a lake, and all of it is durable.
+    made.append(LAKE_PATH)
+    sink.put(LAKE_PATH, len(kept[LAKE_PATH]), iter([kept[LAKE_PATH]]))
+    sink.sync()
+    return manifest
+
+
+def _checked_manifest(data: bytes | None, found: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """Return the manifest of a copy that has all it names, byte for byte, and nothing else."""
+    hint = "it was interrupted or changed; use another backup"
+    if data is None:
+        raise Corruption("the backup has no manifest", hint=hint)
+    try:
+        manifest: dict[str, Any] = orjson.loads(data)
+        if int(manifest["format"]) > FORMAT_VERSION:
+            hint = "restore it with that version"
+            raise Unsupported("the backup was made by a newer Thermocline", hint=hint)
+        named = {
+            str(one["name"]): (int(one["size_bytes"]), int(one["crc32c"], 16))
+            for one in manifest["files"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption("the backup's manifest cannot be read", hint=hint) from error
+    found.pop(MANIFEST_NAME)
+    if named != found or LAKE_PATH not in named:
+        both = named.keys() | found.keys()
+        differ = sorted(name for name in both if named.get(name) != found.get(name))
+        raise Corruption("the backup is not what its manifest says", hint=hint, files=differ[:5])
+    return manifest

@@ -1,0 +1,156 @@
+"""Puts a node's listeners together from its parts.
+
+In:   a server with its guard, quotas, metrics, log and settings
+Out:  what is started in this order and stopped in the other
+
+- All requests in flight, whichever listener they came by, share one room in memory.
+- A listener whose address is `off` is not made.
+"""
+
+import socket
+from typing import Any, Protocol
+
+from thermocline.config import Address, NodeSettings
+from thermocline.errors import Invalid
+from thermocline.server.api.app import make_app
+from thermocline.server.api.part import LOOPBACK_NAMES, Parts
+from thermocline.server.http1_route import HttpLimits
+from thermocline.server.lane import Lane
+from thermocline.server.listener import ApiListener, not_bound
+from thermocline.server.otlp_http import OtlpHttp
+from thermocline.server.receiver import Receiver
+from thermocline.server.room import Room
+
+
+class Listener(Protocol):
+    """What is started and stopped."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self, deadline_s: float) -> None: ...
+
+
+class _Bound:
+    """A listener whose address, when it is taken, is named by an error of this package."""
+
+    def __init__(self, listener: Any, address: Address, parts: Parts | None = None) -> None:
+        self._listener = listener
+        self._address = address
+        self.parts = parts
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._listener.port)
+
+    async def start(self) -> None:
+        """Listen."""
+        try:
+            await self._listener.start()
+        except OSError as error:
+            raise not_bound(self._address, error) from error
+
+    async def stop(self, deadline_s: float) -> None:
+        """Stop, within a time."""
+        await self._listener.stop(deadline_s)
+
+
+class _Lane:
+    """The lane among the listeners: it has no port."""
+
+    port = 0
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def start(self) -> None:
+        """Begin to work."""
+        await self._lane.start()
+
+    async def stop(self, deadline_s: float) -> None:
+        """Finish what waits, within a time."""
+        await self._lane.stop(deadline_s)
+
+
+def listeners_of(server: Any) -> dict[str, Listener]:
+    """Return the listeners that the settings ask for, in the order they are started in."""
+    settings: NodeSettings = server.settings
+    room = Room(settings.inflight_bytes_max)
+    made: dict[str, Listener] = {}
+    if settings.http is not None or settings.grpc is not None:
+        lane = Lane(server.door, body_bytes_max=settings.body_bytes_max)
+        made["lane"] = _Lane(lane)
+        receiver = Receiver(lane, room, server.door, server.quotas, server.metrics)
+        if settings.http is not None:
+            made["http"] = _http(server, receiver, settings.http)
+        if settings.grpc is not None:
+            made["grpc"] = _grpc(settings, receiver, settings.grpc)
+    if settings.api is not None:
+        made["api"] = _api(server, room, settings.api)
+    return made
+
+
+def _http(server: Any, receiver: Receiver, address: Address) -> Listener:
+    settings: NodeSettings = server.settings
+    limits = HttpLimits(
+        body_bytes_max=settings.body_bytes_max, connections_max=settings.connections_max
+    )
+    host, port = address
+    listener = OtlpHttp(receiver, host=host, port=port, limits=limits, tls=server.tls)
+    return _Bound(listener, address)
+
+
+def _grpc(settings: NodeSettings, receiver: Receiver, address: Address) -> Listener:
+    import grpc  # type: ignore[import-untyped]
+
+    from thermocline.server.otlp_grpc import OtlpGrpc
+
+    credentials = None
+    if settings.tls_certificate:
+        try:
+            pair = [_read(settings.tls_key), _read(settings.tls_certificate)]
+        except OSError as error:
+            hint, why = "check the paths", error.strerror
+            raise Invalid("the certificate cannot be read", hint=hint, why=why) from error
+        credentials = grpc.ssl_server_credentials([tuple(pair)])
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    listener = OtlpGrpc(
+        receiver,
+        host=host,
+        port=address.port,
+        message_bytes_max=settings.body_bytes_max,
+        credentials=credentials,
+    )
+    return _Bound(listener, address)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _api(server: Any, room: Room, address: Address) -> Listener:
+    settings: NodeSettings = server.settings
+    app = make_app(
+        None,
+        server.guard,
+        server.quotas,
+        server.metrics,
+        server.log,
+        health=server.health,
+        settings=settings,
+        audit=server.audit,
+        room=room,
+        hosts={*LOOPBACK_NAMES, address.host.lower(), socket.gethostname().lower()},
+    )
+    listener = ApiListener(
+        app,
+        address,
+        connections_max=settings.connections_max,
+        tls=server.tls,
+        certificate=settings.tls_certificate,
+    )
+    return _Bound(listener, address, app.state.parts)

@@ -1,0 +1,108 @@
+"""A lean HTTP/1.1 server for requests with large bodies: one route, one answer.
+
+In:   connections; routes, each with a look at the head and an answer to the whole request
+Out:  the answers, in the order of the requests of each connection
+
+- The number of connections has a limit; one more is told so and closed.
+- One clock looks after all deadlines, so that a request costs no timer.
+- A stop takes no more connections, answers what has begun, and then closes.
+
+What happens on a connection is in `http1_connection.py`.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from email.utils import formatdate
+
+from thermocline.server.http1_connection import Connection, Shared
+from thermocline.server.http1_head import Head, Refused
+from thermocline.server.http1_route import HttpLimits, Response, Routes, plainly
+from thermocline.server.room import Room
+
+
+class Http1Server:
+    """Listens on one address and answers by its routes."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        room: Room | None = None,
+        limits: HttpLimits | None = None,
+        refusal: Callable[[Refused, Head | None], Response] = plainly,
+        observe: Callable[[str, int, float], None] = lambda path, status, seconds: None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`observe` is told the path (empty for none that is served), status and seconds."""
+        self._shared = Shared(
+            routes,
+            room or Room(),
+            limits or HttpLimits(),
+            refusal,
+            observe,
+            frozenset(path for _, path in routes),
+        )
+        self._host, self._port, self._tls = host, port, tls
+        self._server: asyncio.Server | None = None
+        self._clock: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._port
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections there are."""
+        return len(self._shared.connections)
+
+    async def start(self) -> None:
+        """Listen; connections are taken when this returns."""
+        loop = asyncio.get_running_loop()
+        self._shared.date = formatdate(usegmt=True)
+        self._server = await loop.create_server(
+            lambda: Connection(self._shared, loop),
+            self._host,
+            self._port,
+            ssl=self._tls,
+            backlog=1_024,
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._clock = loop.create_task(self._run_clock())
+
+    async def stop(self, deadline_s: float) -> None:
+        """Take nothing new, answer what has begun, close; what is not done by then is cut."""
+        self._shared.is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + deadline_s
+        connections = self._shared.connections
+        for connection in list(connections):
+            connection.leave()
+        while connections and loop.time() < end_s:
+            await asyncio.sleep(0.01)
+        for connection in list(connections):
+            connection.cut()
+        if self._clock is not None:
+            self._clock.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._clock
+        while connections:
+            await asyncio.sleep(0)  # so that what was cut is gone when this returns
+
+    async def _run_clock(self) -> None:
+        loop = asyncio.get_running_loop()
+        limits = self._shared.limits
+        times = (limits.head_timeout_s, limits.body_timeout_s, limits.idle_timeout_s)
+        step_s = min(1.0, *(one / 4 for one in times))
+        while True:
+            await asyncio.sleep(step_s)
+            self._shared.date = formatdate(usegmt=True)
+            now_s = loop.time()
+            for connection in [c for c in self._shared.connections if c.deadline_s < now_s]:
+                connection.end_overdue()

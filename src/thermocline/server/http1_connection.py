@@ -1,0 +1,359 @@
+"""One connection of an HTTP/1.1 server: where it is in a request, and until when it may be.
+
+In:   bytes from the transport, in the order of the wire
+Out:  a task for each whole request; its answer, or a refusal, in the same order
+
+- A body with a length is read from the socket into the one buffer that the answer gets: it is not
+  copied. A body's limit, and the room for all of them, hold while it arrives.
+- A request is refused by its head where that is enough: nobody's body is read before its key is.
+- One request is worked on at a time; what is sent ahead waits unread.
+- Slow senders are ended: a head has a time, a body has one that grows only with what arrives.
+- When a body is refused midway, the answer is sent and what follows is read and forgotten for a
+  while: a sender that is cut off while sending would not see the answer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httptools
+
+from thermocline.errors import Overloaded
+from thermocline.server.http1_head import Head, Reading, Refused, end_of, parse_head
+from thermocline.server.http1_route import (
+    HttpLimits,
+    Request,
+    Response,
+    Route,
+    Routes,
+    encoded,
+    unserved,
+)
+from thermocline.server.room import Hold, Room
+
+READ_BYTES = 256 << 10
+HEAD_READ_BYTES = 4 << 10
+FIRST_BODY_BYTES = 1 << 20
+FORGET_BYTES_MAX = 256 << 20
+RETRY_AFTER_S = 1
+
+_HEAD, _BODY, _CHUNKS, _BUSY, _FORGET = range(5)
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a server have in common."""
+
+    routes: Routes
+    room: Room
+    limits: HttpLimits
+    refusal: Callable[[Refused, Head | None], Response]
+    observe: Callable[[str, int, float], None]
+    paths: frozenset[str] = frozenset()
+    connections: "set[Connection]" = field(default_factory=set)
+    # One for all: the transport asks for it, fills it and says so without a pause in between.
+    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
+    date: str = ""
+    is_stopping: bool = False
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection: where it is in a request, and until when it may be there."""
+
+    def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop) -> None:
+        self._shared = shared
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._phase = _HEAD
+        self.deadline_s = _NEVER
+        self._pending = b""
+        self._head: Head | None = None
+        self._reading = Reading()
+        self._route: Route | None = None
+        self._admitted: Any = None
+        self._body = bytearray()
+        self._received = 0
+        self._hold: Hold | None = None
+        self._began_s = self._body_began_s = 0.0
+        self._is_paused = self._is_full = False
+        self._task: asyncio.Task[None] | None = None
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # other loops have their own
+        shared = self._shared
+        shared.connections.add(self)
+        if len(shared.connections) > shared.limits.connections_max or shared.is_stopping:
+            self._refuse(Refused(503, "too many connections", retry_after_s=RETRY_AFTER_S))
+        else:
+            self._await_head()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._shared.connections.discard(self)
+        self._transport = None
+        if self._phase != _BUSY:
+            self._release()  # an answer in the making releases what it holds when it is made
+
+    def eof_received(self) -> bool:
+        if self._phase in (_BODY, _CHUNKS):
+            self._refuse(Refused(400, "the body ends before its length"))
+            return True
+        if self._phase == _BUSY and self._head is not None:
+            self._head.is_keep_alive = False
+            return True
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._go_on()
+
+    def get_buffer(self, _: int) -> memoryview:
+        if self._phase == _BODY:
+            return memoryview(self._body)[self._received :]
+        # A head is read in small pieces, so that little of a body comes with it and is copied.
+        return self._shared.scratch[: HEAD_READ_BYTES if self._phase == _HEAD else READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._phase == _BODY:
+            self._received += nbytes
+            self._take_body()
+        elif self._phase == _CHUNKS:
+            self._feed(bytes(self._shared.scratch[:nbytes]))
+        elif self._phase == _FORGET:
+            self._received += nbytes
+            if self._received > FORGET_BYTES_MAX:
+                self.cut()
+        else:
+            self._pending += bytes(self._shared.scratch[:nbytes])
+            if self._phase == _BUSY:
+                self._pause()
+            else:
+                self._advance()
+
+    # From a head to an answer.
+
+    def _await_head(self) -> None:
+        self._phase = _HEAD
+        self._head = None
+        self.deadline_s = self._loop.time() + self._shared.limits.idle_timeout_s
+
+    def _advance(self) -> None:
+        """Read a head from what is pending, and begin its body."""
+        if self._began_s == 0.0:
+            if self._pending.startswith(b"\r\n"):
+                self._pending = self._pending[2:]  # after a body some old senders have one more
+            if not self._pending:
+                return
+            self._began_s = self._loop.time()
+            self.deadline_s = self._began_s + self._shared.limits.head_timeout_s
+        try:
+            end = end_of(self._pending)
+            if end < 0:
+                return
+            self._reading = Reading()
+            head = self._head = parse_head(self._pending[:end], self._reading)
+            self._pending = self._pending[end:]
+            self._begin(head)
+        except Refused as refused:
+            self._refuse(refused)
+        except Exception as error:  # noqa: BLE001  a bug in a look at a head ends no server
+            self._refuse(self._bug(error))
+
+    def _begin(self, head: Head) -> None:
+        shared = self._shared
+        self._route = shared.routes.get((head.method, head.path))
+        if self._route is None:
+            raise unserved(shared.routes, head)
+        if head.length is not None and head.length > shared.limits.body_bytes_max:
+            raise _too_large()
+        self._admitted = self._route.admit(head)
+        self._hold = self._room()
+        if head.is_waiting and not self._pending and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._received = 0
+        self._body_began_s = self._loop.time()
+        first, self._pending = self._pending, b""
+        if head.is_chunked:
+            self._phase = _CHUNKS
+            self._feed(first)
+            return
+        length = head.length or 0
+        self._pending = first[length:]
+        first = first[:length]
+        self._phase = _BODY
+        self._grow(min(length, max(FIRST_BODY_BYTES, len(first))))
+        self._body[: len(first)] = first
+        self._received = len(first)
+        self._take_body()
+
+    def _room(self) -> Hold:
+        try:
+            return self._shared.room.hold()
+        except Overloaded as error:
+            raise Refused(429, error.message, retry_after_s=RETRY_AFTER_S) from error
+
+    def _grow(self, capacity: int) -> None:
+        assert self._hold is not None
+        try:
+            self._hold.grow(capacity - len(self._body))
+        except Overloaded as error:
+            raise Refused(429, error.message, retry_after_s=RETRY_AFTER_S) from error
+        grown = bytearray(capacity)
+        grown[: self._received] = memoryview(self._body)[: self._received]
+        self._body = grown
+
+    def _take_body(self) -> None:
+        """Go on with a body of a known length: to its end, or to a larger buffer."""
+        assert self._head is not None
+        length = self._head.length or 0
+        if self._received == length:
+            self._answer(self._body)
+        elif self._received == len(self._body):
+            try:
+                self._grow(min(length, 2 * len(self._body)))
+            except Refused as refused:
+                self._refuse(refused)
+                return
+        self._extend()
+
+    def _feed(self, data: bytes) -> None:
+        """Go on with a chunked body."""
+        assert self._head is not None
+        assert self._hold is not None
+        reading = self._reading
+        try:
+            if data:
+                self._head.parser.feed_data(data)
+        except httptools.HttpParserError:
+            if not reading.is_complete:
+                self._refuse(Refused(400, "the chunks of the body are malformed"))
+                return
+            self._head.is_keep_alive = False  # what follows the request is none
+        self._received = reading.size_bytes
+        if reading.size_bytes > self._shared.limits.body_bytes_max:
+            self._refuse(_too_large())
+            return
+        try:
+            self._hold.grow(max(0, reading.size_bytes - self._hold.size_bytes))
+        except Overloaded as error:
+            self._refuse(Refused(429, error.message, retry_after_s=RETRY_AFTER_S))
+            return
+        if not reading.is_complete:
+            self._extend()
+            return
+        if reading.messages > 1:
+            self._head.is_keep_alive = False  # its bytes are gone into the parser
+        self._answer(b"".join(reading.parts))
+
+    def _extend(self) -> None:
+        """Give a body more time for what has arrived, and for nothing else."""
+        if self._phase in (_BODY, _CHUNKS):
+            limits = self._shared.limits
+            more_s = self._received / limits.body_bytes_per_s_min
+            self.deadline_s = self._body_began_s + limits.body_timeout_s + more_s
+
+    def _answer(self, body: bytes | bytearray) -> None:
+        assert self._head is not None
+        request = Request(self._head, body, self._admitted)
+        self._phase = _BUSY
+        self.deadline_s = _NEVER
+        self._body = bytearray()
+        self._task = self._loop.create_task(self._run(request))
+
+    async def _run(self, request: Request) -> None:
+        assert self._route is not None
+        try:
+            response = await self._route.answer(request)
+        except Refused as refused:
+            response = self._shared.refusal(refused, request.head)
+        except Exception as error:  # noqa: BLE001  a bug in one answer ends no server
+            response = self._shared.refusal(self._bug(error), request.head)
+        self._release()
+        self._send(response)
+        self._began_s = 0.0
+        if self._transport is None:
+            return
+        if not request.head.is_keep_alive or self._shared.is_stopping:
+            self._transport.close()
+            return
+        self._await_head()
+        self._go_on()
+
+    def _bug(self, error: Exception) -> Refused:
+        """Tell the loop of an error that nobody meant; return what the sender is told."""
+        self._loop.call_exception_handler({"message": "an answer failed", "exception": error})
+        return Refused(503, "the node cannot answer now", retry_after_s=RETRY_AFTER_S)
+
+    def _go_on(self) -> None:
+        """Read the next request, if the last one's answer found its way."""
+        if self._is_full or self._transport is None or self._phase != _HEAD:
+            return
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        if self._pending:
+            self._advance()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    # Answers and ends.
+
+    def _send(self, response: Response) -> None:
+        head, shared = self._head, self._shared
+        path = head.path if head is not None and head.path in shared.paths else ""
+        spent_s = self._loop.time() - self._began_s if self._began_s else 0.0
+        shared.observe(path, response.status, spent_s)
+        if self._transport is None or self._transport.is_closing():
+            return
+        is_kept = head is not None and head.is_keep_alive and not shared.is_stopping
+        self._transport.write(encoded(response, shared.date, is_kept=is_kept))
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer with an error before the request is whole, and end the connection after it."""
+        head = self._head if self._began_s and self._phase != _BUSY else None
+        if head is not None:
+            head.is_keep_alive = False
+        self._release()
+        self._send(self._shared.refusal(refused, head))
+        self._body, self._pending, self._reading = bytearray(), b"", Reading()
+        self._phase, self._received = _FORGET, 0
+        self.deadline_s = self._loop.time() + self._shared.limits.forget_timeout_s
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        elif self._transport is not None:
+            self._transport.close()
+
+    def _release(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
+
+    def end_overdue(self) -> None:
+        """End a connection that has waited or sent for too long."""
+        if self._phase == _FORGET or (self._phase == _HEAD and not self._began_s):
+            self.cut()
+        else:
+            self._refuse(Refused(408, "the request did not arrive in time"))
+
+    def leave(self) -> None:
+        """Close now if nothing has begun; else after the answer."""
+        if self._phase == _HEAD and not self._began_s and self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _too_large() -> Refused:
+    return Refused(413, "the body is larger than the limit")

@@ -1,0 +1,192 @@
+"""The head of an HTTP/1.1 request: its bytes to a checked value.
+
+In:   the bytes up to and with the empty line
+Out:  a `Head`; `Refused` with a status when the head is not one that two parsers read alike
+
+- A message has one length: a length and a transfer coding together, two lengths, another coding
+  than `chunked`, a line that ends without a carriage return are refused, for another server on the
+  way may see another end (request smuggling).
+- A header that must be one (content type and coding, key, host) and comes twice is refused.
+- Names are compared in lower case; values have no space around them.
+"""
+
+from dataclasses import dataclass
+
+import httptools
+
+HEAD_BYTES_MAX = 32 << 10
+HEADERS_MAX = 100
+END = b"\r\n\r\n"
+_SINGLE = frozenset(
+    {
+        *(b"content-type", b"content-encoding", b"content-length", b"transfer-encoding"),
+        *(b"authorization", b"host", b"expect", b"idempotency-key"),
+    }
+)
+
+
+class Refused(Exception):
+    """A request that gets an error for an answer; the connection may have to end with it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        retry_after_s: int | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.headers = headers
+
+
+@dataclass(slots=True)
+class Head:
+    """A request without its body."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    is_keep_alive: bool
+    length: int | None
+    is_chunked: bool
+    is_waiting: bool
+    parser: httptools.HttpRequestParser
+
+    def text(self, name: bytes) -> str | None:
+        """Return a header's value as text, or None when it is absent; names are in lower case."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
+class Reading:
+    """What the parser calls while it reads one request."""
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.count = 0
+        self.twice: bytes | None = None
+        self.parts: list[bytes] = []
+        self.size_bytes = 0
+        self.messages = 0
+        self.is_complete = False
+
+    def on_message_begin(self) -> None:
+        """Count messages: after one that is chunked another may follow in the same bytes."""
+        self.messages += 1
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; two of a name are one list, except where only one can be meant."""
+        if self.is_complete:
+            return  # of a message that follows, or behind a chunked body
+        self.count += 1
+        name, value = name.lower(), value.strip(b" \t")
+        known = self.headers.get(name)
+        if known is not None:
+            if name in _SINGLE:
+                self.twice = name
+            value = known + b", " + value
+        self.headers[name] = value
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a chunked body."""
+        if not self.is_complete:
+            self.parts.append(body)
+            self.size_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the first message."""
+        self.is_complete = True
+
+
+def end_of(data: bytes | bytearray) -> int:
+    """Return where the head in some bytes ends, or -1 when it is not there yet.
+
+    `Refused` when it is too long, or has a line that ends without a carriage return.
+    """
+    end = data.find(END, 0, HEAD_BYTES_MAX)
+    seen = data[: end + len(END)] if end >= 0 else data[:HEAD_BYTES_MAX]
+    if seen.count(b"\n") != seen.count(b"\r\n") or seen.count(b"\r") - seen.endswith(
+        b"\r"
+    ) > seen.count(b"\r\n"):
+        raise Refused(400, "a line of the head ends with half of a line end")
+    if end >= 0:
+        return end + len(END)
+    if len(data) >= HEAD_BYTES_MAX:
+        raise Refused(431, "the head of the request is longer than the limit")
+    return -1
+
+
+def parse_head(data: bytes, reading: Reading) -> Head:
+    """Return the head in these bytes, which end with its empty line."""
+    parser = httptools.HttpRequestParser(reading)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade as error:
+        raise Refused(400, "upgrades and tunnels are not spoken here") from error
+    except httptools.HttpParserError as error:
+        raise Refused(400, "the head of the request is malformed") from error
+    if reading.count > HEADERS_MAX:
+        raise Refused(431, "the request has more headers than the limit")
+    if reading.twice is not None:
+        raise Refused(400, f"the header {reading.twice.decode('latin-1')} comes twice")
+    headers = reading.headers
+    version = parser.get_http_version()
+    if version not in ("1.0", "1.1"):
+        raise Refused(505, "HTTP/1.1 is spoken here")
+    if version == "1.1" and b"host" not in headers:
+        raise Refused(400, "the request names no host")
+    length, is_chunked = _extent(headers, version)
+    return Head(
+        method=parser.get_method().decode("ascii"),
+        path=_path(reading.target),
+        headers=headers,
+        is_keep_alive=parser.should_keep_alive(),
+        length=length,
+        is_chunked=is_chunked,
+        is_waiting=_is_waiting(headers, version),
+        parser=parser,
+    )
+
+
+def _extent(headers: dict[bytes, bytes], version: str) -> tuple[int | None, bool]:
+    """Return a body's length, or that it is chunked; a request without either has no body."""
+    length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise Refused(400, "the request has a length and a transfer coding")
+        if coding.lower() != b"chunked" or version == "1.0":
+            raise Refused(400, "the only transfer coding taken is chunked")
+        return None, True
+    if length is None:
+        return 0, False
+    if not length.isdigit() or len(length) > 18:
+        raise Refused(400, "the length of the body is not a number")
+    return int(length), False
+
+
+def _is_waiting(headers: dict[bytes, bytes], version: str) -> bool:
+    expected = headers.get(b"expect")
+    if expected is None or version == "1.0":
+        return False
+    if expected.lower() != b"100-continue":
+        raise Refused(417, "the only expectation met is 100-continue")
+    return True
+
+
+def _path(target: bytes) -> str:
+    if target.startswith(b"/"):
+        return target.partition(b"?")[0].decode("latin-1")
+    try:
+        path = httptools.parse_url(target).path or b"/"
+    except httptools.HttpParserInvalidURLError as error:
+        raise Refused(400, "the target of the request is malformed") from error
+    return path.decode("latin-1")

@@ -1,0 +1,284 @@
+"""A group of requests of one tenant and signal, decoded and written: each gets its own result.
+
+In:   bodies; a sink, which has the tenant's tables
+Out:  by each body's place: what was taken, or the error
+
+- One write for each table carries the rows of the whole group. A result is given when all writes
+  that carry rows of a body are durable.
+- A write that fails before the journal for what is in its rows (values that do not fit, a limit of
+  the table) is done again for each body alone: one sender's rows do not cost another's. Such rows
+  of a single body are refused, with their count, as OpenTelemetry's partial success.
+- A write that fails otherwise leaves its bodies to be sent again, even where another table has
+  some of their rows already: there is no half of a request that is answered as taken.
+- Tables are made when the first rows for them come.
+"""
+
+import threading
+import time as clock
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from thermocline.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+)
+from thermocline.ingest.otlp.outcome import ITEMS, Decoded, Limits
+from thermocline.ingest.otlp.tables import TABLES
+from thermocline.ingest.otlp.together import Body, Share, Way, decode_bodies
+
+Result = Decoded | ThermoclineError
+Settle = Callable[[Sequence[tuple[int, Result]]], None]
+
+
+class SinkTable(Protocol):
+    """A table that takes rows."""
+
+    def submit(
+        self,
+        rows: Any,
+        *,
+        request_id: str | None = None,
+        evolve: bool = False,
+        wait_s: float | None = None,
+    ) -> "Future[int]":
+        """Queue rows; the future is done when they are durable and visible.
+
+        What is wrong with the rows is raised here, before anything is queued. Rows of a request
+        id that was written before are not written again.
+        """
+        ...
+
+
+class SinkLake(Protocol):
+    """The tables of one tenant."""
+
+    def table(self, name: str) -> SinkTable:
+        """Return a table; `NotFound` when there is none of this name."""
+        ...
+
+    def create_table(self, name: str, **creation: Any) -> SinkTable:
+        """Make a table; `Conflict` when there is one of this name."""
+        ...
+
+
+class Sink(Protocol):
+    """Where rows go: the lakes of all tenants."""
+
+    def lake(self, tenant: str) -> SinkLake:
+        """Return a tenant's lake; `NotFound` when there is no such tenant."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A body, and its place among those that wait together."""
+
+    place: int
+    body: Body
+
+
+class Writing:
+    """Decodes and writes groups; any thread may call it."""
+
+    def __init__(
+        self, sink: Sink, *, limits: Limits, body_bytes_max: int, write_wait_s: float
+    ) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._body_bytes_max = body_bytes_max
+        self._write_wait_s = write_wait_s
+
+    def take(
+        self,
+        tenant: str,
+        signal: str,
+        members: Sequence[Member],
+        request_id: str | None,
+        settle: Settle,
+    ) -> None:
+        """Decode and write a group. `settle` gets each member's result once, in any thread."""
+        gathering = _Gathering(settle, [member.place for member in members])
+        try:
+            shares = self._decoded(signal, members)
+            for share in shares:
+                for number, place in enumerate(share.places):
+                    gathering.put(members[place].place, _told(share.outcome, is_first=not number))
+            self._write(_Group(tenant, signal, members, request_id), shares, gathering)
+        except ThermoclineError as error:
+            gathering.fail(error)
+        except Exception as error:  # noqa: BLE001  whoever waits must be told, whatever it was
+            gathering.fail(_bug("a request could not be taken", error))
+        finally:
+            gathering.leave()
+
+    def _decoded(
+        self, signal: str, members: Sequence[Member], *, is_together: bool = True
+    ) -> list[Share]:
+        way = Way(clock.time_ns(), self._limits, self._body_bytes_max, is_together)
+        return decode_bodies(signal, [member.body for member in members], way)
+
+    def _write(self, group: "_Group", shares: list[Share], gathering: "_Gathering") -> None:
+        for name, (rows, members) in _by_table(shares, group.members).items():
+            places = [member.place for member in members]
+            try:
+                self._submit(group, name, rows, places, gathering)
+            except (Invalid, Overloaded) as error:
+                if not _is_about_rows(error):
+                    gathering.fail(error, places)
+                elif len(members) == 1:
+                    gathering.refuse(places[0], rows.num_rows, error)
+                else:
+                    self._write_each(replace(group, members=members), name, gathering)
+            except ThermoclineError as error:
+                gathering.fail(error, places)
+
+    def _write_each(self, group: "_Group", name: str, gathering: "_Gathering") -> None:
+        """Write what a table gets of each member alone, to find whose rows it does not take."""
+        shares = self._decoded(group.signal, group.members, is_together=False)
+        for share in shares:
+            if isinstance(share.outcome, Decoded) and name in share.outcome.batches:
+                batch = share.outcome.batches[name]
+                place = group.members[share.places[0]].place
+                rows = pa.Table.from_batches([batch])
+                try:
+                    self._submit(group, name, rows, [place], gathering)
+                except (Invalid, Overloaded) as error:
+                    if _is_about_rows(error):
+                        gathering.refuse(place, rows.num_rows, error)
+                    else:
+                        gathering.fail(error, [place])
+                except ThermoclineError as error:
+                    gathering.fail(error, [place])
+
+    def _submit(
+        self,
+        group: "_Group",
+        name: str,
+        rows: pa.Table,
+        places: Sequence[int],
+        gathering: "_Gathering",
+    ) -> None:
+        table = self._table(group.tenant, name)
+        future = table.submit(
+            rows, request_id=group.request_id, evolve=True, wait_s=self._write_wait_s
+        )
+        gathering.enter()
+
+        def done(finished: "Future[int]") -> None:
+            error = finished.exception()
+            if isinstance(error, ThermoclineError):
+                gathering.fail(error, places)
+            elif error is not None:
+                gathering.fail(_bug("a write failed", error), places)
+            gathering.leave()
+
+        future.add_done_callback(done)
+
+    def _table(self, tenant: str, name: str) -> SinkTable:
+        lake = self._sink.lake(tenant)
+        try:
+            return lake.table(name)
+        except NotFound:
+            try:
+                return lake.create_table(name, **TABLES[name].creation())
+            except Conflict:
+                return lake.table(name)  # another worker was first
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    tenant: str
+    signal: str
+    members: Sequence[Member]
+    request_id: str | None
+
+
+class _Gathering:
+    """The results of a group, settled when the last of its writes is done."""
+
+    def __init__(self, settle: Settle, places: Sequence[int]) -> None:
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._open = 1  # whoever gathers; each write adds one
+        lost = Unavailable("a request was not looked at")
+        self._results: dict[int, Result] = dict.fromkeys(places, lost)
+
+    def put(self, place: int, result: Result) -> None:
+        """Note what a body came to, before any write of it."""
+        self._results[place] = result
+
+    def refuse(self, place: int, rows: int, error: ThermoclineError) -> None:
+        """Note that a table did not take a body's rows, and never will."""
+        with self._lock:
+            result = self._results[place]
+            if isinstance(result, Decoded):
+                what = f"refused {rows} {ITEMS[result.signal]}: {error.message}"
+                message = f"{result.message}; {what}" if result.message else what
+                self._results[place] = replace(
+                    result,
+                    accepted=result.accepted - rows,
+                    rejected=result.rejected + rows,
+                    message=message,
+                )
+
+    def fail(self, error: ThermoclineError, places: Sequence[int] | None = None) -> None:
+        """Note that bodies, or all that were decoded, have to be sent again."""
+        with self._lock:
+            for place in self._results if places is None else places:
+                if isinstance(self._results[place], Decoded):
+                    self._results[place] = error
+
+    def enter(self) -> None:
+        """Wait for one more write."""
+        with self._lock:
+            self._open += 1
+
+    def leave(self) -> None:
+        """End the wait for a write; after the last one the results are told."""
+        with self._lock:
+            self._open -= 1
+            is_last = not self._open
+        if is_last:
+            self._settle(list(self._results.items()))
+
+
+def _told(outcome: Decoded | ThermoclineError, *, is_first: bool) -> Result:
+    """Return an outcome without its rows; of several bodies the first has the count of all."""
+    if not isinstance(outcome, Decoded):
+        return outcome
+    accepted = outcome.accepted if is_first else 0
+    return Decoded(outcome.signal, {}, accepted, outcome.rejected, outcome.message)
+
+
+def _by_table(
+    shares: list[Share], members: Sequence[Member]
+) -> dict[str, tuple[pa.Table, list[Member]]]:
+    """Return the rows of all shares by table, and whose they are."""
+    found: dict[str, tuple[list[pa.RecordBatch], list[Member]]] = {}
+    for share in shares:
+        if isinstance(share.outcome, Decoded):
+            for name, batch in share.outcome.batches.items():
+                batches, whose = found.setdefault(name, ([], []))
+                batches.append(batch)
+                whose += [members[place] for place in share.places]
+    return {name: (pa.Table.from_batches(rows), whose) for name, (rows, whose) in found.items()}
+
+
+def _bug(message: str, error: BaseException) -> Unavailable:
+    """Return what is told of an error that nobody meant; the error itself is its cause."""
+    told = Unavailable(message, why=repr(error))
+    told.__cause__ = error
+    return told
+
+
+def _is_about_rows(error: ThermoclineError) -> bool:
+    """Tell whether the rows are at fault: sending them again later would be no help."""
+    return isinstance(error, Invalid) or "entities_max" in error.facts

@@ -1,0 +1,167 @@
+"""The listener of the API: an ASGI application under uvicorn, on the node's own event loop.
+
+In:   an application, an address
+Out:  answers, until it is stopped
+
+- The address is bound before anything is served, so that one that is taken is an error at once.
+- Signals are the node's: uvicorn installs no handler of its own.
+- A stop takes no more connections and waits for what has begun, as long as it is told to.
+- The number of connections has a limit, and so have the size of a request's head and the time it
+  may take to come: nobody holds a place by saying nothing.
+"""
+
+import asyncio
+import math
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from thermocline.config import Address
+from thermocline.errors import Conflict, Invalid
+
+BACKLOG = 1_024
+IDLE_TIMEOUT_S = 30
+HEAD_TIMEOUT_S = 10.0
+HEAD_BYTES_MAX = 64 << 10
+START_LOOK_S = 0.005
+
+
+class _Quiet(uvicorn.Server):
+    """A server that leaves the signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Bounded(HttpToolsProtocol):
+    """A connection whose request heads come whole, small and soon, or not at all."""
+
+    connections_max = 1
+    _head_bytes = 0
+    _has_head = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_max:
+            transport.abort()
+        else:
+            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._end_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _end_late(self) -> None:
+        if not self._has_head and not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._has_head, self._head_bytes = False, 0
+        self._stop_timer()
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._end_late)
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._has_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.send_400_response("The head of the request is too large.")
+
+
+class ApiListener:
+    """Serves an ASGI application."""
+
+    def __init__(
+        self,
+        app: Any,
+        address: Address,
+        *,
+        connections_max: int,
+        tls: ssl.SSLContext | None = None,
+        certificate: str = "",
+    ) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+        limits = {"connections_max": connections_max}
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http=type("_Connection", (_Bounded,), limits),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=IDLE_TIMEOUT_S,
+            ssl_certfile=certificate or None,
+            ssl_context_factory=None if tls is None else lambda *_: tls,
+        )
+        self._server = _Quiet(config)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._address.port
+
+    async def start(self) -> None:
+        """Listen; requests are answered when this returns."""
+        self._socket = bound(self._address)
+        self._address = Address(self._address.host, self._socket.getsockname()[1])
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving  # raises what kept it from starting
+                raise Invalid("the API did not start", hint="look at the log")
+            await asyncio.sleep(START_LOOK_S)
+
+    async def stop(self, deadline_s: float) -> None:
+        """Take nothing new, answer what has begun; what is not done by then is cancelled."""
+        if self._serving is None:
+            return
+        self._server.config.timeout_graceful_shutdown = max(1, math.ceil(deadline_s))
+        self._server.should_exit = True
+        done, _ = await asyncio.wait({self._serving}, timeout=deadline_s + 2)
+        if not done:
+            self._serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._serving
+
+
+def bound(address: Address) -> socket.socket:
+    """Return a socket that listens on an address; `Conflict` when somebody else does."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise not_bound(address, error) from error
+
+
+def not_bound(address: Address, error: OSError) -> Conflict:
+    """Return the error of an address that cannot be listened on."""
+    return Conflict(
+        "the address cannot be listened on",
+        hint="stop what listens there, or choose another port",
+        address=str(address),
+        why=error.strerror or str(error),
+    )

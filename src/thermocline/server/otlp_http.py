@@ -1,0 +1,154 @@
+"""OTLP over HTTP: the three paths, in protobuf and JSON.
+
+In:   `POST /v1/metrics`, `/v1/logs`, `/v1/traces`, compressed or not
+Out:  the answer in the encoding of the request: success, partial success, or `google.rpc.Status`
+
+- Key, content type and content coding are judged by the head, before the body is read.
+- A success is answered when the rows are durable, and says what was refused of them.
+- An error that is not the request's own is 429 or 503 with `Retry-After`: the sender keeps its
+  rows.
+- `Idempotency-Key` makes a resend of a request that was taken a success without new rows.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from thermocline.errors import ThermoclineError
+from thermocline.ingest.inflate import CODINGS
+from thermocline.ingest.otlp.answer import failure, success
+from thermocline.ingest.otlp.protobuf import SIGNALS
+from thermocline.ingest.otlp.together import Body
+from thermocline.server.http1 import Http1Server
+from thermocline.server.http1_head import Head, Refused
+from thermocline.server.http1_route import HttpLimits, Request, Response, Route, refused_headers
+from thermocline.server.otlp_verdict import (
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    verdict,
+)
+from thermocline.server.receiver import Receiver
+
+PORT = 4318
+LISTENER = "otlp_http"
+_ENCODINGS = {"application/x-protobuf": "protobuf", "application/json": "json"}
+_TYPES = {encoding: kind for kind, encoding in _ENCODINGS.items()}
+_CODES = {
+    401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
+    404: NOT_FOUND,
+    405: UNIMPLEMENTED,
+    413: RESOURCE_EXHAUSTED,
+    429: UNAVAILABLE,
+    503: UNAVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """What a head said: whose rows come, and in which form."""
+
+    tenant: str
+    encoding: str
+    coding: str
+    request_id: str | None
+
+
+class OtlpHttp:
+    """The listener of OTLP over HTTP."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        host: str = "127.0.0.1",
+        port: int = PORT,
+        limits: HttpLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._receiver = receiver
+        routes = {
+            ("POST", f"/v1/{signal}"): Route(self._answering(signal), self._admit)
+            for signal in SIGNALS
+        }
+        self._server = Http1Server(
+            routes,
+            host=host,
+            port=port,
+            room=receiver.room,
+            limits=limits,
+            refusal=_refusal,
+            observe=lambda path, status, s: receiver.observe(LISTENER, path, status, s),
+            tls=tls,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.port
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections there are."""
+        return self._server.connection_count
+
+    async def start(self) -> None:
+        """Listen."""
+        await self._server.start()
+
+    async def stop(self, deadline_s: float) -> None:
+        """Take nothing new, answer what has begun, close; what is not done by then is cut."""
+        await self._server.stop(deadline_s)
+
+    def _admit(self, head: Head) -> _Admitted:
+        try:
+            tenant = self._receiver.tenant(head.text(b"authorization"))
+        except ThermoclineError as error:
+            raise _refused(error) from error
+        encoding = _encoding(head)
+        if encoding is None:
+            raise Refused(415, f"the content type must be one of {', '.join(_ENCODINGS)}")
+        coding = (head.text(b"content-encoding") or "identity").lower()
+        if coding not in CODINGS:
+            raise Refused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
+        return _Admitted(tenant, encoding, coding, head.text(b"idempotency-key"))
+
+    def _answering(self, signal: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            admitted: _Admitted = request.admitted
+            body = Body(admitted.encoding, admitted.coding, request.body)
+            try:
+                taken = await self._receiver.take(
+                    admitted.tenant, signal, body, admitted.request_id
+                )
+            except ThermoclineError as error:
+                raise _refused(error) from error
+            answered = success(taken, admitted.encoding)
+            return Response(200, answered, _TYPES[admitted.encoding])
+
+        return answer
+
+
+def _encoding(head: Head) -> str | None:
+    kind = (head.text(b"content-type") or "").partition(";")[0].strip().lower()
+    return _ENCODINGS.get(kind)
+
+
+def _refused(error: ThermoclineError) -> Refused:
+    told = verdict(error)
+    headers = (("WWW-Authenticate", "Bearer"),) if told.status == 401 else ()
+    return Refused(told.status, told.message, retry_after_s=told.retry_after_s, headers=headers)
+
+
+def _refusal(refused: Refused, head: Head | None) -> Response:
+    """Return a refusal as `google.rpc.Status`, in the encoding of the request if it has one."""
+    encoding = (_encoding(head) if head is not None else None) or "json"
+    code = _CODES.get(refused.status, INVALID_ARGUMENT)
+    wait_s = refused.retry_after_s
+    body = failure(code, refused.message, encoding, retry_after_s=wait_s)
+    return Response(refused.status, body, _TYPES[encoding], refused_headers(refused))

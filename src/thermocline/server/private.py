@@ -1,0 +1,94 @@
+"""Files of this user alone: keys, audit lines, locks.
+
+In:   paths and bytes
+Out:  files with mode 0600, in the place of older ones at once, durable
+
+- Whoever replaces a file as root gives it to the owner of its folder: the node that runs as that
+  owner must be able to read it.
+- A change of a file is made under the lock beside it, by one process at a time.
+"""
+
+import os
+import time as clock
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from thermocline.disk import OsDisk, OsWriter, Writer, translated
+from thermocline.errors import Conflict
+from thermocline.hot.wal.folder import replace_file
+
+LOCK_WAIT_S = 5.0
+LOCK_LOOK_S = 0.01
+FILE_MODE = 0o600
+
+
+class _PrivateWriter(OsWriter):
+    """A new file that nobody else may read, from its first moment on."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+
+
+class PrivateDisk(OsDisk):
+    """The file system of this machine, where what is made is this user's alone."""
+
+    def create(self, path: str) -> Writer:
+        """Create a new file with mode 0600; `FileExistsError` when the name is taken."""
+        return _PrivateWriter(path)
+
+
+def _opened(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        os.fchmod(fd, FILE_MODE)  # an older file may have been made by hand
+        if os.geteuid() == 0:
+            owner = os.stat(os.path.dirname(path))
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Put a file in the place of another at once; it is durable and whole when this returns."""
+    with translated(path):
+        replace_file(PrivateDisk(), os.path.dirname(path), path, data)
+
+
+def append_line(path: str, line: bytes, *, is_durable: bool) -> int:
+    """Add a line to a file in one write, and return the file's size; `OSError` as it comes."""
+    fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(fd, line)
+        if is_durable:
+            os.fdatasync(fd)
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def held_lock(path: str, *, what: str, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Hold a lock file while the block runs; `Conflict` when another process keeps it."""
+    with translated(path):
+        os.close(_opened(path, os.O_RDWR | os.O_CREAT))
+        lock = None
+        end_s = clock.monotonic() + wait_s
+        while lock is None:
+            try:
+                lock = OsDisk().lock(path, f"{os.getpid()}\n".encode())
+            except BlockingIOError as error:
+                if clock.monotonic() >= end_s:
+                    process = OsDisk().read(path).decode(errors="replace").strip()
+                    raise Conflict(
+                        f"another process {what}",
+                        hint="wait until it is done, then try again",
+                        path=path,
+                        process=process,
+                    ) from error
+                clock.sleep(LOCK_LOOK_S)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,112 @@
+"""Whether a folder keeps the promises that a node is built on: tried, not assumed.
+
+In:   a folder that exists
+Out:  `Unsupported` when a promise does not hold; how long a sync takes; what kind of disk it is
+
+- A name is created by one and one only; synced bytes and names raise no error; a lock keeps others
+  out. Network and overlay file systems break one or another of them in silence.
+- What is made for it is hidden, and gone afterwards.
+"""
+
+import os
+import time as clock
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from thermocline.disk import OsDisk, translated
+from thermocline.errors import Unsupported
+
+PROBE_BYTES = 4_096
+_HINT = "put the data on a local file system, such as ext4 or xfs"
+REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre", "afs"})
+FLEETING = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
+
+
+@contextmanager
+def _names(folder: str, count: int) -> Iterator[list[str]]:
+    stem = f"{folder}/.probe-{uuid.uuid4().hex}"
+    names = [f"{stem}-{place}.tmp" for place in range(count)]
+    try:
+        yield names
+    finally:
+        for name in names:
+            with suppress(OSError):
+                OsDisk().unlink(name)
+
+
+def _written(path: str) -> None:
+    writer = OsDisk().create(path)
+    try:
+        writer.write(bytes(PROBE_BYTES))
+        writer.sync()
+    finally:
+        writer.close()
+
+
+def probe_link(folder: str) -> None:
+    """Try that a name, once given, is not given again."""
+    disk = OsDisk()
+    with translated(folder), _names(folder, 3) as (one, two, name):
+        _written(one)
+        _written(two)
+        try:
+            disk.link(one, name)
+        except OSError as error:
+            raise Unsupported(
+                "the file system does not link files", hint=_HINT, folder=folder
+            ) from error
+        try:
+            disk.link(two, name)
+        except FileExistsError:
+            return
+    raise Unsupported("the file system gives one name twice", hint=_HINT, folder=folder)
+
+
+def probe_sync(folder: str) -> float:
+    """Try that bytes and names can be synced; return the seconds that it takes."""
+    with translated(folder), _names(folder, 1) as (path,):
+        began_s = clock.perf_counter()
+        _written(path)
+        OsDisk().sync_folder(folder)
+        return clock.perf_counter() - began_s
+
+
+def probe_lock(folder: str) -> None:
+    """Try that a lock keeps others out."""
+    disk = OsDisk()
+    with translated(folder), _names(folder, 1) as (path,):
+        held = disk.lock(path, b"")
+        try:
+            disk.lock(path, b"").release()
+        except BlockingIOError:
+            return
+        finally:
+            held.release()
+    raise Unsupported("the file system's locks keep nobody out", hint=_HINT, folder=folder)
+
+
+PROBES: tuple[Callable[[str], object], ...] = (probe_link, probe_sync, probe_lock)
+
+
+def probe(folder: str) -> None:
+    """Try every promise; `Unsupported` for the first that does not hold."""
+    for one in PROBES:
+        one(folder)
+
+
+def file_system(folder: str) -> str:
+    """Return the kind of file system that a folder is on, empty where nobody says."""
+    real = os.path.realpath(folder)
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            for line in file:
+                left, _, right = line.partition(" - ")
+                point = left.split()[4].encode().decode("unicode_escape")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, right.split()[0]
+    except (OSError, IndexError, ValueError):
+        return ""
+    return kind

@@ -1,0 +1,43 @@
+"""A process that serves a node's receivers until it is told to end: `otlp_process.py ROOT PORT`.
+
+It prints its two ports when it listens. SIGTERM stops it: what has begun is answered first.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from server.otlp_node import Keys
+from thermocline.node import Node
+from thermocline.server.lane import Lane
+from thermocline.server.otlp_grpc import OtlpGrpc
+from thermocline.server.otlp_http import OtlpHttp
+from thermocline.server.receiver import Receiver
+from thermocline.server.room import Room
+
+
+async def serve(root, http_port, grpc_port):
+    """Serve until SIGTERM."""
+    node = Node(root)
+    lane = Lane(node, is_compiled=False)
+    receiver = Receiver(lane, Room(), Keys())
+    http = OtlpHttp(receiver, port=http_port)
+    grpc = OtlpGrpc(receiver, port=grpc_port)
+    for part in (lane, http, grpc):
+        await part.start()
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    print(http.port, grpc.port, flush=True)
+    await told.wait()
+    await asyncio.gather(http.stop(5), grpc.stop(5))
+    await lane.stop(5)
+    node.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

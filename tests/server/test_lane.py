@@ -1,0 +1,300 @@
+"""The lane: everybody gets their own answer, nothing is answered that is not durable."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from ingest.otlp_requests import gauge_request
+from server.otlp_node import served
+from thermocline.config import settings_of
+from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
+from thermocline.ingest.otlp.together import Body
+from thermocline.server.lane import Delivery
+
+
+class Between:
+    """A node's tables with something in between: each submit goes through `change` first."""
+
+    def __init__(self, node, change):
+        self.node, self.change = node, change
+
+    def lake(self, tenant):
+        return LakeBetween(self.node.lake(tenant), self.change)
+
+
+class LakeBetween:
+    def __init__(self, lake, change):
+        self._lake, self._change = lake, change
+
+    def table(self, name):
+        return TableBetween(self._lake.table(name), name, self._change)
+
+    def create_table(self, name, **creation):
+        return TableBetween(self._lake.create_table(name, **creation), name, self._change)
+
+
+class TableBetween:
+    def __init__(self, table, name, change):
+        self._table, self._name, self._change = table, name, change
+
+    def submit(self, batch, **options):
+        changed = self._change(self._name, batch, options)
+        return self._table.submit(batch, **options) if changed is None else changed
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """Return a verb that serves a node with something before its tables."""
+    made = []
+
+    def start(change=lambda name, batch, options: None, **options):
+        context = served(
+            tmp_path / f"node{len(made)}", sink=lambda node: Between(node, change), **options
+        )
+        made.append(context)
+        return context.__enter__()
+
+    yield start
+    for context in made:
+        context.__exit__(None, None, None)
+
+
+def delivery(points=1, *, tenant="default", request_id=None, data=None, **options):
+    data = gauge_request(points, **options).SerializeToString() if data is None else data
+    return Delivery(tenant, "metrics", Body("protobuf", "identity", data), request_id)
+
+
+def with_histogram(points=1):
+    request = gauge_request(points)
+    metric = request.resource_metrics[0].scope_metrics[0].metrics.add(name="h")
+    metric.histogram.aggregation_temporality = 2
+    metric.histogram.data_points.add(time_unix_nano=5, count=1, bucket_counts=[1])
+    return request.SerializeToString()
+
+
+async def offered(lane, deliveries):
+    futures = [lane.offer(one) for one in deliveries]
+    return await asyncio.gather(*futures, return_exceptions=True)
+
+
+def offer(node, *deliveries):
+    """Offer deliveries at once; return each one's result or error."""
+    return node.call(offered(node.lane, deliveries))
+
+
+class Writes:
+    """Remembers what was written; the first write waits until `gate` is set."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+        self.rows = []
+        self.ids = []
+
+    def __call__(self, name, batch, options):
+        self.rows.append(batch.num_rows)
+        self.ids.append(options["request_id"])
+        assert self.gate.wait(20)
+
+
+def held(node, writes, *deliveries):
+    """Offer one delivery that holds up the only worker, then others at once."""
+
+    async def run():
+        first = node.lane.offer(delivery(1))
+        while not writes.rows:
+            await asyncio.sleep(0.005)
+        rest = [node.lane.offer(one) for one in deliveries]
+        writes.gate.set()
+        return await asyncio.gather(first, *rest, return_exceptions=True)
+
+    return node.call(run())[1:]
+
+
+def test_what_waits_is_written_together(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    results = held(node, writes, *[delivery(10)] * 20)
+    assert writes.rows == [1, 200]
+    assert [(one.rejected, one.message) for one in results] == [(0, "")] * 20
+    assert sum(one.accepted for one in results) == 200
+    assert node.count("metric_points") == 201
+
+
+def test_everybody_who_waits_gets_their_own_answer(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    partial = gauge_request(3)
+    partial.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[0].time_unix_nano = 0
+    cut = gauge_request(2).SerializeToString()[:-1]
+    good, bad, less, last = held(
+        node,
+        writes,
+        delivery(10),
+        delivery(data=cut),
+        delivery(data=partial.SerializeToString()),
+        delivery(5),
+    )
+    assert (good.rejected, last.rejected, less.rejected, less.accepted) == (0, 0, 1, 2)
+    assert isinstance(bad, Invalid)
+    assert len(writes.rows) == 2
+    assert node.count("metric_points") == 1 + 10 + 2 + 5
+
+
+def test_tenants_are_never_written_together(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    node.node.create_tenant("acme")
+    held(node, writes, delivery(2), delivery(3, tenant="acme"), delivery(4))
+    assert sorted(writes.rows) == [1, 3, 6]
+    assert (node.count("metric_points", "acme"), node.count("metric_points")) == (3, 7)
+
+
+def test_i08_a_delivery_with_a_request_id_is_written_alone_under_it(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    held(node, writes, delivery(2), delivery(3, request_id="a"), delivery(4), delivery(5))
+    assert list(zip(writes.rows, writes.ids, strict=True)) == [
+        (1, None),
+        (2, None),
+        (3, "a"),
+        (9, None),
+    ]
+
+
+def test_i12_one_senders_new_entities_past_the_limit_cost_nobody_elses_rows(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    lake = node.node.lake()
+    lake.create_table(
+        "metric_points",
+        time_column="ts",
+        bucket="1m",
+        entity_columns="service_name",
+        entities_max=3,
+    )
+    many = b"".join(
+        gauge_request(1, resource={"service.name": f"s{n}"}).SerializeToString() for n in range(5)
+    )
+    good, bad, last = held(node, writes, delivery(2), delivery(data=many), delivery(3))
+    assert (good.rejected, last.rejected) == (0, 0)
+    assert (bad.rejected, bad.accepted) == (5, 0)
+    assert "entities" in bad.message
+    assert node.count("metric_points") == 1 + 2 + 3
+
+
+def test_a_table_that_cannot_be_written_leaves_its_requests_to_be_sent_again(serving):
+    def change(name, batch, options):
+        if name == "metric_histograms":
+            raise Unavailable("the disk is gone")
+
+    node = serving(change)
+    both, points = offer(node, delivery(data=with_histogram()), delivery(2))
+    assert isinstance(both, Unavailable)
+    assert points.rejected == 0
+    # One half of it is stored, and so it was not answered as taken.
+    assert node.count("metric_points") == 3
+
+
+def test_a_write_that_fails_after_it_was_queued_is_told_to_all_who_waited_for_it(serving):
+    def change(name, batch, options):
+        failed = Future()
+        failed.set_exception(Unavailable("the journal is full"))
+        return failed
+
+    node = serving(change)
+    results = offer(node, *[delivery(1)] * 5)
+    assert {type(one) for one in results} == {Unavailable}
+    assert node.lane.count == 0
+
+
+def test_a_bug_in_a_write_is_told_as_unavailable_and_the_worker_lives(serving, caplog):
+    is_broken = [True]
+
+    def change(name, batch, options):
+        if is_broken.pop():
+            raise ZeroDivisionError
+
+    node = serving(change, workers=1)
+    assert isinstance(offer(node, delivery(1))[0], Unavailable)
+    assert "ZeroDivisionError" in caplog.text
+    is_broken += [False]
+    assert offer(node, delivery(2))[0].accepted == 2
+    assert node.count("metric_points") == 2
+
+
+def test_what_senders_do_wrong_is_not_reported_as_a_bug(serving, caplog):
+    assert isinstance(offer(serving(), delivery(data=b"\xff"))[0], Invalid)
+    assert caplog.text == ""
+
+
+def test_an_unknown_tenant_is_not_found(serving):
+    assert isinstance(offer(serving(), delivery(tenant="nobody"))[0], NotFound)
+
+
+def test_whoever_has_gone_costs_nobody_an_answer(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+
+    async def run():
+        first = node.lane.offer(delivery(1))
+        while not writes.rows:
+            await asyncio.sleep(0.005)
+        gone, stays = node.lane.offer(delivery(2)), node.lane.offer(delivery(3))
+        gone.cancel()
+        writes.gate.set()
+        return await asyncio.gather(first, stays)
+
+    assert [one.rejected for one in node.call(run())] == [0, 0]
+    assert node.lane.count == 0
+
+
+def test_i10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(serving):
+    settings = settings_of({"hot_bytes_max": 300_000, "flush_look_s": 0.05})
+    node = serving(settings=settings, write_wait_s=0.01)
+    results = []
+    end_s = time.monotonic() + 30
+    while time.monotonic() < end_s and not any(isinstance(r, Overloaded) for r in results):
+        results += offer(node, *[delivery(200)] * 20)
+    refused = [one for one in results if not hasattr(one, "accepted")]
+    assert {type(one) for one in refused} == {Overloaded}
+    taken = sum(one.accepted for one in results if hasattr(one, "accepted"))
+    assert node.count("metric_points") == taken > 0
+
+
+def test_i21_a_stop_finishes_what_waits_and_takes_no_more(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+
+    async def run():
+        futures = [node.lane.offer(delivery(1)) for _ in range(10)]
+        stopping = asyncio.ensure_future(node.lane.stop(10))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Unavailable):
+            node.lane.offer(delivery(1))
+        writes.gate.set()
+        await stopping
+        return await asyncio.gather(*futures)
+
+    assert [one.rejected for one in node.call(run())] == [0] * 10
+    assert node.count("metric_points") == 10
+
+
+def test_i21_what_is_not_done_by_the_deadline_is_told_to_come_again(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+
+    async def run():
+        busy = node.lane.offer(delivery(1))
+        while not writes.rows:
+            await asyncio.sleep(0.005)
+        late = node.lane.offer(delivery(1))
+        await node.lane.stop(0.05)
+        writes.gate.set()
+        return await asyncio.gather(busy, late, return_exceptions=True)
+
+    busy, late = node.call(run())
+    assert busy.accepted == 1
+    assert isinstance(late, Unavailable)

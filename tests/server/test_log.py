@@ -1,0 +1,145 @@
+"""The node's own lines: JSON, without keys, and never in the way."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from thermocline.errors import Conflict
+from thermocline.server.log import LINES_WAITING_MAX, Log
+
+KEY = "tck_abcdefgh_" + "x" * 43
+
+
+@pytest.fixture
+def pipe():
+    """A pipe: its reading end and a log that writes into the other."""
+    reading, writing = os.pipe()
+    yield reading, Log(writing), writing
+    for end in (reading, writing):
+        try:
+            os.close(end)
+        except OSError:
+            continue
+
+
+def lines_of(reading, log):
+    assert log.flush(10)
+    return [json.loads(line) for line in os.read(reading, 1 << 20).splitlines()]
+
+
+def test_an_event_is_one_line_of_json(pipe):
+    reading, log, _ = pipe
+    log.event("started", port=4320, addresses=["a", "b"], nothing=None, raw=b"\xff\n")
+    (line,) = lines_of(reading, log)
+    assert line["event"] == "started"
+    assert line["port"] == 4320
+    assert line["time"].endswith("Z")
+    assert line["nothing"] is None
+
+
+def test_an_error_tells_its_code_its_words_and_its_facts(pipe):
+    reading, log, _ = pipe
+    log.error("flush failed", error=Conflict("taken", hint="wait", table="m"), tries=2)
+    log.error("request failed", error=ValueError("odd"))
+    ours, others = lines_of(reading, log)
+    assert (ours["code"], ours["message"], ours["table"], ours["tries"]) == (
+        "conflict",
+        "taken",
+        "m",
+        2,
+    )
+    assert (others["code"], others["message"]) == ("bug", "ValueError: odd")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"header": f"Bearer {KEY}"},
+        {"path": f"/api/v1/query?key={KEY}"},
+        {"authorization": "Basic c2VjcmV0"},
+        {"headers": {"Authorization": "c2VjcmV0", "x": [KEY]}},
+        {"why": ValueError(KEY)},
+        {"url": "postgres://me:c2VjcmV0@host/db"},
+        {"api_key": "c2VjcmV0"},
+        {"raw": KEY.encode()},
+        {"sent": "bearer c2VjcmV0"},
+    ],
+)
+def test_A08_no_key_is_ever_in_a_line(pipe, facts):
+    reading, log, _ = pipe
+    log.event("request", **facts)
+    told = json.dumps(lines_of(reading, log))
+    assert "xxxx" not in told
+    assert "c2VjcmV0" not in told
+    assert "***" in told
+
+
+def test_O07_a_closed_stderr_stops_nobody():
+    reading, writing = os.pipe()
+    os.close(reading)
+    log = Log(writing)
+    for number in range(100):
+        log.event("request", number=number)
+    assert log.flush(10)
+    os.close(writing)
+    log.event("after")
+    assert log.flush(10)
+    assert log.dropped == 101
+
+
+def test_O07_a_full_stderr_makes_nobody_wait_and_what_was_lost_is_told(pipe):
+    reading, log, _ = pipe
+    began_s = time.monotonic()
+    for number in range(LINES_WAITING_MAX * 3):
+        log.event("request", number=number, text="x" * 200)
+    assert time.monotonic() - began_s < 5
+    assert not log.flush(0.05)
+    assert log.dropped > 0
+    found = []
+    thread = threading.Thread(target=lambda: found.append(read_all(reading, log)))
+    thread.start()
+    thread.join(30)
+    told = [json.loads(line) for line in found[0].splitlines()]
+    numbers = [line["number"] for line in told if line["event"] == "request"]
+    lost = sum(line["lines"] for line in told if line["event"] == "lines dropped")
+    assert numbers == sorted(numbers)
+    assert len(numbers) + lost == LINES_WAITING_MAX * 3
+
+
+def read_all(reading, log):
+    data = b""
+    while not log.flush(0):
+        data += os.read(reading, 65_536)
+    log.event("end")
+    while b'"end"' not in data:
+        data += os.read(reading, 65_536)
+    return data
+
+
+def test_O07_a_full_disk_under_stderr_stops_nobody():
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        log = Log(full)
+        log.event("request")
+        assert log.flush(10)
+        assert log.dropped == 1
+    finally:
+        os.close(full)
+
+
+def test_a_line_has_a_limit(pipe):
+    reading, log, _ = pipe
+    log.event("request", text="x" * 1_000_000)
+    (line,) = lines_of(reading, log)
+    assert line["event"] == "request"
+    assert line["cut_bytes"] > 1_000_000
+
+
+def test_facts_that_json_does_not_know_are_told_as_text(pipe):
+    reading, log, _ = pipe
+    log.event("odd", surrogate="\udc80", many={1, 2}, error=ValueError("x"), huge=1 << 80)
+    (line,) = lines_of(reading, log)
+    assert line["event"] == "odd"

@@ -1,0 +1,167 @@
+"""OTLP over gRPC: codes, details, compression, limits, and what is stored."""
+
+import gzip
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+
+from ingest.otlp_requests import gauge_request, log_request, nested_log_bytes, span_request
+from server.otlp_node import Keys, post, served, status_of
+from thermocline.errors import Invalid
+from thermocline.server.http1_route import HttpLimits
+from thermocline.server.otlp_grpc import OtlpGrpc
+from thermocline.server.room import Room
+
+SERVICES = {
+    "metrics": ("metrics.v1.MetricsService", gauge_request, "metric_points"),
+    "logs": ("logs.v1.LogsService", log_request, "logs"),
+    "traces": ("trace.v1.TraceService", span_request, "spans"),
+}
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Serve a node."""
+    with served(tmp_path / "node") as made:
+        yield made
+
+
+def export(node, signal, message, *, compression=None, metadata=(), method="Export"):
+    """Call a service with the bytes of a message; return the bytes of its answer."""
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{node.grpc.port}", options) as channel:
+        name = f"/opentelemetry.proto.collector.{SERVICES[signal][0]}/{method}"
+        call = channel.unary_unary(name)
+        return call(message, compression=compression, metadata=metadata, timeout=30)
+
+
+def refused(node, signal, message, **options):
+    """Call a service that refuses; return the code, the trailer's code, and when to come again."""
+    with pytest.raises(grpc.RpcError) as caught:
+        export(node, signal, message, **options)
+    error = caught.value
+    trailers = dict(error.trailing_metadata() or ())
+    details = trailers.get("grpc-status-details-bin")
+    code, _, waits = status_of(details) if details else (None, None, [])
+    return error.code(), code, waits
+
+
+@pytest.mark.parametrize("signal", SERVICES)
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_a_request_is_stored_and_answered_with_an_empty_response(node, signal, compression):
+    _, make, table = SERVICES[signal]
+    assert export(node, signal, make().SerializeToString(), compression=compression) == b""
+    assert node.count(table) == 1
+
+
+def test_an_empty_request_is_a_success(node):
+    assert export(node, "traces", b"") == b""
+
+
+def test_i09_a_partial_success_has_its_count(node):
+    request = gauge_request(10)
+    points = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    points[4].time_unix_nano = 0
+    answer = ExportMetricsServiceResponse.FromString(
+        export(node, "metrics", request.SerializeToString())
+    )
+    assert answer.partial_success.rejected_data_points == 1
+    assert node.count("metric_points") == 9
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\xff\xff", nested_log_bytes(200), gzip.compress(b"\xff", mtime=0)],
+    ids=["no message", "deep", "no message, compressed"],
+)
+def test_i03_i04_what_cannot_be_decoded_is_invalid_argument(node, message):
+    assert refused(node, "logs", message) == (grpc.StatusCode.INVALID_ARGUMENT, 3, [])
+    assert node.node.lake().tables() == []
+
+
+def test_i11_a_message_over_the_limit_is_exhausted_without_retry_info(tmp_path):
+    with served(tmp_path / "node", http=HttpLimits(body_bytes_max=10_000)) as node:
+        code, _, waits = refused(node, "logs", bytes(10_001))
+        assert (code, waits) == (grpc.StatusCode.RESOURCE_EXHAUSTED, [])
+        assert export(node, "logs", b"") == b""
+
+
+def test_i01_a_bomb_is_stopped_at_the_limit_and_final(tmp_path):
+    with served(tmp_path / "node", body_bytes_max=1 << 20) as node:
+        exhausted = (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, [])
+        compressed = {"compression": grpc.Compression.Gzip}
+        assert refused(node, "logs", bytes(64 << 20), **compressed) == exhausted
+        assert node.room.held_bytes == 0
+
+
+def test_i10_i11_without_room_it_is_unavailable_with_retry_info(tmp_path):
+    with served(tmp_path / "node", room=Room(100_000)) as node:
+        hold = node.room.hold(90_000)
+        data = gauge_request(200).SerializeToString()
+        code, inner, waits = refused(node, "metrics", data)
+        assert (code, inner) == (grpc.StatusCode.UNAVAILABLE, 14)
+        assert 1 <= waits[0] <= 5
+        hold.release()
+        assert export(node, "metrics", data) == b""
+        assert node.count("metric_points") == 200
+
+
+def test_i08_with_an_idempotency_key_a_resend_is_a_success_without_new_rows(node):
+    data = gauge_request(4).SerializeToString()
+    for _ in range(3):
+        assert export(node, "metrics", data, metadata=[("idempotency-key", "a")]) == b""
+    assert node.count("metric_points") == 4
+
+
+def test_a_key_decides_whose_rows_they_are(tmp_path):
+    keys = Keys("acme", readers=("reader",))
+    with served(tmp_path / "node", keys=keys) as node:
+        node.node.create_tenant("acme")
+        data = gauge_request(2).SerializeToString()
+        assert export(node, "metrics", data, metadata=[("authorization", "Bearer acme")]) == b""
+        assert node.count("metric_points", "acme") == 2
+        assert refused(node, "metrics", data)[:2] == (grpc.StatusCode.UNAUTHENTICATED, 16)
+        denied = refused(node, "metrics", data, metadata=[("authorization", "Bearer reader")])
+        assert denied[:2] == (grpc.StatusCode.PERMISSION_DENIED, 7)
+        assert node.count("metric_points", "acme") == 2
+
+
+def test_a_bug_is_told_as_passing_so_that_nobody_drops_rows_for_it(tmp_path):
+    class Broken(Keys):
+        def caller(self, authorization, scope):
+            raise ZeroDivisionError
+
+    with served(tmp_path / "node", keys=Broken()) as node:
+        code, _, waits = refused(node, "logs", b"")
+        assert (code, waits) == (grpc.StatusCode.UNAVAILABLE, [1])
+        status, headers, _ = post(node, "/v1/logs", b"")
+        assert (status, headers["retry-after"]) == (503, "1")
+
+
+def test_another_method_is_unimplemented(node):
+    code, _, _ = refused(node, "logs", b"", method="Import")
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_an_address_that_is_taken_is_told(node):
+    with pytest.raises(Invalid, match="cannot be listened on"):
+        node.call(OtlpGrpc(None, port=node.grpc.port).start())
+
+
+def test_both_protocols_store_the_same_rows(node):
+    data = gauge_request(3, attributes={"a": 1, "b": [1, "x"]}).SerializeToString()
+    export(node, "metrics", data)
+    assert post(node, "/v1/metrics", data)[0] == 200
+    rows = node.sql("select * from metric_points order by ts_ns")
+    assert rows[0::2] == rows[1::2]
+    assert len(rows) == 6
+
+
+def test_calls_are_counted_by_name_and_code(node):
+    export(node, "logs", b"")
+    refused(node, "logs", b"\xff")
+    name = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+    assert node.counts.requests == [("otlp_grpc", name, 0), ("otlp_grpc", name, 3)]
