@@ -1,9 +1,12 @@
 """The README's examples run as they stand, in an empty folder with the files they name."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
+import urllib.request
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -36,7 +39,7 @@ def folder(tmp_path):
 
 
 def test_the_python_example_runs_and_shows_the_missing_day(folder):
-    program, _ = blocks("python")
+    program, _, _ = blocks("python")
     ran = run([sys.executable, "-c", program], folder)
     assert ran.returncode == 0, ran.stderr
     assert "2024-06-04" in ran.stdout, "the gap between Monday and Wednesday is shown"
@@ -44,7 +47,7 @@ def test_the_python_example_runs_and_shows_the_missing_day(folder):
 
 
 def test_the_lake_example_runs_twice_and_keeps_its_rows(folder):
-    _, program = blocks("python")
+    _, program, _ = blocks("python")
     for _ in range(2):
         ran = run([sys.executable, "-c", program], folder)
         assert ran.returncode == 0, ran.stderr
@@ -53,8 +56,45 @@ def test_the_lake_example_runs_twice_and_keeps_its_rows(folder):
     assert "00:05" in ran.stdout
 
 
+def test_the_entity_example_runs_twice_with_a_postgres_of_its_own():
+    _, _, program = blocks("python")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)  # as root, PostgreSQL runs as another user, who must get there
+        for _ in range(2):
+            ran = run([sys.executable, "-c", program], folder)
+            assert ran.returncode == 0, ran.stderr
+            assert "a-1" in ran.stdout
+
+
+def test_the_served_example_answers_what_an_exporter_sent(tmp_path):
+    serve, ask = [line[2:] for line in blocks("console")[0].splitlines()]
+    words = shlex.split(serve, comments=True)
+    ports = [word for name in ("http", "grpc", "api") for word in (f"--{name}", "127.0.0.1:0")]
+    command = [sys.executable, "-m", "thermocline.cli.main", *words[1:], *ports]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as node:
+        told = [json.loads(node.stderr.readline()) for _ in ("listening", "ready")]
+        record = {"timeUnixNano": "1717200000000000000", "body": {"stringValue": "hello"}}
+        logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+        assert post(told[0]["http"], "/v1/logs", json.dumps(logs)) == {}
+        body = shlex.split(ask)[-1]
+        assert f"localhost:4320{(path := '/api/v1/query')}" in ask
+        assert post(told[0]["api"], path, body)["rows"] == [{"count_star()": 1}]
+        node.terminate()
+        node.stderr.read()
+    assert node.returncode == 0
+
+
+def post(port, path, body):
+    """Send JSON to a port of this machine; return what is answered."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", body.encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
 def test_the_console_example_runs(folder):
-    (console,) = blocks("console")
+    _, console = blocks("console")
     assert run([sys.executable, "-c", blocks("python")[1]], folder).returncode == 0
     lines = [line[2:] for line in console.splitlines() if line.startswith("$ ")]
     assert len(lines) >= 5
