@@ -37,6 +37,9 @@ bench: $(READY)
 	$(BIN)/python bench/scan.py
 	$(BIN)/python bench/log.py
 	$(BIN)/python bench/union.py
+	$(BIN)/python bench/ingest.py
+	$(BIN)/python bench/entities.py
+	$(BIN)/python bench/entities_read.py
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

@@ -151,7 +151,7 @@ class Thermocline:
                     if way == "lake":
                         table.write(given)
                     else:
-                        hot.write(state.schema_id, batch)
+                        hot.submit(state.schema_id, batch).result()
                 counts[place] += 1
 
         workers = [threading.Thread(target=work, args=(place,)) for place in range(threads)]

@@ -175,6 +175,15 @@ def mixed(more: More, seed: int) -> dict[str, Any]:
     return dict(counts)
 
 
+def schedules(more: More, seed: int) -> dict[str, Any]:
+    """Search every order of the steps of writers, exporters, a compactor and a reader, once."""
+    from model.export_model import full_search
+
+    del more, seed  # it is all of them, however long that takes
+    found = full_search()
+    return {"schedules": found.schedules, "dirty": found.wrong}
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run: the faults it stands for, its rung, its share of the time, the least it does."""
@@ -193,6 +202,7 @@ RUNS = {
         "W01 W02 W04 W05 W06 W12 W19 W22 F01 F02 F03 F05 F15", "L3", lake_power_cuts, 0.4, 1_000_000
     ),
     "lake kills": Run("W01 W02 W03 W16 W22 F01 F02 F03 F06 F08 Q10", "L6", lake_kills, 0.4, 500),
+    "export schedules": Run("P01 P02 P03 P11 P15", "L2", schedules, 0.01, 0),
     "mixed load": Run("W10 W18 I08 I10 I21 O02 Q10", "L6", mixed, 1.0, 0),
 }
 BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound", "hung")

@@ -32,7 +32,10 @@ LOCKS = {
     "python_enable_replacements",
     "temp_directory",
 }
-SCRIPTS = ("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py")
+SCRIPTS = (
+    *("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py", "ingest.py"),
+    *("entities.py", "entities_read.py", "contract.py", "otlp_decode.py"),
+)
 
 
 def run(script, *arguments, data):

@@ -1,0 +1,146 @@
+"""What is in deploy/ fits the command, its settings and its promises."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from thermocline.config import NodeSettings, node_settings
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
+OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
+
+
+def unit():
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read(DEPLOY / "thermocline.service")
+    return parser
+
+
+def seconds(text):
+    number, word = re.fullmatch(r"(\d+)(s|min)?", text).groups()
+    return int(number) * (60 if word == "min" else 1)
+
+
+def test_the_unit_runs_a_command_that_exists_and_waits_for_its_word():
+    service = unit()["Service"]
+    words = shlex.split(service["ExecStart"])
+    assert words[1:3] == ["serve", "--config"]
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+
+
+def test_the_unit_gives_a_stop_more_time_than_it_takes():
+    assert seconds(unit()["Service"]["TimeoutStopSec"]) > NodeSettings().stop_deadline_s + 10
+
+
+def test_the_unit_is_hardened_and_not_root():
+    service = unit()["Service"]
+    assert service["User"] == "thermocline"
+    assert (service["UMask"], service["StateDirectoryMode"]) == ("0077", "0700")
+    for name in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "RestrictSUIDSGID"):
+        assert service[name] == "yes"
+    assert service["ProtectSystem"] == "strict"
+    assert service["CapabilityBoundingSet"] == ""
+
+
+def test_the_unit_does_not_restart_what_a_person_must_look_at():
+    from thermocline.cli.failure import KINDS
+    from thermocline.errors import Corruption, Invalid, NotFound, Unsupported
+
+    kinds = (Invalid, NotFound, Unsupported, Corruption)
+    codes = {str(KINDS[kind].exit_code) for kind in kinds}
+    assert set(unit()["Service"]["RestartPreventExitStatus"].split()) == codes
+
+
+def test_systemd_knows_every_line_of_the_unit(tmp_path):
+    """Where there is no systemd, that no line is written twice or without a value is all."""
+    text = (DEPLOY / "thermocline.service").read_text()
+    command = shutil.which("systemd-analyze")
+    if command is not None:
+        # What is installed elsewhere is not here: the programs and the user.
+        text = re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text)
+        (tmp_path / "thermocline.service").write_text(text)
+        words = [command, "verify", "--man=no", str(tmp_path / "thermocline.service")]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert "thermocline.service:" not in done.stderr, done.stderr
+    names = [line.partition("=")[0] for line in text.splitlines() if re.match(r"[A-Z]\w+=", line)]
+    assert len(names) == len(set(names)) > 30
+
+
+def test_the_settings_file_is_one(tmp_path):
+    settings = node_settings({}, {}, str(DEPLOY / "node.toml"))
+    assert settings.data == unit()["Service"]["WorkingDirectory"] == "/var/lib/thermocline"
+    text = (DEPLOY / "node.toml").read_text()
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    path = tmp_path / "node.toml"
+    path.write_text(uncommented.replace('lake_id = ""', 'lake_id = "0123"'))
+    assert node_settings({}, {}, str(path)).tls_key == "/etc/thermocline/node.key"
+
+
+def docker():
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    return [line.split(maxsplit=1) for line in text.splitlines() if line[:1].isalpha()]
+
+
+def test_the_image_is_small_not_root_and_tells_its_health():
+    steps = docker()
+    bases = [rest for word, rest in steps if word == "FROM"]
+    assert all(base.startswith("python:3.11-slim") for base in bases)
+    (user,) = [rest for word, rest in steps if word == "USER"]
+    assert user.split(":")[0] not in ("0", "root")
+    (health,) = [rest for word, rest in steps if word == "HEALTHCHECK"]
+    assert f":{NodeSettings().api.port}/health/ready" in health
+    assert dict(steps)["STOPSIGNAL"] == "SIGTERM"
+    exposed = {int(port) for port in dict(steps)["EXPOSE"].split()}
+    assert exposed == {address.port for address in NodeSettings().listeners().values()}
+    sources = [rest.split()[:-1] for word, rest in steps if word == "COPY" and "--from" not in rest]
+    assert all((REPOSITORY / name).exists() for names in sources for name in names)
+
+
+def test_the_compose_file_is_reached_from_this_machine_alone_and_has_a_key():
+    from thermocline.server.guard import check_exposure, exposed
+
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    node, first = composed["services"]["node"], composed["services"]["first-key"]
+    assert all(str(port).startswith("127.0.0.1:") for port in node["ports"])
+    settings = node_settings({}, node["environment"])
+    assert exposed(settings) == ["http", "grpc", "api"]
+    check_exposure(settings, has_keys=True)
+    assert "key create --first" in first["command"][0]
+    assert node["depends_on"]["first-key"]["condition"] == "service_completed_successfully"
+    assert seconds(node["stop_grace_period"]) > settings.stop_deadline_s + 10
+    for service in (node, first):
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+
+
+def test_every_metric_that_the_page_names_exists(tmp_path):
+    from thermocline.config import LakeSettings
+    from thermocline.node import Node
+    from thermocline.server.metrics import Metrics
+
+    metrics = Metrics()
+    with Node(str(tmp_path / "lake"), LakeSettings(query_workers=1)) as node:
+        metrics.watch(node)
+        text = metrics.render().decode()
+    table = OPERATIONS.partition("## Metrics")[2].partition("## Log lines")[0]
+    named = set(re.findall(r"`((?:thermocline|process)_\w+)`", table))
+    assert len(named) > 12
+    known = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    assert named <= known
+
+
+def test_every_event_that_the_page_names_is_said_somewhere():
+    lines = OPERATIONS.partition("## Log lines")[2].partition("## Stopping")[0]
+    named = set(re.findall(r"`([a-z ]+)`", lines)) - {"time", "event"}
+    folder = REPOSITORY / "src" / "thermocline" / "server"
+    source = "".join(path.read_text() for path in folder.rglob("*.py"))
+    assert len(named) > 10
+    assert {name for name in named if f'"{name}"' not in source} == set()
