@@ -1,7 +1,7 @@
 """Times exact reads of entities: cold rows, dirty keys and hot rows, against a raw scan of files.
 
 In:   how many rows are cold, how many keys are dirty
-Out:  a table on stdout: medians in milliseconds, and what exactness costs
+Out:  the section "entities_read" of the results: what exactness costs
 
 - The raw scan is the engine on the same Parquet files, without dirty keys and without deletes: it
   reads what is out of date, and is what a read without any care would cost.
@@ -14,7 +14,6 @@ Out:  a table on stdout: medians in milliseconds, and what exactness costs
   inserts would be timed in vain.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -27,20 +26,18 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+import measure
+from thermocline.config import LakeSettings
 from thermocline.entity.export import roll_forward
 from thermocline.entity.table import EntityTable
-from thermocline.entity.type import EntityTypes
 from thermocline.format.instant import TimeNs
 from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres.cluster import open_server, stop_server
-from thermocline.hot.postgres.migrate import open_tenant
 from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.keyed import HiddenPlaces
 from thermocline.lake.supersede import Superseded
-from thermocline.query.scan import Relation, relation
+from thermocline.node import open_lake
+from thermocline.tenant import Lake
 
+TYPE = "thing"
 ROWS_PER_EXPORT = 1_000_000
 BUSY_WRITES = 100
 NARROW_MAX_MS = 80
@@ -67,29 +64,58 @@ WIDE = (
 
 
 TASKS = {"narrow": NARROW, "wide": WIDE}
+HEADERS = ["read", "dirty keys", "raw ms", "exact ms", "ratio", "more ms", "raw CPU", "exact CPU"]
 
 
-def main(arguments: list[str]) -> int:
-    """Make the entities, time both reads, print the table; 1 when an answer is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How large the bench is."""
+
+    rows: int
+    dirty: int
+    turns: int
+
+
+def main() -> None:
+    """Make the entities, time both reads and write the section."""
+    parser = measure.options(__doc__ or "")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--dirty", type=int, default=50_000)
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=None)
-    chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as temporary:
-        folder = Path(temporary)
-        folder.chmod(0o711)
-        server = open_server(folder=str(folder / "postgres"))
-        pool = Pool(server.dsn)
-        try:
-            types = EntityTypes(pool, open_tenant(pool, "bench"), Catalog(str(folder / "lake")))
-            entities = types.register("thing", CONTRACT)
-            fill_lake(entities, chosen.rows)
-            return compared(entities, chosen.rows, chosen.dirty, chosen.turns)
-        finally:
-            pool.close()
-            stop_server(str(folder / "postgres"), mode="immediate")
+    given = parser.parse_args()
+    options = Options(given.rows, given.dirty, turns=11)
+    if given.quick:
+        options = Options(50_000, 500, turns=3)
+    with tempfile.TemporaryDirectory(prefix="thermocline-bench-") as folder:
+        Path(folder).chmod(0o711)  # the user that runs PostgreSQL walks through it
+        settings = LakeSettings(postgres="embedded", export_age_s=1e9, export_changes=10**9)
+        with open_lake(f"{folder}/lake", settings) as lake, measure.Noise() as noise:
+            lines, first_ms = measured(lake, options)
+    body = "\n\n".join(
+        [
+            "## Exact reads of entities",
+            measure.provenance("entities_read.py", {"duckdb": duckdb.__version__}),
+            noise.line(),
+            f"{options.rows:,} cold rows; `lake.sql` against the engine on the same files:",
+            f"To be met: wide at most {WIDE_MAX} times, narrow within {NARROW_MAX_MS} ms.",
+            measure.markdown_table([*HEADERS, ""], lines),
+            f"The first read after the keys became dirty took {first_ms:.0f} ms, once.",
+        ]
+    )
+    print(body)
+    measure.write_section(given.results, "entities_read", body)
+
+
+def measured(lake: Lake, options: Options) -> tuple[list[list[str]], float]:
+    """Fill the lake and time it; return the table's rows, and how long the first read took."""
+    entities = lake.register(TYPE, CONTRACT)
+    fill_lake(entities, options.rows)
+    lines = compared(lake, entities, 0, options)
+    make_dirty(entities, options.rows, options.dirty)
+    started = time.perf_counter()
+    lake.sql(NARROW.format(TYPE))
+    first_ms = (time.perf_counter() - started) * 1000
+    lines += compared(lake, entities, options.dirty, options)
+    return lines, first_ms
 
 
 def key(number: int) -> str:
@@ -137,50 +163,21 @@ def make_dirty(entities: EntityTable, rows: int, count: int) -> None:
         entities.bulk([Operation(Deed.REPLACE, key(number), document) for number in some])
 
 
-class Engine:
-    """The query engine on a connection of its own, with two threads."""
+class Raw:
+    """The query engine on the files of the newest version as they are, with two threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, entities: EntityTable) -> None:
         self._connection = duckdb.connect(config={"threads": 2})
+        self._table = entities.table
 
-    def ask(self, text: str, made: Relation) -> tuple[object, ...]:
-        """Return the only row of a query of one relation."""
-        for name, bits in made.bits.items():
-            self._connection.execute(f'SET VARIABLE "{name}" = $1::BLOB::BIT', [bits])
-        for name, rows in made.rows.items():
-            self._connection.register(name, rows)
-        found = self._connection.execute(text.format(made.item)).fetchone()
-        assert found is not None
-        return found
-
-
-def raw(entities: EntityTable, engine: Engine, text: str) -> tuple[object, ...]:
-    """Read every file of the newest version as it is."""
-    table = entities.table
-    paths = [table.storage.locate(s.path, s.file_size) for s in table.state().segments]
-    listed = ", ".join(f"'{path}'" for path in paths)
-    item = f"read_parquet([{listed}])"
-    return engine.ask(text, Relation(item, item))
-
-
-def exact(
-    entities: EntityTable, engine: Engine, places: HiddenPlaces, text: str
-) -> tuple[object, ...]:
-    """Read what is committed now."""
-    view = entities.view()
-    state = places.state(view)
-    storage = entities.table.storage
-    needed = frozenset(column.name for column in state.schema.columns if column.name in text)
-    made = relation(
-        state,
-        list(state.segments),
-        lambda segment: storage.locate(segment.path, segment.file_size),
-        lambda segment: pa.table({}),
-        "bench_",
-        needed,
-        view.rows if view.rows.num_rows else None,
-    )
-    return engine.ask(text, made)
+    def ask(self, text: str) -> None:
+        """Run a query over every file."""
+        located = [
+            self._table.storage.locate(one.path, one.file_size)
+            for one in self._table.state().segments
+        ]
+        listed = ", ".join(f"'{path}'" for path in located)
+        self._connection.execute(text.format(f"read_parquet([{listed}])")).fetchone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,52 +201,38 @@ def timed(work: Callable[[], object], turns: int, before: Callable[[], object]) 
     return Took(statistics.median(walls), statistics.median(processor))
 
 
-HEADER = (
-    "| read | dirty keys | raw ms | exact ms | ratio | more ms | raw cpu ms | exact cpu ms |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
-
-
-def compared(entities: EntityTable, rows: int, dirty: int, turns: int) -> int:
-    """Time every task both ways and print the table; 1 when an answer is wrong."""
-    engine, places = Engine(), HiddenPlaces(entities.table.storage)
-    print(f"{rows:,} cold rows; medians of {turns}; DuckDB {duckdb.__version__}, 2 threads")
-    print(f"to be met: wide at most {WIDE_MAX} times, narrow within {NARROW_MAX_MS} ms")
-    print(HEADER)
-    is_right = _compared(entities, engine, places, turns, rows, 0)
-    make_dirty(entities, rows, dirty)
-    started = time.perf_counter()
-    places.state(entities.view())
-    first_ms = (time.perf_counter() - started) * 1000
-    is_right &= _compared(entities, engine, places, turns, rows, dirty)
-    print(f"the first read after the keys became dirty: {first_ms:.0f} ms more, once")
-    return 0 if is_right else 1
-
-
-def _compared(
-    entities: EntityTable, engine: Engine, places: HiddenPlaces, turns: int, rows: int, dirty: int
-) -> bool:
-    """Print a line for each task; return whether every answer was exact."""
-    is_right = True
+def compared(lake: Lake, entities: EntityTable, dirty: int, options: Options) -> list[list[str]]:
+    """Return a row for each task, timed both ways; an answer that is not exact ends the bench."""
     ways: dict[str, Callable[[], object]] = {"quiet": lambda: None}
     if dirty:
-        ways["busy"] = lambda: make_dirty(entities, rows, BUSY_WRITES)
+        ways["busy"] = lambda: make_dirty(entities, options.rows, BUSY_WRITES)
+    raw, lines = Raw(entities), []
     for name, text in TASKS.items():
-        answer = exact(entities, engine, places, text)[:2]
-        if answer != (rows + 2 * dirty, rows):
-            print(f"wrong: {name} with {dirty:,} dirty keys is {answer}")
-            is_right = False
-        base = timed(lambda text=text: raw(entities, engine, text), turns, lambda: None)
+        asked = text.format(TYPE)
+        answer = tuple(lake.sql(asked).to_pylist()[0].values())[:2]
+        if answer != (options.rows + 2 * dirty, options.rows):
+            sys.exit(f"wrong: {name} with {dirty:,} dirty keys is {answer}")
+        base = timed(lambda text=text: raw.ask(text), options.turns, lambda: None)
         for way, before in ways.items():
-            took = timed(lambda text=text: exact(entities, engine, places, text), turns, before)
-            more = took.wall_ms - base.wall_ms
-            print(
-                f"| {name}, {way} | {dirty:,} | {base.wall_ms:.0f} | {took.wall_ms:.0f} "
-                f"| {took.wall_ms / base.wall_ms:.2f} | {more:.0f} "
-                f"| {base.cpu_ms:.0f} | {took.cpu_ms:.0f} |"
+            took = timed(lambda asked=asked: lake.sql(asked), options.turns, before)
+            more_ms, ratio = took.wall_ms - base.wall_ms, took.wall_ms / base.wall_ms
+            walls = [f"{one.wall_ms:.0f}" for one in (base, took)]
+            cpu = [f"{one.cpu_ms:.0f}" for one in (base, took)]
+            is_met = ratio <= WIDE_MAX if name == "wide" else more_ms <= NARROW_MAX_MS
+            met = "met" if is_met else "missed"
+            lines.append(
+                [
+                    f"{name}, {way}",
+                    f"{dirty:,}",
+                    *walls,
+                    f"{ratio:.2f}",
+                    f"{more_ms:.0f}",
+                    *cpu,
+                    met,
+                ]
             )
-    return is_right
+    return lines
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

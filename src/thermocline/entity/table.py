@@ -68,6 +68,7 @@ class EntityTable:
         self._last_entities = LastEntities()
         self._exporting = threading.Lock()
         self._places = HiddenPlaces(table.storage)
+        self._last_parts: tuple[pa.Table, tuple[HotPart, ...]] | None = None
 
     @property
     def name(self) -> str:
@@ -172,13 +173,23 @@ class EntityTable:
             for key, segment in self._places.state(view).segments.changed.items()
             if before.get(key) is not segment
         }
-        parts = tuple(
-            HotPart(Mark(0), view.state.schema_id, batch, batch.nbytes)
-            for batch in view.rows.combine_chunks().to_batches()
-            if batch.num_rows
-        )
         version = HotVersion(view.state.version, view.as_of, hidden, view.warning)
-        return HotSnapshot(self.name, Mark(0), parts, version)
+        return HotSnapshot(self.name, Mark(0), self._parts(view), version)
+
+    def _parts(self, view: KeyedView) -> tuple[HotPart, ...]:
+        """Return the rows of a view as parts, the same ones for the same rows.
+
+        What was lent to a worker process before is then lent again, and not copied.
+        """
+        last = self._last_parts
+        if last is None or last[0] is not view.rows:
+            parts = tuple(
+                HotPart(Mark(0), view.state.schema_id, batch, batch.nbytes)
+                for batch in view.rows.combine_chunks().to_batches()
+                if batch.num_rows
+            )
+            last = self._last_parts = (view.rows, parts)
+        return last[1]
 
     def scan(
         self,

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import errors as postgres
 from psycopg import sql
 
 from thermocline.errors import Conflict, Corruption, NotFound, Overloaded, ThermoclineError
 from thermocline.format.layout import Version
 from thermocline.hot.postgres.cold import ID, cold_rows, cold_schema, joined
+from thermocline.hot.postgres.failure import is_outdated
 from thermocline.hot.postgres.layout import Layout, Stale
 from thermocline.hot.postgres.operation import Entity
 from thermocline.hot.postgres.pool import Connection, Isolation
@@ -211,8 +211,7 @@ class DirtySet:
             except Stale:
                 self._store.reload()
             except ThermoclineError as error:
-                is_old = isinstance(error.__cause__, postgres.UndefinedColumn)
-                if not is_old or not self._store.reload():
+                if not is_outdated(error) or not self._store.reload():
                     raise
         raise Conflict("the type keeps changing", hint="try again", type=self._store.type_name)
 

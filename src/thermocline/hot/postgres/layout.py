@@ -14,6 +14,7 @@ Out:  the record that is written; or the document, exactly
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -195,9 +196,26 @@ def _needs_digits(kind: Kind) -> bool:
 
 def _shower(kind: Kind) -> Callable[[Any], Any] | None:
     """Return what makes a column's value one of a document; None when it is one already."""
-    if kind.name in ("string", "enum", "integer", "boolean", "number"):
-        return None
+    match kind.name:
+        case "string" | "enum" | "integer" | "boolean" | "number":
+            return None
+        case "timestamp":
+            return _instant
+        case "decimal" if kind.is_text:
+            return _decimal
     return functools.partial(from_stored, kind)
+
+
+def _decimal(value: Decimal) -> str:
+    """Return a decimal as documents have it, all digits written out."""
+    text = str(value)
+    return format(value, "f") if "E" in text else text
+
+
+def _instant(value: datetime) -> str:
+    """Return an instant as documents have it. Sessions are in UTC, so what comes is too."""
+    text = value.replace(tzinfo=None).isoformat()
+    return (text.rstrip("0") if value.microsecond else text) + "Z"
 
 
 def wide_type(pg_type: str) -> str:

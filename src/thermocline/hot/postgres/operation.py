@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -62,9 +62,8 @@ class Operation:
         return decode(self.document) if isinstance(self.document, bytes) else self.document
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """One entity as it is kept."""
+class Entity(NamedTuple):
+    """One entity as it is kept. A tuple: a page makes a hundred, and a frozen class is slow to."""
 
     id: str
     ver: int

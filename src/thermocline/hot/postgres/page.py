@@ -121,7 +121,7 @@ class _Reading:
             f"{rest}{columns}, {self._order.values}{refs} from {self._layout.table} as {ROW} "
             f"where {self._where} and {after} order by {self._order.text} limit {limit}"
         )
-        return self._connection.execute(query, self._binds.values).fetchall()
+        return self._connection.execute(query, self._binds.values, binary=True).fetchall()
 
     def _reference(self, relation: Relation) -> str:
         return referred(self._layout, relation, self._targets[relation.target], self._binds)
