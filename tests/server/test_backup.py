@@ -173,6 +173,26 @@ def test_O15_a_trim_between_the_watermark_and_the_files_loses_nothing(tmp_path, 
     assert state(tmp_path / "back") in ({("default", "a"): [1, 2]}, {("default", "a"): [1, 2, 3]})
 
 
+def test_O15_a_copy_ends_where_it_was_acknowledged_when_it_began(tmp_path, monkeypatch):
+    from thermocline.server import backup as module
+
+    real = module.read_watermark
+    with Node(str(tmp_path / "lake"), calm()) as node:
+        table = node.lake().create_table("a", **CREATION)
+        table.write(ticks(1))
+
+        def slow(*arguments):
+            mark = real(*arguments)
+            table.write(ticks(2))
+            return mark
+
+        monkeypatch.setattr(module, "read_watermark", slow)
+        copy = backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
+    assert copy.lsn == 1
+    restore(str(tmp_path / "copy"), str(tmp_path / "back"))
+    assert state(tmp_path / "back") == {("default", "a"): [1]}
+
+
 def test_O16_a_second_backup_at_once_is_a_conflict(node, tmp_path):
     lock = OsDisk().lock(str(tmp_path / "lake" / ".backup.lock"), b"4711\n")
     with pytest.raises(Conflict) as caught:
@@ -347,15 +367,20 @@ def test_a_copy_that_was_changed_is_not_restored_and_leaves_nothing(node, tmp_pa
     assert left_in(tmp_path / "back") == []
 
 
-def test_a_tar_file_that_was_cut_is_not_restored(node, tmp_path):
-    backup(str(tmp_path / "lake"), str(tmp_path / "copy.tar"))
-    data = (tmp_path / "copy.tar").read_bytes()
-    (tmp_path / "cut.tar").write_bytes(data[: len(data) // 2])
-    (tmp_path / "text.tar").write_bytes(b"not a tar file" * 100)
-    for name in ("cut.tar", "text.tar"):
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_a_tar_file_that_was_cut_anywhere_is_not_restored(node, tmp_path, suffix):
+    backup(str(tmp_path / "lake"), str(tmp_path / f"copy.{suffix}"))
+    data = (tmp_path / f"copy.{suffix}").read_bytes()
+    end = data.rindex(b"backup.json") if suffix == "tar" else len(data) * 9 // 10
+    cut = tmp_path / f"cut.{suffix}"
+    for length in [*range(0, end, max(1, end // 20)), end - 1]:
+        cut.write_bytes(data[:length])
         with pytest.raises(Corruption):
-            restore(str(tmp_path / name), str(tmp_path / "back"))
+            restore(str(cut), str(tmp_path / "back"))
         assert left_in(tmp_path / "back") == []
+    cut.write_bytes(b"not a tar file" * 100)
+    with pytest.raises(Corruption):
+        restore(str(cut), str(tmp_path / "back"))
 
 
 def test_O10_a_restore_that_was_interrupted_is_no_lake(node, tmp_path, monkeypatch):

@@ -298,3 +298,88 @@ def test_i21_what_is_not_done_by_the_deadline_is_told_to_come_again(serving):
     busy, late = node.call(run())
     assert busy.accepted == 1
     assert isinstance(late, Unavailable)
+
+
+class Slow:
+    """Writes for real, and tells of it only when `gate` is set: a disk that takes its time."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+        self.rows = []
+
+    def __call__(self, name, batch, options):
+        self.rows.append(batch.num_rows)
+        late = Future()
+
+        def tell():
+            self.gate.wait(20)
+            late.set_result(batch.num_rows)
+
+        threading.Thread(target=tell).start()
+        return late
+
+
+def test_while_the_disk_is_busy_small_deliveries_wait_for_each_other(serving):
+    slow = Slow()
+    node = serving(slow)
+
+    async def until(count):
+        end_s = time.monotonic() + 20
+        while len(slow.rows) < count and time.monotonic() < end_s:
+            await asyncio.sleep(0.005)
+
+    async def run():
+        futures = []
+        for number in (1, 2):
+            futures.append(node.lane.offer(delivery(number)))
+            await until(number)
+        futures += [node.lane.offer(delivery(10)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        assert slow.rows == [1, 2]
+        futures.append(node.lane.offer(delivery(7, tenant="acme")))
+        await until(3)
+        assert slow.rows == [1, 2, 7]  # another tenant does not wait for this one
+        slow.gate.set()
+        return await asyncio.gather(*futures)
+
+    node.node.create_tenant("acme")
+    assert [one.rejected for one in node.call(run())] == [0] * 8
+    assert slow.rows == [1, 2, 7, 50]
+
+
+def test_while_the_disk_is_busy_much_is_not_held_back(serving):
+    slow = Slow()
+    node = serving(slow)
+
+    async def run():
+        futures = [node.lane.offer(delivery(1)), node.lane.offer(delivery(1, request_id="a"))]
+        futures += [node.lane.offer(delivery(1, request_id=str(n))) for n in range(3)]
+        futures += [node.lane.offer(delivery(20_000)) for _ in range(4)]
+        end_s = time.monotonic() + 30
+        while sum(slow.rows) < 80_005 and time.monotonic() < end_s:
+            await asyncio.sleep(0.01)
+        written = sum(slow.rows)
+        slow.gate.set()
+        await asyncio.gather(*futures)
+        return written
+
+    assert node.call(run()) == 80_005
+
+
+def test_i21_a_stop_waits_for_what_waits_for_the_disk(serving):
+    slow = Slow()
+    node = serving(slow)
+
+    async def run():
+        futures = []
+        for number in (1, 2, 3):
+            futures.append(node.lane.offer(delivery(number)))
+            while len(slow.rows) < min(number, 2):
+                await asyncio.sleep(0.005)
+        stopping = asyncio.ensure_future(node.lane.stop(10))
+        await asyncio.sleep(0.05)
+        slow.gate.set()
+        await stopping
+        return await asyncio.gather(*futures)
+
+    assert [one.accepted for one in node.call(run())] == [1, 2, 3]

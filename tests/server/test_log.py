@@ -99,8 +99,10 @@ def test_O07_a_full_stderr_makes_nobody_wait_and_what_was_lost_is_told(pipe):
     assert not log.flush(0.05)
     assert log.dropped > 0
     found = []
-    thread = threading.Thread(target=lambda: found.append(read_all(reading, log)))
+    thread = threading.Thread(target=lambda: found.append(read_all(reading)), daemon=True)
     thread.start()
+    assert log.flush(30)
+    log.event("end")
     thread.join(30)
     told = [json.loads(line) for line in found[0].splitlines()]
     numbers = [line["number"] for line in told if line["event"] == "request"]
@@ -109,11 +111,9 @@ def test_O07_a_full_stderr_makes_nobody_wait_and_what_was_lost_is_told(pipe):
     assert len(numbers) + lost == LINES_WAITING_MAX * 3
 
 
-def read_all(reading, log):
+def read_all(reading):
+    """Read up to the line that tells of the end."""
     data = b""
-    while not log.flush(0):
-        data += os.read(reading, 65_536)
-    log.event("end")
     while b'"end"' not in data:
         data += os.read(reading, 65_536)
     return data

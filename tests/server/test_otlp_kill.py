@@ -17,6 +17,7 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 
 import thermocline as tc
 
+PATIENCE_S = 60  # the SDK's own is 10; a machine under tests may take as long to start a process
 SCRIPT = Path(__file__).with_name("otlp_process.py")
 
 
@@ -86,9 +87,9 @@ def senders(process, count=2):
         port = process.ports[0 if by_http else 1]
         address = f"http://127.0.0.1:{port}"
         exporter = (
-            HttpLogs(endpoint=f"{address}/v1/logs")
+            HttpLogs(endpoint=f"{address}/v1/logs", timeout=PATIENCE_S)
             if by_http
-            else GrpcLogs(endpoint=address, insecure=True)
+            else GrpcLogs(endpoint=address, insecure=True, timeout=PATIENCE_S)
         )
         made.append(Sender(exporter, place * 1_000_000))
         made[-1].start()
@@ -97,7 +98,7 @@ def senders(process, count=2):
 
 def await_taken(made, count):
     """Wait until each sender has so many records answered."""
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + PATIENCE_S
     while any(len(one.taken) < count for one in made):
         assert time.monotonic() < end_s
         time.sleep(0.01)

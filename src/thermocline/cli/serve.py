@@ -25,6 +25,8 @@ from thermocline.cli.screen import say
 if TYPE_CHECKING:
     from thermocline.config import NodeSettings
 
+PURGE_DELAY_MS = 10_000
+
 
 def serve(
     data: DataOption = None,
@@ -70,6 +72,9 @@ def serve(
     if check:
         _checked(settings, is_json=json)
         return
+    # Order matters: Arrow's allocator reads this when it is loaded. Given back every few
+    # milliseconds, the memory of one request would be cleared by the kernel for each next one.
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(PURGE_DELAY_MS))
     from thermocline.server.serve import serve as run
 
     code = run(settings, reread=read)

@@ -11,6 +11,7 @@ Out:  the same, checked: each name is one that a lake has, each member a plain f
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -212,21 +213,15 @@ def members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
 
 
 def _tar_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-    try:
-        with tarfile.open(source, "r:*") as archive:
-            for member in archive:
-                if member.isdir():
-                    continue
-                if not member.isreg() or member.issparse():
-                    raise _no_file(member.name)
-                file = archive.extractfile(member)
-                assert file is not None
-                yield member.name, member.size, _chunks(file)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise translation(error, source) from error
-        hint = "name a backup that was made whole"
-        raise Corruption("not a whole tar file", hint=hint, path=source, why=str(error)) from error
+    with _whole(source), tarfile.open(source, "r:*") as archive:
+        for member in archive:
+            if member.isdir():
+                continue
+            if not member.isreg() or member.issparse():
+                raise _no_file(member.name)
+            file = archive.extractfile(member)
+            assert file is not None
+            yield member.name, member.size, _chunks(file, source)
 
 
 def _folder_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
@@ -241,16 +236,30 @@ def _folder_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
                 if os.path.islink(path) or not os.path.isfile(path):
                     raise _no_file(relative)
                 with open(path, "rb") as file:
-                    yield relative, os.fstat(file.fileno()).st_size, _chunks(file)
+                    yield relative, os.fstat(file.fileno()).st_size, _chunks(file, path)
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def _chunks(file: IO[bytes]) -> Iterator[bytes]:
-    while chunk := file.read(COPY_CHUNK_BYTES):
-        yield chunk
+def _chunks(file: IO[bytes], path: str) -> Iterator[bytes]:
+    # Whoever takes the chunks is elsewhere when a read fails: it is translated here.
+    with _whole(path):
+        while chunk := file.read(COPY_CHUNK_BYTES):
+            yield chunk
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """Turn what a cut or damaged file does to its readers into errors of this package."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise translation(error, path) from error
+        hint = "name a backup that was made whole"
+        raise Corruption("not a whole tar file", hint=hint, path=path, why=str(error)) from error
 
 
 def _no_file(name: str) -> Invalid:

@@ -1,0 +1,168 @@
+"""Requests decoded together come to what each comes to alone, for rows, counts and errors."""
+
+import gzip
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.otlp_requests import (
+    NOW_NS,
+    REQUESTS,
+    comparable,
+    field,
+    gauge_request,
+    log_request,
+    messages,
+    otlp_json,
+    span_request,
+)
+from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
+from thermocline.ingest.otlp import together
+from thermocline.ingest.otlp.outcome import Decoded, Limits
+from thermocline.ingest.otlp.protobuf import warm_up
+from thermocline.ingest.otlp.together import Body, Way, decode_bodies, is_whole
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm():
+    warm_up()
+
+
+def decode(signal, bodies, **way):
+    return decode_bodies(signal, bodies, Way(NOW_NS, Limits(), **way))
+
+
+def body(data, coding="identity"):
+    return Body("protobuf", coding, data)
+
+
+def rows_of(shares):
+    """Return all rows by table, in the order of nothing."""
+    found = {}
+    for share in shares:
+        if isinstance(share.outcome, Decoded):
+            for name, batch in share.outcome.batches.items():
+                found.setdefault(name, []).extend(comparable(batch.to_pylist()))
+    return {name: sorted(rows, key=repr) for name, rows in found.items()}
+
+
+def told(shares):
+    """Return for each place what its sender is told."""
+    found = {}
+    for share in shares:
+        for place in share.places:
+            outcome = share.outcome
+            if isinstance(outcome, ThermoclineError):
+                found[place] = (type(outcome), outcome.message)
+            else:
+                found[place] = (outcome.rejected, outcome.message)
+    return found
+
+
+def test_whole_requests_are_one_share():
+    bodies = [body(gauge_request(3, name=f"m{n}").SerializeToString()) for n in range(5)]
+    [share] = decode("metrics", bodies)
+    assert share.places == (0, 1, 2, 3, 4)
+    assert share.outcome.accepted == 15
+    names = set(share.outcome.batches["metric_points"].column("metric").to_pylist())
+    assert names == {"m0", "m1", "m2", "m3", "m4"}
+
+
+@pytest.mark.parametrize(("signal", "make"), [("logs", log_request), ("traces", span_request)])
+def test_other_signals_are_decoded_together_too(signal, make):
+    shares = decode(signal, [body(make().SerializeToString())] * 4)
+    assert [share.places for share in shares] == [(0, 1, 2, 3)]
+    assert shares[0].outcome.accepted == 4
+
+
+def test_compressed_requests_are_decoded_together_with_others():
+    data = gauge_request(3).SerializeToString()
+    bodies = [
+        body(data),
+        body(gzip.compress(data), "gzip"),
+        Body("json", "", otlp_json(gauge_request(2))),
+    ]
+    shares = decode("metrics", bodies)
+    assert sorted(share.places for share in shares) == [(0, 1), (2,)]
+    assert sum(share.outcome.accepted for share in shares) == 8
+
+
+def test_i03_a_cut_request_takes_nothing_from_the_one_after_it():
+    # Its last field promises more than there is: joined, it would swallow the next request.
+    good = gauge_request(2).SerializeToString()
+    bodies = [body(good), body(good[:-3]), body(good)]
+    shares = decode("metrics", bodies)
+    assert told(shares)[1][0] is Invalid
+    assert sum(s.outcome.accepted for s in shares if isinstance(s.outcome, Decoded)) == 4
+
+
+def test_one_that_is_refused_in_part_leaves_the_others_untold():
+    bad = gauge_request(3)
+    bad.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[1].time_unix_nano = 0
+    good = body(gauge_request(3).SerializeToString())
+    shares = decode("metrics", [good, body(bad.SerializeToString()), good])
+    found = told(shares)
+    assert (found[0], found[2]) == ((0, ""), (0, ""))
+    assert found[1][0] == 1
+    assert sum(share.outcome.accepted for share in shares) == 8
+
+
+def test_a_bomb_and_an_unknown_coding_are_refused_alone():
+    good = body(gauge_request(1).SerializeToString())
+    bomb = body(gzip.compress(bytes(1 << 20)), "gzip")
+    shares = decode("metrics", [good, bomb, body(b"x", "br")], body_bytes_max=10_000)
+    found = told(shares)
+    assert (found[0], found[1][0], found[2][0]) == ((0, ""), BodyTooLarge, Invalid)
+
+
+def test_more_than_the_limit_is_decoded_in_several_steps(monkeypatch):
+    data = gauge_request(10).SerializeToString()
+    monkeypatch.setattr(together, "TOGETHER_BYTES_MAX", 2 * len(data))
+    shares = decode("metrics", [body(data)] * 5)
+    assert [share.places for share in shares] == [(0, 1), (2, 3), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", True),
+        (field(1, b"abc"), True),
+        (field(1, b"abc") + b"\x78\x05", True),
+        (b"\x09" + bytes(8), True),
+        (b"\x0d" + bytes(4), True),
+        (field(1, b"abc")[:-1], False),
+        (b"\x0a", False),
+        (b"\x0a\xff", False),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", False),
+        (b"\x0b\x0c", False),
+        (b"\x0f", False),
+        (b"\x02\x00", False),
+        (b"\x09" + bytes(7), False),
+        (b"\x78\xff", False),
+        (field(1, b"") * 64, True),
+        (field(1, b"") * 65, False),
+    ],
+)
+def test_a_message_is_whole_when_its_fields_end_with_it(data, expected):
+    assert is_whole(data) is expected
+
+
+@settings(max_examples=60)
+@given(data=st.data(), signal=st.sampled_from(sorted(REQUESTS)))
+def test_together_and_alone_give_the_same_rows_and_tell_the_same(data, signal):
+    made = data.draw(st.lists(messages(REQUESTS[signal]), min_size=2, max_size=4))
+    bodies = [body(one.SerializeToString()) for one in made]
+    if data.draw(st.booleans()):
+        cut = data.draw(st.integers(0, len(bodies) - 1))
+        end = data.draw(st.integers(0, len(bodies[cut].data)))
+        bodies[cut] = body(bodies[cut].data[:end])
+    combined = decode(signal, bodies)
+    alone = decode(signal, bodies, is_together=False)
+    assert sorted(place for share in combined for place in share.places) == [*range(len(bodies))]
+    assert told(combined) == told(alone)
+    assert rows_of(combined) == rows_of(alone)
+    for share in combined:
+        if isinstance(share.outcome, Decoded):
+            assert all(isinstance(b, pa.RecordBatch) for b in share.outcome.batches.values())
