@@ -129,7 +129,7 @@ class NodeSettings:
     tls_certificate: str = _setting("", "text")
     tls_key: str = _setting("", "text")
     allow_insecure: bool = _setting(default=False, kind="truth")
-    body_bytes_max: int = _setting(16 << 20, "bytes", 1024)
+    body_bytes_max: int = _setting(64 << 20, "bytes", 1024)
     inflight_bytes_max: int = _setting(128 << 20, "bytes", 1024)
     connections_max: int = _setting(1_000, "count", 1)
     stop_deadline_s: float = _setting(20.0, "seconds")
