@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thermocline.contract.register import parse_contract
@@ -13,15 +13,16 @@ from thermocline.entity.answer import Answer, Answers
 from thermocline.entity.column import as_stored, fit_table, fitted, fitted_state
 from thermocline.entity.room import EntitySettings, Room
 from thermocline.errors import Overloaded
-from thermocline.format.note import NoteFlush
 from thermocline.format.change import encode_changes
 from thermocline.format.instant import TimeNs
+from thermocline.format.note import NoteFlush
 from thermocline.hot.postgres.cold import cold_schema
 from thermocline.hot.postgres.dirty import Pressure
 from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches, without_keys
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.supersede import Superseded, entity_spec
 from thermocline.lake.table import Table
+
 
 def contract(properties, previous=None):
     return parse_contract({"type": "object", "properties": properties}, previous)
@@ -169,6 +170,7 @@ def export(table, keys, change):
     table.supersede(Superseded(state.version, ids, rows(table, keys, change), note, state))
 
 
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.booleans(), st.sets(KEYS, min_size=1, max_size=6)), max_size=8))
 def test_hidden_places_give_what_hidden_keys_give(tmp_path_factory, steps):
     table = Table(LocalStorage(str(tmp_path_factory.mktemp("t") / "things")), workers=1)

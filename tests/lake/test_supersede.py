@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from thermocline.errors import Corruption, Invalid
 from thermocline.format.action import AddSegment, RemoveSegment, SetDeletes
-from thermocline.format.note import NoteFlush
 from thermocline.format.change import encode_changes
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.note import NoteFlush
 from thermocline.lake.append import Wish
 from thermocline.lake.fsck import fsck
 from thermocline.lake.local import LocalStorage

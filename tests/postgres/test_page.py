@@ -298,9 +298,9 @@ def test_a_page_and_its_references_are_one_statement(sales):
         def __init__(self, connection):
             self._connection = connection
 
-        def execute(self, query, *arguments):
+        def execute(self, query, *arguments, **options):
             statements.append(query)
-            return self._connection.execute(query, *arguments)
+            return self._connection.execute(query, *arguments, **options)
 
     def counted(tenant, work, **options):
         return real(tenant, lambda connection: work(Counted(connection)), **options)

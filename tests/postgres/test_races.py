@@ -121,7 +121,7 @@ def test_a_create_that_waits_for_a_delete_goes_on_from_its_version(store):
 
     def create():
         deleted.wait()
-        created.append(store.replace("a", order("late")).ver)
+        created.append(store.create(order("late"), "a").ver)
 
     waiting = threading.Thread(target=create)
     waiting.start()

@@ -286,7 +286,7 @@ def test_a_reader_that_knows_the_old_contract_reads_rows_of_the_new_one(pool, te
         Decimal("NaN"),
         object(),
     ],
-    ids=repr,
+    ids=lambda odd: type(odd).__name__,
 )
 def test_what_is_no_number_of_json_is_refused_and_not_made_into_one(store, odd):
     with pytest.raises(Invalid):
