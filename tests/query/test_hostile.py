@@ -287,7 +287,7 @@ def test_there_are_many_statements():
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_hostile_statement_is_refused_by_a_worker_that_lives(pool, place, name):
+def test_A04_A07_a_hostile_statement_is_refused_by_a_worker_that_lives(pool, place, name):
     check_pool_answers(pool, place)
     before = pool.worker_ids()
     statement = place.statement(REFUSED[name])

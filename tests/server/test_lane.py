@@ -152,7 +152,7 @@ def test_tenants_are_never_written_together(serving):
     assert (node.count("metric_points", "acme"), node.count("metric_points")) == (3, 7)
 
 
-def test_i08_a_delivery_with_a_request_id_is_written_alone_under_it(serving):
+def test_I08_a_delivery_with_a_request_id_is_written_alone_under_it(serving):
     writes = Writes()
     node = serving(writes, workers=1)
     held(node, writes, delivery(2), delivery(3, request_id="a"), delivery(4), delivery(5))
@@ -164,7 +164,7 @@ def test_i08_a_delivery_with_a_request_id_is_written_alone_under_it(serving):
     ]
 
 
-def test_i12_one_senders_new_entities_past_the_limit_cost_nobody_elses_rows(serving):
+def test_I12_one_senders_new_entities_past_the_limit_cost_nobody_elses_rows(serving):
     writes = Writes()
     node = serving(writes, workers=1)
     lake = node.node.lake()
@@ -251,7 +251,7 @@ def test_whoever_has_gone_costs_nobody_an_answer(serving):
     assert node.lane.count == 0
 
 
-def test_i10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(serving):
+def test_I10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(serving):
     settings = settings_of({"hot_bytes_max": 300_000, "flush_look_s": 0.05})
     node = serving(settings=settings, write_wait_s=0.01)
     results = []
@@ -264,7 +264,7 @@ def test_i10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(se
     assert node.count("metric_points") == taken > 0
 
 
-def test_i21_a_stop_finishes_what_waits_and_takes_no_more(serving):
+def test_I21_a_stop_finishes_what_waits_and_takes_no_more(serving):
     writes = Writes()
     node = serving(writes, workers=1)
 
@@ -282,7 +282,7 @@ def test_i21_a_stop_finishes_what_waits_and_takes_no_more(serving):
     assert node.count("metric_points") == 10
 
 
-def test_i21_what_is_not_done_by_the_deadline_is_told_to_come_again(serving):
+def test_I21_what_is_not_done_by_the_deadline_is_told_to_come_again(serving):
     writes = Writes()
     node = serving(writes, workers=1)
 
@@ -366,7 +366,7 @@ def test_while_the_disk_is_busy_much_is_not_held_back(serving):
     assert node.call(run()) == 80_005
 
 
-def test_i21_a_stop_waits_for_what_waits_for_the_disk(serving):
+def test_I21_a_stop_waits_for_what_waits_for_the_disk(serving):
     slow = Slow()
     node = serving(slow)
 

@@ -34,7 +34,12 @@ def is_lake(folder: str) -> bool:
 
 
 def open_lake(folder: str) -> "Lake":
-    """Open a lake beside the process that may be writing it."""
-    from thermocline import node
+    """Open a lake beside the process that may be writing it.
 
-    return node.open_lake(folder, is_read_only=True)
+    Its entities are where `THERMOCLINE_POSTGRES` says, as for a node.
+    """
+    from thermocline.config import settings_of
+    from thermocline.node import open_lake
+
+    settings = settings_of({"postgres": os.environ.get("THERMOCLINE_POSTGRES", "")})
+    return open_lake(folder, settings, is_read_only=True)
