@@ -41,5 +41,6 @@ def open_lake(folder: str) -> "Lake":
     from thermocline.config import settings_of
     from thermocline.node import open_lake
 
-    settings = settings_of({"postgres": os.environ.get("THERMOCLINE_POSTGRES", "")})
+    postgres = os.environ.get("THERMOCLINE_POSTGRES")
+    settings = settings_of({"postgres": postgres} if postgres else {})
     return open_lake(folder, settings, is_read_only=True)
