@@ -1,5 +1,7 @@
 """The page about the command line names every command and option, and its examples run."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +13,12 @@ import pytest
 
 from cli.conftest import ticks
 from cli.test_main import leaves
+from fixtures.entities import entity_node
+from fixtures.postgres import postgres_run, postgres_server
 from hot.repairing import put_journal, written
 from thermocline.cli.failure import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, KINDS
+
+__all__ = ["entity_node", "postgres_run", "postgres_server"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SECTION = re.compile(r"^### `([^`]+)`\n(.*?)(?=^##|\Z)", flags=re.MULTILINE | re.DOTALL)
@@ -82,7 +88,34 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-def test_the_examples_run_in_their_order(tmp_path):
+ORDER = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "string"},
+        "status": {"type": "string", "x-hot": True},
+        "quantity": {"type": "integer", "x-hot": True},
+    },
+    "required": ["status"],
+}
+
+
+def put_orders(folder):
+    """Put the files in a folder that the examples about entities name."""
+    wider = {**ORDER, "properties": {**ORDER["properties"], "note": {"type": "string"}}}
+    order = {"number": "o-1", "status": "open", "quantity": 2}
+    lines = [{**order, "number": f"o-{number}", "quantity": number} for number in range(2, 6)]
+    for name, values in (
+        ("order-1.json", [ORDER]),
+        ("order-2.json", [wider]),
+        ("order.json", [order]),
+        ("patch.json", [{"note": "x"}]),
+        ("orders.ndjson", lines),
+    ):
+        (folder / name).write_text("\n".join(json.dumps(value) for value in values))
+
+
+def test_the_examples_run_in_their_order(tmp_path, entity_node):
+    put_orders(tmp_path)
     for day in (1, 2, 4):
         pq.write_table(ticks(day), tmp_path / f"june-{day:02d}.parquet")
     names = pa.table({"symbol": ["AMD", "NVDA"], "name": ["Advanced Micro Devices", "Nvidia"]})
@@ -92,6 +125,11 @@ def test_the_examples_run_in_their_order(tmp_path):
         [sys.executable, "-c", RUN_ALL],
         cwd=tmp_path,
         input="\n".join(EXAMPLES),
+        env={
+            **os.environ,
+            "THERMOCLINE_URL": entity_node.url,
+            "THERMOCLINE_API_KEY": entity_node.key,
+        },
         capture_output=True,
         text=True,
         check=False,

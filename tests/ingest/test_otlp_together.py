@@ -89,7 +89,7 @@ def test_compressed_requests_are_decoded_together_with_others():
     assert sum(share.outcome.accepted for share in shares) == 8
 
 
-def test_i03_a_cut_request_takes_nothing_from_the_one_after_it():
+def test_I03_a_cut_request_takes_nothing_from_the_one_after_it():
     # Its last field promises more than there is: joined, it would swallow the next request.
     good = gauge_request(2).SerializeToString()
     bodies = [body(good), body(good[:-3]), body(good)]

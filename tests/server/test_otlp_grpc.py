@@ -61,7 +61,7 @@ def test_an_empty_request_is_a_success(node):
     assert export(node, "traces", b"") == b""
 
 
-def test_i09_a_partial_success_has_its_count(node):
+def test_I09_a_partial_success_has_its_count(node):
     request = gauge_request(10)
     points = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
     points[4].time_unix_nano = 0
@@ -77,19 +77,19 @@ def test_i09_a_partial_success_has_its_count(node):
     [b"\xff\xff", nested_log_bytes(200), gzip.compress(b"\xff", mtime=0)],
     ids=["no message", "deep", "no message, compressed"],
 )
-def test_i03_i04_what_cannot_be_decoded_is_invalid_argument(node, message):
+def test_I03_i04_what_cannot_be_decoded_is_invalid_argument(node, message):
     assert refused(node, "logs", message) == (grpc.StatusCode.INVALID_ARGUMENT, 3, [])
     assert node.node.lake().tables() == []
 
 
-def test_i11_a_message_over_the_limit_is_exhausted_without_retry_info(tmp_path):
+def test_I11_a_message_over_the_limit_is_exhausted_without_retry_info(tmp_path):
     with served(tmp_path / "node", http=HttpLimits(body_bytes_max=10_000)) as node:
         code, _, waits = refused(node, "logs", bytes(10_001))
         assert (code, waits) == (grpc.StatusCode.RESOURCE_EXHAUSTED, [])
         assert export(node, "logs", b"") == b""
 
 
-def test_i01_a_bomb_is_stopped_at_the_limit_and_final(tmp_path):
+def test_I01_a_bomb_is_stopped_at_the_limit_and_final(tmp_path):
     with served(tmp_path / "node", body_bytes_max=1 << 20) as node:
         exhausted = (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, [])
         compressed = {"compression": grpc.Compression.Gzip}
@@ -97,7 +97,7 @@ def test_i01_a_bomb_is_stopped_at_the_limit_and_final(tmp_path):
         assert node.room.held_bytes == 0
 
 
-def test_i10_i11_without_room_it_is_unavailable_with_retry_info(tmp_path):
+def test_I10_i11_without_room_it_is_unavailable_with_retry_info(tmp_path):
     with served(tmp_path / "node", room=Room(100_000)) as node:
         hold = node.room.hold(90_000)
         data = gauge_request(200).SerializeToString()
@@ -109,7 +109,7 @@ def test_i10_i11_without_room_it_is_unavailable_with_retry_info(tmp_path):
         assert node.count("metric_points") == 200
 
 
-def test_i08_with_an_idempotency_key_a_resend_is_a_success_without_new_rows(node):
+def test_I08_with_an_idempotency_key_a_resend_is_a_success_without_new_rows(node):
     data = gauge_request(4).SerializeToString()
     for _ in range(3):
         assert export(node, "metrics", data, metadata=[("idempotency-key", "a")]) == b""

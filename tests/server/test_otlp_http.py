@@ -100,7 +100,7 @@ def test_rows_are_there_for_a_query_that_starts_after_the_answer(node):
         assert node.count("metric_points") == 3 * turn
 
 
-def test_i09_one_bad_point_of_a_thousand_is_told_and_the_others_are_stored(node):
+def test_I09_one_bad_point_of_a_thousand_is_told_and_the_others_are_stored(node):
     request = gauge_request(1_000)
     points = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
     points[500].time_unix_nano = 0
@@ -112,7 +112,7 @@ def test_i09_one_bad_point_of_a_thousand_is_told_and_the_others_are_stored(node)
     assert (node.counts.rows, node.counts.refused) == ({"metrics": 999}, {"metrics": 1})
 
 
-def test_i09_a_partial_success_in_json_has_its_count_as_text(node):
+def test_I09_a_partial_success_in_json_has_its_count_as_text(node):
     status, _, body = post(node, "/v1/traces", otlp_json(span_request(span_id=b"x")), **JSON)
     assert status == 200
     assert json.loads(body)["partialSuccess"]["rejectedSpans"] == "1"
@@ -122,7 +122,7 @@ def test_i09_a_partial_success_in_json_has_its_count_as_text(node):
 @pytest.mark.parametrize(
     "pack", [(gzip.compress, "gzip"), (zstd, "zstd"), (zlib.compress, "deflate")]
 )
-def test_i01_i02_a_bomb_is_stopped_at_the_limit(tmp_path, pack):
+def test_I01_i02_a_bomb_is_stopped_at_the_limit(tmp_path, pack):
     compress, coding = pack
     with served(tmp_path / "node", body_bytes_max=1 << 20) as node:
         status, _, body = post(node, "/v1/logs", compress(bytes(64 << 20)), content_encoding=coding)
@@ -131,7 +131,7 @@ def test_i01_i02_a_bomb_is_stopped_at_the_limit(tmp_path, pack):
         assert post(node, "/v1/logs", b"")[0] == 200
 
 
-def test_i02_a_bomb_in_a_bomb_and_several_members_have_the_same_limit(tmp_path):
+def test_I02_a_bomb_in_a_bomb_and_several_members_have_the_same_limit(tmp_path):
     with served(tmp_path / "node", body_bytes_max=1 << 20) as node:
         nested = gzip.compress(gzip.compress(bytes(1 << 26)))
         assert post(node, "/v1/logs", nested, content_encoding="gzip")[0] == 400
@@ -141,14 +141,14 @@ def test_i02_a_bomb_in_a_bomb_and_several_members_have_the_same_limit(tmp_path):
         assert post(node, "/v1/metrics", junk, content_encoding="gzip")[0] == 400
 
 
-def test_i02_members_one_after_the_other_are_one_body(node):
+def test_I02_members_one_after_the_other_are_one_body(node):
     data = body_of(5)
     packed = gzip.compress(data[:40]) + gzip.compress(data[40:])
     assert post(node, "/v1/metrics", packed, content_encoding="gzip")[0] == 200
     assert node.count("metric_points") == 5
 
 
-def test_i03_a_truncated_body_is_refused_and_nothing_is_stored(node):
+def test_I03_a_truncated_body_is_refused_and_nothing_is_stored(node):
     data = body_of(20)
     packed = gzip.compress(data)
     for cut in (1, 10, len(data) - 1):
@@ -159,7 +159,7 @@ def test_i03_a_truncated_body_is_refused_and_nothing_is_stored(node):
     assert node.node.lake().tables() == []
 
 
-def test_i04_deep_nesting_is_refused_and_the_node_lives(node):
+def test_I04_deep_nesting_is_refused_and_the_node_lives(node):
     status, _, body = post(node, "/v1/logs", nested_log_bytes(200))
     assert (status, status_of(body)[0]) == (400, 3)
     for text in (b"[" * 100_000, b'{"a":' * 100_000):
@@ -169,7 +169,7 @@ def test_i04_deep_nesting_is_refused_and_the_node_lives(node):
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "application/protobuf", "application/jsonx"])
-def test_i05_another_content_type_is_415(node, kind):
+def test_I05_another_content_type_is_415(node, kind):
     status, headers, body = post(node, "/v1/metrics", body_of(), content_type=kind)
     assert status == 415
     assert headers["content-type"] == "application/json"
@@ -177,23 +177,23 @@ def test_i05_another_content_type_is_415(node, kind):
 
 
 @pytest.mark.parametrize("coding", ["br", "gzip, gzip", "gzip;q=1", "snappy"])
-def test_i05_another_content_encoding_is_415(node, coding):
+def test_I05_another_content_encoding_is_415(node, coding):
     status, _, body = post(node, "/v1/metrics", body_of(), content_encoding=coding)
     assert (status, status_of(body)[0]) == (415, 3)
 
 
 @pytest.mark.parametrize("name", ["content-type", "content-encoding", "authorization"])
-def test_i05_a_header_that_comes_twice_is_400(node, name):
+def test_I05_a_header_that_comes_twice_is_400(node, name):
     twice = f"{name}: gzip\r\n{name}: gzip\r\n\r\n".encode()
     request = head(content_type=None).removesuffix(b"\r\n") + twice
     assert sent(node.http.port, request)[0] == 400
 
 
-def test_i05_no_content_type_at_all_is_415(node):
+def test_I05_no_content_type_at_all_is_415(node):
     assert sent(node.http.port, head(content_type=None))[0] == 415
 
 
-def test_i05_a_coding_that_the_body_does_not_have_is_400(node):
+def test_I05_a_coding_that_the_body_does_not_have_is_400(node):
     assert post(node, "/v1/metrics", body_of(), content_encoding="gzip")[0] == 400
 
 
@@ -215,13 +215,13 @@ def test_other_paths_and_methods_are_told_with_a_status_body(node):
     assert post(node, "/v1/metrics?x=1", body_of())[0] == 200
 
 
-def test_i08_the_same_request_twice_is_stored_twice_without_a_key(node):
+def test_I08_the_same_request_twice_is_stored_twice_without_a_key(node):
     for _ in range(2):
         assert post(node, "/v1/metrics", body_of(4))[0] == 200
     assert node.count("metric_points") == 8
 
 
-def test_i08_with_an_idempotency_key_a_resend_is_a_success_without_new_rows(node):
+def test_I08_with_an_idempotency_key_a_resend_is_a_success_without_new_rows(node):
     for _ in range(3):
         assert post(node, "/v1/metrics", body_of(4), idempotency_key="a" * 36)[::2] == (200, b"")
     assert node.count("metric_points") == 4
@@ -232,7 +232,7 @@ def test_i08_with_an_idempotency_key_a_resend_is_a_success_without_new_rows(node
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])
-def test_i08_an_idempotency_key_that_is_none_is_400(node, key):
+def test_I08_an_idempotency_key_that_is_none_is_400(node, key):
     assert post(node, "/v1/metrics", body_of(), idempotency_key=key)[0] == 400
     assert node.node.lake().tables() == []
 
@@ -257,7 +257,7 @@ def test_a_wrong_key_is_refused_before_the_body_is_sent(tmp_path):
         assert answered(sock)[0] == 401
 
 
-def test_i10_without_room_a_request_is_told_to_come_again_soon(tmp_path):
+def test_I10_without_room_a_request_is_told_to_come_again_soon(tmp_path):
     with served(tmp_path / "node", room=Room(10_000)) as node, connected(node.http.port) as slow:
         slow.sendall(head(length=9_000) + b"x")
         # What has arrived is charged: the other's buffer leaves no room for this one.
@@ -270,7 +270,7 @@ def test_i10_without_room_a_request_is_told_to_come_again_soon(tmp_path):
         assert node.count("metric_points") == 100
 
 
-def test_i13_what_is_too_large_is_cut_and_told(node):
+def test_I13_what_is_too_large_is_cut_and_told(node):
     request = gauge_request(1, attributes={"big": "x" * 1_000_000})
     status, _, body = post(node, "/v1/metrics", request.SerializeToString())
     partial = ExportMetricsServiceResponse.FromString(body).partial_success
@@ -280,7 +280,7 @@ def test_i13_what_is_too_large_is_cut_and_told(node):
     assert row["n"] < 70_000
 
 
-def test_i14_old_and_future_times_are_taken_and_zero_is_refused(node):
+def test_I14_old_and_future_times_are_taken_and_zero_is_refused(node):
     request = gauge_request(4)
     points = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
     for point, time_ns in zip(points, (1, NOW_NS * 2, 0, (1 << 64) - 1), strict=True):
@@ -293,7 +293,7 @@ def test_i14_old_and_future_times_are_taken_and_zero_is_refused(node):
 
 
 @pytest.mark.parametrize("number", ["9223372036854775808", "NaN", "1e400", '"1.5"'])
-def test_i15_numbers_that_json_cannot_carry_are_400(node, number):
+def test_I15_numbers_that_json_cannot_carry_are_400(node, number):
     point = f'{{"timeUnixNano":"5","asInt":{number}}}'
     metric = f'{{"name":"m","gauge":{{"dataPoints":[{point}]}}}}'
     text = f'{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{metric}]}}]}}]}}'
@@ -301,7 +301,7 @@ def test_i15_numbers_that_json_cannot_carry_are_400(node, number):
     assert node.node.lake().tables() == []
 
 
-def test_i16_unknown_fields_are_ignored(node):
+def test_I16_unknown_fields_are_ignored(node):
     data = body_of() + b"\xaa\x06\x03abc"
     assert post(node, "/v1/metrics", data)[0] == 200
     text = otlp_json(log_request())[:-1] + b',"newThing":{"a":[1]}}'
@@ -309,7 +309,7 @@ def test_i16_unknown_fields_are_ignored(node):
     assert (node.count("metric_points"), node.count("logs")) == (1, 1)
 
 
-def test_i17_duplicate_keys_surrogates_and_nul_are_safe(node):
+def test_I17_duplicate_keys_surrogates_and_nul_are_safe(node):
     record = b'{"timeUnixNano":"5","body":{"stringValue":"a\\u0000b"}}'
     around = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[%s]}]}]}'
     assert post(node, "/v1/logs", around % record, **JSON)[0] == 200

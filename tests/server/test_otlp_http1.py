@@ -143,7 +143,7 @@ def test_what_follows_a_chunked_body_at_once_ends_the_connection_after_the_answe
 
 
 @pytest.mark.parametrize("chunks", [b"zz\r\nab\r\n0\r\n\r\n", b"2\nab\r\n0\r\n\r\n", b"-1\r\n"])
-def test_i18_malformed_chunks_are_400(echoing, chunks):
+def test_I18_malformed_chunks_are_400(echoing, chunks):
     echo = echoing()
     request = head("/", content_length=None, transfer_encoding="chunked") + chunks
     assert sent(echo.port, request)[0] == 400
@@ -178,7 +178,7 @@ SMUGGLED = b"0\r\n\r\nPOST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
         b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n",
     ],
 )
-def test_i18_what_two_parsers_could_read_differently_is_refused(echoing, request_):
+def test_I18_what_two_parsers_could_read_differently_is_refused(echoing, request_):
     echo = echoing()
     with connected(echo.port) as sock:
         sock.sendall(request_)
@@ -225,7 +225,7 @@ def test_a_sender_that_is_refused_midway_can_finish_sending_and_read_why(echoing
         assert answered(sock)[0] == 413
 
 
-def test_i06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
+def test_I06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
     echo = echoing(SHORT)
     with connected(echo.port) as slow_head, connected(echo.port) as slow_body:
         slow_head.sendall(b"POST / HT")
@@ -245,7 +245,7 @@ def test_i06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
     assert echo.room.held_bytes == 0
 
 
-def test_i06_a_body_that_comes_fast_enough_is_not_ended(echoing):
+def test_I06_a_body_that_comes_fast_enough_is_not_ended(echoing):
     limits = HttpLimits(body_timeout_s=0.3, body_bytes_per_s_min=1_000)
     echo = echoing(limits)
     with connected(echo.port) as sock:
@@ -264,7 +264,7 @@ def test_a_connection_that_says_nothing_is_closed(echoing):
         assert is_closed(sock)
 
 
-def test_i07_a_body_that_is_cut_is_400_and_nothing_is_answered_for_it(echoing):
+def test_I07_a_body_that_is_cut_is_400_and_nothing_is_answered_for_it(echoing):
     echo = echoing()
     for request in (head("/", 10) + b"12345", chunked(b"12345")[:-6]):
         with connected(echo.port) as sock:
@@ -278,7 +278,7 @@ def test_i07_a_body_that_is_cut_is_400_and_nothing_is_answered_for_it(echoing):
     assert echo.room.held_bytes == 0
 
 
-def test_i07_a_cut_body_stores_no_part_of_its_batch(tmp_path):
+def test_I07_a_cut_body_stores_no_part_of_its_batch(tmp_path):
     data = gauge_request(100).SerializeToString()
     with served(tmp_path / "node") as node:
         for cut in (1, 500, len(data) - 1):
@@ -300,7 +300,7 @@ def test_a_sender_that_closes_its_side_still_gets_its_answer(echoing):
         assert (status, headers["connection"]) == (200, "close")
 
 
-def test_i20_connections_past_the_limit_are_told_and_closed(echoing):
+def test_I20_connections_past_the_limit_are_told_and_closed(echoing):
     echo = echoing(HttpLimits(connections_max=5))
     held = [connected(echo.port) for _ in range(5)]
     for sock in held:
@@ -354,7 +354,7 @@ def test_an_answer_that_fails_by_a_bug_is_503_and_the_connection_lives(echoing):
         assert answered(sock)[0] == 200
 
 
-def test_i21_a_stop_answers_what_has_begun_and_takes_nothing_new(echoing):
+def test_I21_a_stop_answers_what_has_begun_and_takes_nothing_new(echoing):
     echo = echoing()
     echo.gate.clear()
     with connected(echo.port) as busy, connected(echo.port) as idle:
@@ -372,7 +372,7 @@ def test_i21_a_stop_answers_what_has_begun_and_takes_nothing_new(echoing):
         stopping.result(10)
 
 
-def test_i21_a_stop_ends_at_its_deadline(echoing):
+def test_I21_a_stop_ends_at_its_deadline(echoing):
     echo = echoing()
     echo.gate.clear()
     with connected(echo.port) as busy:

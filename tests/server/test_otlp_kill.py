@@ -129,7 +129,7 @@ def test_after_kill_9_the_sdk_sends_again_and_everything_it_was_told_is_there(pr
     assert len(found) - len(set(found)) <= 20
 
 
-def test_i21_sigterm_under_load_ends_in_time_with_0_and_loses_nothing(process):
+def test_I21_sigterm_under_load_ends_in_time_with_0_and_loses_nothing(process):
     made = senders(process)
     await_taken(made, 50)
     start_s = time.monotonic()

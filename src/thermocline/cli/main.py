@@ -24,9 +24,11 @@ from thermocline.cli import (
     column,
     coverage,
     doctor,
+    entity,
     journal,
     key,
     look,
+    schema,
     serve,
     sql,
     tenant,
@@ -52,12 +54,15 @@ _SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "context_settings": {"help_option_names": ["--help", "-h"]},
 }
+_GROUP: dict[str, Any] = {**_SETTINGS, "add_completion": False}
 app = typer.Typer(**_SETTINGS)
-table_app = typer.Typer(**_SETTINGS, add_completion=False)
-column_app = typer.Typer(**_SETTINGS, add_completion=False)
-journal_app = typer.Typer(**_SETTINGS, add_completion=False)
-key_app = typer.Typer(**_SETTINGS, add_completion=False)
-tenant_app = typer.Typer(**_SETTINGS, add_completion=False)
+table_app = typer.Typer(**_GROUP, help="Make, fill, look at and care for tables.")
+column_app = typer.Typer(**_GROUP, help="List, add, rename and widen columns.")
+journal_app = typer.Typer(**_GROUP, help="Look at the journal of a lake, and mend it.")
+entity_app = typer.Typer(**_GROUP, help="Write, read and export entities.")
+schema_app = typer.Typer(**_GROUP, help="Register, compare and guess the contracts of entities.")
+key_app = typer.Typer(**_GROUP, help="Make, list and revoke the keys of a node.")
+tenant_app = typer.Typer(**_GROUP, help="Make and list the tenants of a node.")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -77,31 +82,6 @@ def _root(
     ] = False,
 ) -> None:
     """Tables that know which stretches of time they hold."""
-
-
-@table_app.callback()
-def _table() -> None:
-    """Make, fill, look at and care for tables."""
-
-
-@column_app.callback()
-def _columns() -> None:
-    """List, add, rename and widen columns."""
-
-
-@journal_app.callback()
-def _journal() -> None:
-    """Look at the journal of a lake, and mend it."""
-
-
-@key_app.callback()
-def _keys() -> None:
-    """Make, list and revoke the keys of a node."""
-
-
-@tenant_app.callback()
-def _tenants() -> None:
-    """Make and list the tenants of a node."""
 
 
 _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
@@ -253,12 +233,16 @@ _ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 
 app.add_typer(table_app, name="table")
 app.add_typer(journal_app, name="journal")
+app.add_typer(entity_app, name="entity")
+app.add_typer(schema_app, name="schema")
 app.add_typer(key_app, name="key")
 app.add_typer(tenant_app, name="tenant")
 table_app.add_typer(column_app, name="columns")
 for _group, _commands in (
     (app, _ROOT_COMMANDS),
     (app, _NODE_COMMANDS),
+    (entity_app, entity.COMMANDS),
+    (schema_app, schema.COMMANDS),
     (key_app, _KEY_COMMANDS),
     (tenant_app, _TENANT_COMMANDS),
     (table_app, _TABLE_COMMANDS),

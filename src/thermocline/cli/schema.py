@@ -2,7 +2,7 @@
 
 - A contract's file is one JSON Schema; documents are JSON, one a line. `-` is stdin.
 - What is wrong is listed on stdout, pointer first; the exit code says that something is.
-- `COMMANDS` are those that need nothing but files.
+- A registry is a node's, or that of a lake that nothing else has open; see `reach.py`.
 """
 
 import sys
@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from thermocline.cli.argument import JsonOption
+from thermocline.cli.reach import (
+    KeyFileOption,
+    LakeOption,
+    PostgresOption,
+    TypeArgument,
+    UrlOption,
+    contract_of,
+    reached,
+)
 from thermocline.cli.screen import say
 from thermocline.errors import Invalid, NotFound, Unavailable
 
@@ -47,7 +56,7 @@ def diff(
     changes = differences(before.document, after.document)
     refusals = compatible(before, after)
     if json:
-        _say_json(
+        say_exactly(
             {
                 "mode": before.mode,
                 "is_compatible": not refusals,
@@ -79,7 +88,7 @@ def infer(
     from thermocline.contract.text import decode
 
     def samples() -> Iterator[Any]:
-        for number, line in enumerate(_read(documents).splitlines(), start=1):
+        for number, line in enumerate(read_bytes(documents).splitlines(), start=1):
             if line.strip():
                 try:
                     yield decode(line)
@@ -88,7 +97,7 @@ def infer(
                         error.message, hint=error.hint, line=number, **error.facts
                     ) from error
 
-    _say_json(guess(samples()))
+    say_exactly(guess(samples()))
 
 
 def check(
@@ -115,19 +124,21 @@ def check(
         else:
             made = evolved(document, parse_contract(read_document(against)))
         for path in documents or ():
-            counts[path] = len(made.validated_lines(_read(path)))
+            counts[path] = len(made.validated_lines(read_bytes(path)))
     except Invalid as error:
         problems = error.facts.get("problems")
         if problems is None:
             raise
         if json:
-            _say_json({"is_sound": False, "problems": problems})
+            say_exactly({"is_sound": False, "problems": problems})
         else:
             for problem in problems[:PROBLEMS_LISTED_MAX]:
-                say(_line(problem))
+                say(problem_line(problem))
         raise Invalid(error.message, hint=error.hint, problems=len(problems)) from error
     if json:
-        _say_json({"is_sound": True, "columns": made.columns_json["columns"], "documents": counts})
+        say_exactly(
+            {"is_sound": True, "columns": made.columns_json["columns"], "documents": counts}
+        )
         return
     for column in made.columns:
         hot = f", hot as {column.postgres_type}" if column.is_hot else ""
@@ -139,8 +150,12 @@ def check(
 def register(registry: Registry, name: str, path: str) -> "Contract":
     """Register the contract of a file as the next version of a type, and say its columns."""
     made = registry.register(name, read_document(path))
-    say(f"registered {name}, version {made.version}: {len(made.columns)} columns")
+    say(_registered(name, made))
     return made
+
+
+def _registered(name: str, made: "Contract") -> str:
+    return f"registered {name}, version {made.version}: {len(made.columns)} columns"
 
 
 def show(
@@ -151,13 +166,82 @@ def show(
 
     found = registry.contract(name, version)
     if form is None:
-        _say_json(found.document)
+        say_exactly(found.document)
     elif form == "openai":
-        _say_json(tool_schema(found, name, form="openai"))
+        say_exactly(tool_schema(found, name, form="openai"))
     elif form == "anthropic":
-        _say_json(tool_schema(found, name, form="anthropic"))
+        say_exactly(tool_schema(found, name, form="anthropic"))
     else:
         raise Invalid("not a form of a tool", hint="use anthropic or openai", got=form)
+
+
+class _Reached:
+    """The registry of a lake, embedded or over HTTP."""
+
+    def __init__(self, lake: Any) -> None:
+        self._lake = lake
+
+    def register(self, name: str, document: dict[str, Any]) -> "Contract":
+        self._lake.register(name, document)
+        return contract_of(self._lake, name)
+
+    def contract(self, name: str, version: int | None = None) -> "Contract":
+        return contract_of(self._lake, name, version)
+
+
+def register_type(
+    type: TypeArgument,  # noqa: A002
+    contract: ContractArgument,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Register a contract as a type of entities, or as its next version."""
+    document = read_document(contract)
+    with reached(url, key_file, lake, postgres) as opened:
+        try:
+            made = _Reached(opened).register(type, document)
+        except Invalid as error:
+            problems = error.facts.get("problems")
+            if problems is None or json:
+                raise
+            for problem in problems[:PROBLEMS_LISTED_MAX]:
+                say(problem_line(problem))
+            raise Invalid(error.message, hint=error.hint, problems=len(problems)) from error
+    if json:
+        columns = made.columns_json["columns"]
+        say_exactly({"type": type, "version": made.version, "columns": columns})
+    else:
+        say(_registered(type, made))
+
+
+def show_type(
+    type: TypeArgument,  # noqa: A002
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=1, metavar="N", help="Which version; the newest."),
+    ] = None,
+    tool: Annotated[
+        str | None,
+        typer.Option("--tool", metavar="FORM", help="As a tool of a model: anthropic or openai."),
+    ] = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a registered contract, or the tool that a language model is given for it."""
+    with reached(url, key_file, lake, postgres) as opened:
+        registry = _Reached(opened)
+        if json and tool is None:
+            found = registry.contract(type, version)
+            told = {"type": type, "version": found.version, "mode": found.mode}
+            say_exactly({**told, "document": found.document})
+        else:
+            show(registry, type, version, form=tool)
 
 
 def read_document(path: str) -> dict[str, Any]:
@@ -165,13 +249,14 @@ def read_document(path: str) -> dict[str, Any]:
     from thermocline.contract.canonical import json_form
     from thermocline.contract.text import decode
 
-    document = json_form(decode(_read(path)))
+    document = json_form(decode(read_bytes(path)))
     if not isinstance(document, dict):
         raise Invalid("a contract is a JSON object", hint="give a JSON Schema", path=path)
     return document
 
 
-def _read(path: str) -> bytes:
+def read_bytes(path: str) -> bytes:
+    """Return the bytes of a file, or of stdin for `-`."""
     try:
         if path == "-":
             return sys.stdin.buffer.read()
@@ -184,13 +269,14 @@ def _read(path: str) -> bytes:
         raise Unavailable("the file cannot be read", hint="check it", path=path, why=why) from error
 
 
-def _line(problem: dict[str, str]) -> str:
+def problem_line(problem: dict[str, str]) -> str:
+    """Return a problem as one line, its pointer first."""
     if "reason" in problem:
         return f"{problem['pointer'] or '/'}: {problem['reason']}"
     return f"{problem['pointer'] or '/'}: expected {problem['expected']}, got {problem['got']}"
 
 
-def _say_json(value: Any) -> None:
+def say_exactly(value: Any) -> None:
     """Write a JSON value as a person reads it, without losing a digit."""
     import msgspec
 
@@ -201,6 +287,22 @@ def _say_json(value: Any) -> None:
 
 
 COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "register",
+        register_type,
+        (
+            "thermocline schema register order order.json --url http://127.0.0.1:4320",
+            "thermocline schema register order order.json --lake lake",
+        ),
+    ),
+    (
+        "show",
+        show_type,
+        (
+            "thermocline schema show order --version 1",
+            "thermocline schema show order --tool anthropic",
+        ),
+    ),
     ("diff", diff, ("thermocline schema diff order-1.json order-2.json",)),
     ("infer", infer, ("thermocline schema infer orders.ndjson",)),
     (

@@ -6,7 +6,7 @@ Out:  `ClientTable`s, Arrow tables and streams; errors of the same kinds as embe
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,6 +16,9 @@ from thermocline.client.table import ClientTable, table_path
 from thermocline.client.wire import Wire, quoted, told_error
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.action import Mark
+
+if TYPE_CHECKING:
+    from thermocline.client.entity import ClientEntityTable
 
 TIMEOUT_S_DEFAULT = 90.0
 ANSWER_BYTES_MAX = 2 << 30
@@ -63,6 +66,25 @@ class Client:
         body |= {"entity_columns": entities, "overlap": overlap, **more}
         info = self._wire.change("/api/v1/tables", body)
         return ClientTable(self._wire, info["name"])
+
+    def entity_types(self) -> list[str]:
+        """Return the names of the entity types, in order."""
+        return list(self._wire.ask("/api/v1/entities")["types"])
+
+    def register(self, name: str, document: Any) -> "ClientEntityTable":
+        """Register a JSON Schema as a type of entities, or as its next version."""
+        from thermocline.client.entity import registered
+
+        return registered(self._wire, name, document)
+
+    def entity(self, name: str) -> "ClientEntityTable":
+        """Return the entities of a type; `NotFound` when none of this name is registered.
+
+        It needs the libraries of entities here, too: a document is read as its contract has it.
+        """
+        from thermocline.client.entity import ClientEntityTable
+
+        return ClientEntityTable(self._wire, name)
 
     def sql(self, query: str, params: Params = None) -> pa.Table:
         """Return the answer of one SELECT over the node's tables, hot and cold rows alike."""

@@ -83,8 +83,12 @@ class Wire:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         is_repeatable: bool = False,
+        is_read: bool = False,
     ) -> httpx2.Response:
-        """Send a request, again if need be and allowed, and return its good answer."""
+        """Send a request, again if need be and allowed, and return its good answer.
+
+        `is_read` says that it changes nothing, whatever its method.
+        """
         told = dict(headers or {})
         if content is None and method != "GET":
             content, told["Content-Type"] = json_text({} if json_body is None else json_body), JSON
@@ -93,7 +97,7 @@ class Wire:
         )
         until_s = time.monotonic() + self.timeout_s
         for count in range(1, TRIES_MAX + 1):
-            error, wait_s = self._tried(request, is_read=method == "GET")
+            error, wait_s = self._tried(request, is_read=is_read or method == "GET")
             if not isinstance(error, ThermoclineError):
                 return error
             pause_s = _pause_s(count) if wait_s is None else wait_s
@@ -171,6 +175,8 @@ def told_error(told: Mapping[str, Any]) -> ThermoclineError:
     """Return the error of a problem document, of the kind that embedded code would raise."""
     kind = KINDS.get(told["code"], ThermoclineError)
     facts = {k: v for k, v in (told.get("facts") or {}).items() if k not in ("hint", "message")}
+    if told.get("problems"):
+        facts["problems"] = told["problems"]
     if kind is ThermoclineError:
         facts["request_id"] = told.get("request_id", "")
     return kind(str(told["detail"]), hint=str(told.get("hint", "")), **facts)

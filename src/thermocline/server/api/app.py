@@ -102,7 +102,9 @@ def make_app(
         yield
         parts.close()
 
-    routes = [_Path(path, _Address(parts, found), methods=[*found]) for path, found in by_path.items()]
+    routes = [
+        _Path(path, _Address(parts, found), methods=[*found]) for path, found in by_path.items()
+    ]
     app = Starlette(routes=routes, middleware=[Middleware(_Front, parts=parts)], lifespan=lifespan)
     app.router.redirect_slashes = False
     app.router.default = _Address(parts, {})

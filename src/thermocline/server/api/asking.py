@@ -184,3 +184,89 @@ class RowsAsked(Asking):
 
     evolve: bool = False
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | None = None
+
+
+# Entities
+
+Mode = Annotated[
+    Literal["strict", "best_effort", "cached"],
+    Meta(description="how to answer when PostgreSQL or the lake is down"),
+]
+EntityId = Annotated[str, Meta(min_length=1, max_length=255)]
+Field = Annotated[str, Meta(max_length=1_000)]
+LIMIT_MAX = 1_000
+OPERATIONS_MAX = 10_000
+
+
+class EntityAsked(Asking):
+    """As of when, or how to answer when a half is down."""
+
+    at: AtText | None = None
+    mode: Mode | None = None
+
+
+class CreateAsked(Asking):
+    """The key of the new entity; one is made without it."""
+
+    id: EntityId | None = None
+
+
+class VersionAsked(Asking):
+    """Which version of a contract; the newest without it."""
+
+    version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+
+
+class ToolAsked(Asking):
+    """Which version of a contract, and in whose form."""
+
+    version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+    form: Literal["anthropic", "openai"] = "anthropic"
+
+
+class PageAsked(Asking):
+    """A page: a filter as JSON; names of fields with commas between them, `-` for descending."""
+
+    filter: Text | None = None
+    sort: Text | None = None
+    fields: Text | None = None
+    after: Annotated[str, Meta(max_length=20_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    refs: Text | None = None
+    total: bool = False
+
+
+class Search(Asking):
+    """A page. `filter` is `{"field", "op", "value"}`, or `{"and": [...]}`, `or`, `not` of such."""
+
+    filter: dict[str, Any] | None = None
+    sort: Annotated[list[Field], Meta(max_length=8)] = []
+    fields: Annotated[list[Field], Meta(max_length=2_000)] | None = None
+    after: Annotated[str, Meta(max_length=20_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    refs: Annotated[list[Field], Meta(max_length=10)] = []
+    total: bool = False
+
+
+class BulkOperation(Asking):
+    """One thing to do; a create without a key gets one."""
+
+    op: Literal["create", "replace", "patch", "delete"]
+    id: EntityId | None = None
+    document: dict[str, Any] | None = None
+    if_match: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
+
+
+class Bulk(Asking):
+    """Many things to do in order: all of them or none, unless `atomic` is false."""
+
+    operations: Annotated[list[BulkOperation], Meta(max_length=OPERATIONS_MAX)]
+    atomic: bool = True
+
+
+class Scan(Asking):
+    """Which columns, as of when, or how to answer when a half is down."""
+
+    columns: Annotated[list[Field], Meta(max_length=2_000)] | None = None
+    at: At | None = None
+    mode: Mode | None = None

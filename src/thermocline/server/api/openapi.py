@@ -29,9 +29,10 @@ HEADERS = {
     "ETag": "the version of the entity, for If-Match",
     "Location": "the address of the entity",
     "Thermocline-As-Of": "all that was committed at this instant is in the answer",
+    "Thermocline-Version": "the version of the lake that was read, where it was",
     "Thermocline-Warning": "why the answer may lack something that was committed since",
 }
-ASKED_HEADERS = {
+ASKED_HEADERS: dict[str, dict[str, Any]] = {
     "Idempotency-Key": {
         "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"}
     },
@@ -152,6 +153,9 @@ def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     if 304 in errors:
         errors.remove(304)
         told["304"] = {"description": "it is the version that is known already"}
+    if 201 in errors:
+        errors.remove(201)
+        told["201"] = good
     for status in sorted(errors):
         told[str(status)] = {"description": TITLES[status], "content": problem}
     if route.path.startswith("/health/"):

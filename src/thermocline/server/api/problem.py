@@ -105,9 +105,7 @@ def _problems(error: ThermoclineError) -> list[dict[str, str]]:
     found = error.facts.get("problems")
     if not isinstance(found, list):
         return []
-    return [
-        {name: _without_keys(text) for name, text in one.items()} for one in found[:VALUES_MAX]
-    ]
+    return [{name: _without_keys(text) for name, text in one.items()} for one in found[:VALUES_MAX]]
 
 
 def _without_keys(value: Any) -> str:

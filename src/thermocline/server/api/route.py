@@ -72,6 +72,8 @@ class First:
 class Route:
     """An address, a method, and all that is to know about them.
 
+    `errors` are the other statuses that it answers with, 201 and 304 among them.
+
     `run` blocks and is called on a thread; it returns a value of type `answer`, an Arrow table or
     a `First` where `forms` are several, or a `Done`. `stream` is called on the loop instead and
     sends its answer itself. With `is_raw` the body comes as its bytes, up to the node's own limit:

@@ -9,6 +9,7 @@ from typing import Any
 
 from thermocline.server.api import admin, asking, change, page, query, shape, table
 from thermocline.server.api.route import EVERY_FORMAT, Route
+from thermocline.server.api.routes_entity import contract_routes, entity_routes
 from thermocline.server.metrics import CONTENT_TYPE
 
 API = "/api/v1"
@@ -252,6 +253,8 @@ ROUTES: tuple[Route, ...] = (
     *_queries(),
     *_reading(),
     *_changing(),
+    *contract_routes(),
+    *entity_routes(),
     *_administration(),
     *_open(),
 )

@@ -14,7 +14,11 @@ from msgspec import Struct, field
 
 
 class Problem(Struct, omit_defaults=True):
-    """An error, as RFC 9457 has it, with the error's kind, its facts and a way out."""
+    """An error, as RFC 9457 has it, with the error's kind, its facts and a way out.
+
+    `problems` are what is wrong with a document or a contract: `pointer`, and `expected` and
+    `got`, or the `reason`.
+    """
 
     type: str
     title: str
@@ -24,6 +28,7 @@ class Problem(Struct, omit_defaults=True):
     hint: str = ""
     facts: dict[str, Any] = {}
     request_id: str = ""
+    problems: list[dict[str, str]] = []
 
 
 class Column(Struct):
@@ -248,3 +253,133 @@ class Jobs(Struct):
     hot_bytes: int
     hot_bytes_max: int
     notes: list[str] = field(default_factory=list)
+
+
+# Entities
+
+
+class EntityTypes(Struct):
+    """The names of the tenant's entity types, in order."""
+
+    types: list[str]
+
+
+class ContractColumn(Struct):
+    """A column of an entity type; a hot one has a column in PostgreSQL, too."""
+
+    id: int
+    name: str
+    type: str
+    is_hot: bool
+
+
+class Contract(Struct):
+    """One version of an entity type's contract; `mode` is what may follow it."""
+
+    type: str
+    version: int
+    mode: str
+    document: dict[str, Any]
+    columns: list[ContractColumn]
+
+
+class Contracts(Struct):
+    """Every version of a contract, the oldest first."""
+
+    versions: list[Contract]
+
+
+class Checked(Struct):
+    """What registering a document would do; `registered` is the version that it would follow."""
+
+    is_sound: bool
+    registered: int | None
+    problems: list[dict[str, str]]
+    changes: list[dict[str, Any]]
+
+
+class Entity(Struct):
+    """One entity as it is kept."""
+
+    id: str
+    ver: int
+    schema_version: int
+    written_at: str
+    document: dict[str, Any]
+
+
+class EntityAnswer(Entity):
+    """One entity, and what that is worth: all committed at `as_of` is in it.
+
+    `warning` is empty for an exact answer; `as_of` is null where a version was asked for.
+    """
+
+    as_of: str | None = None
+    warning: str = ""
+
+
+class EntityWritten(Struct):
+    """What became of a write; a replace of nothing is a create."""
+
+    id: str
+    ver: int
+    deed: Literal["created", "replaced", "patched", "deleted"]
+
+
+class BulkResult(Struct):
+    """What became of one operation; `error` where it failed."""
+
+    status: int
+    id: str | None = None
+    ver: int | None = None
+    deed: str | None = None
+    error: Problem | None = None
+
+
+class BulkDone(Struct):
+    """What became of each operation, in their order."""
+
+    results: list[BulkResult]
+
+
+class EntityPage(Struct):
+    """Entities in order; `after` asks for the next page, null when this is the last.
+
+    `refs` has the entities referred to by type and key.
+    """
+
+    entities: list[Entity]
+    after: str | None
+    total: int | None
+    refs: dict[str, dict[str, Entity]]
+
+
+class Revision(Struct):
+    """An entity from a moment on; no document where it was deleted, no version while it is hot."""
+
+    ver: int | None
+    document: dict[str, Any] | None
+    at: str
+    version: int | None
+
+
+class Revisions(Struct):
+    """What an entity was at each export that carried it, the oldest first, and is now."""
+
+    revisions: list[Revision]
+
+
+class Exported(Struct):
+    """What an export carried, and the version of the lake that has it."""
+
+    version: int
+    as_of: str
+    keys: int
+    rows: int
+    changes: int
+
+
+class ExportDone(Struct):
+    """The export; null when nothing had changed."""
+
+    exported: Exported | None

@@ -1,0 +1,328 @@
+"""The entities of a type on a node, with the surface of those in this process.
+
+In:   documents, keys, questions
+Out:  what `EntityTable` gives: the same values, the same errors
+
+- Documents travel as JSON with every digit, and come back as their contract has them: a decimal
+  is a `Decimal` here, too. Contracts are asked for once a version.
+- A read is tried again while the time lasts. A write is sent once; one that was not answered is
+  `OutcomeUnknown`: with a key and a version of the caller's own, a look tells whether it was done.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as with_changes
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from thermocline.client.param import wire_at
+from thermocline.client.wire import ARROW, JSON, Wire, quoted, told_error
+from thermocline.contract.contract import Contract
+from thermocline.contract.key import parse_id
+from thermocline.contract.register import parse_contract
+from thermocline.contract.text import check_value, decode, encode_text
+from thermocline.entity.answer import Answer, EntityAnswer, Mode, mode_of
+from thermocline.entity.export import Exported
+from thermocline.entity.history import Revision
+from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
+from thermocline.format.instant import parse, to_datetime
+from thermocline.format.layout import Version
+from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not
+from thermocline.hot.postgres.operation import Deed, Entity, Operation, Written
+from thermocline.hot.postgres.page import Page
+
+MERGE_PATCH = "application/merge-patch+json"
+_WORDS = {
+    Deed.CREATE: "create",
+    Deed.REPLACE: "replace",
+    Deed.PATCH: "patch",
+    Deed.DELETE: "delete",
+}
+
+
+def registered(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
+    """Register a version of a type's contract and return its entities."""
+    content = json_bytes(document)
+    headers = {"Content-Type": JSON}
+    wire.sent("POST", f"{_type_path(name)}/schema", content=content, headers=headers)
+    return ClientEntityTable(wire, name)
+
+
+class ClientEntityTable:
+    """The entities of one type; every call asks the node."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self._wire = wire
+        self._path = _type_path(name)
+        self.name = name
+        self._contracts: dict[int, Contract] = {}
+        self.contract()  # `NotFound` when there is no such type
+
+    def contract(self, version: int | None = None) -> Contract:
+        """Return a version of the type's contract, or the newest."""
+        if version is not None and version in self._contracts:
+            return self._contracts[version]
+        told = self._asked(f"{self._path}/schema", version=version)
+        found = with_changes(parse_contract(told["document"]), version=told["version"])
+        self._contracts[found.version] = found
+        return found
+
+    # Writing.
+
+    def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
+        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+        key = None if id is None else parse_id(id)
+        return self._write("POST", self._path, json_bytes(document), params={"id": key})
+
+    def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
+        """Put a document in the place of another, or of nothing."""
+        return self._write("PUT", self._address(id), json_bytes(document), if_match)
+
+    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
+        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+        data = json_bytes(merge_patch)
+        return self._write("PATCH", self._address(id), data, if_match, media=MERGE_PATCH)
+
+    def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
+        """Delete an entity; `NotFound` when there is none."""
+        return self._write("DELETE", self._address(id), b"", if_match)
+
+    def bulk(
+        self, operations: Sequence[Operation], *, atomic: bool = True
+    ) -> list[Written | ThermoclineError]:
+        """Do many things in order, in one transaction; return what became of each.
+
+        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is done.
+        """
+        results: list[Written | ThermoclineError | None] = [None] * len(operations)
+        bodies: dict[int, dict[str, Any]] = {}
+        for place, operation in enumerate(operations):
+            try:
+                bodies[place] = _body(operation)
+            except Invalid as error:
+                if atomic:
+                    error.facts.setdefault("item", place)
+                    raise
+                results[place] = error
+        content = encode_text({"atomic": atomic, "operations": list(bodies.values())}).encode()
+        headers = {"Content-Type": JSON}
+        answer = self._wire.sent("POST", f"{self._path}/bulk", content=content, headers=headers)
+        for place, told in zip(bodies, decode(answer.content)["results"], strict=True):
+            results[place] = told_error(told["error"]) if told["error"] else _written(told)
+        return [result for result in results if result is not None]
+
+    # Reading.
+
+    def read(self, id: str, *, at: object = None) -> Entity | None:  # noqa: A002
+        """Return one entity as it is now, or as it was at a version or instant; None if absent."""
+        return self._found(id, at=wire_at(at)).entity
+
+    def find(self, id: str, *, mode: Mode | str | None = None) -> EntityAnswer:  # noqa: A002
+        """Return one entity, or that there is none, with the moment that is true of."""
+        return self._found(id, mode=None if mode is None else mode_of(mode).value)
+
+    def _found(self, key: str, **params: Any) -> EntityAnswer:
+        if key == "schema":
+            hint = "page with a filter of _id"
+            raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
+        try:
+            told = self._asked(self._address(key), **params)
+        except NotFound as error:
+            if error.message != "no such entity":
+                raise  # the type, or a version of the lake
+            as_of = _time(error.facts.get("as_of")) or _LONG_AGO
+            return EntityAnswer(None, as_of, str(error.facts.get("warning", "")))
+        as_of = _time(told["as_of"]) or _LONG_AGO
+        return EntityAnswer(_entity(self, told), as_of, told["warning"])
+
+    def page(
+        self,
+        filter: Filter | None = None,  # noqa: A002
+        sort: Sequence[str] = (),
+        fields: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        refs: Sequence[str] = (),
+        *,
+        with_total: bool = False,
+    ) -> Page:
+        """Return one page of entities and the cursor of the next; see `EntityStore.page`."""
+        body = {
+            "filter": None if filter is None else _filter(filter),
+            "sort": list(sort),
+            "fields": None if fields is None else list(fields),
+            "after": after,
+            "limit": limit,
+            "refs": list(refs),
+            "total": with_total,
+        }
+        told = self._read("search", body)
+        targets = {
+            name: ClientEntityTable(self._wire, name) for name, held in told["refs"].items() if held
+        }
+        found = {
+            name: {key: _entity(targets[name], one) for key, one in held.items()}
+            for name, held in told["refs"].items()
+        }
+        entities = [_entity(self, one) for one in told["entities"]]
+        return Page(entities, told["after"], told["total"], found)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        at: object = None,
+        mode: Mode | str | None = None,
+    ) -> Answer:
+        """Return all rows, or some of their columns, with the moment they are true of."""
+        body = {
+            "columns": None if columns is None else list(columns),
+            "at": wire_at(at),
+            "mode": None if mode is None else mode_of(mode).value,
+        }
+        answer = self._posted("scan", body, {"Accept": ARROW})
+        try:
+            rows = pa.ipc.open_stream(answer.content).read_all()
+        except pa.ArrowException as error:
+            raise Unavailable("the answer cannot be read", hint="try again") from error
+        headers = answer.headers
+        version = headers.get("thermocline-version")
+        as_of = _time(headers.get("thermocline-as-of")) or _LONG_AGO
+        warning = headers.get("thermocline-warning", "")
+        return Answer(rows, as_of, None if version is None else Version(int(version)), warning)
+
+    def history(self, id: str) -> list[Revision]:  # noqa: A002
+        """Return what an entity was at each export that carried it, oldest first, and is now."""
+        newest = self.contract()
+        return [
+            Revision(
+                one["ver"],
+                None if one["document"] is None else _document(newest, one["document"]),
+                to_datetime(parse(one["at"])),
+                None if one["version"] is None else Version(one["version"]),
+            )
+            for one in self._asked(f"{self._address(id)}/history")["revisions"]
+        ]
+
+    def export(self) -> Exported | None:
+        """Carry every change of this moment into the lake, in one version; None if there is none.
+
+        It needs a key with the scope `admin`.
+        """
+        told = self._wire.change(f"{self._path}/export")["exported"]
+        if told is None:
+            return None
+        told["as_of"] = to_datetime(parse(told["as_of"]))
+        return Exported(**told)
+
+    def __repr__(self) -> str:
+        return f"ClientEntityTable({self.name!r} at {self._wire.url})"
+
+    def _address(self, key: str) -> str:
+        if key in (".", ".."):
+            # On the way they are taken for steps through folders: it would be another address.
+            hint = "write it with bulk, read it with page"
+            raise Invalid("a key of dots has no address", hint=hint, id=key)
+        return f"{self._path}/{quoted(parse_id(key))}"
+
+    def _asked(self, path: str, **params: Any) -> Any:
+        return decode(self._wire.sent("GET", path, params=params, is_repeatable=True).content)
+
+    def _read(self, word: str, body: Mapping[str, Any]) -> Any:
+        return decode(self._posted(word, body, {}).content)
+
+    def _posted(self, word: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+        return self._wire.sent(
+            "POST",
+            f"{self._path}/{word}",
+            content=json_bytes(body),
+            headers={"Content-Type": JSON, **headers},
+            is_repeatable=True,
+            is_read=True,
+        )
+
+    def _write(
+        self,
+        method: str,
+        path: str,
+        content: bytes,
+        if_match: int | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        media: str = JSON,
+    ) -> Written:
+        headers = {"Content-Type": media}
+        if if_match is not None:
+            Operation(Deed.DELETE, "any", None, if_match)  # `Invalid` for what is no version
+            headers["If-Match"] = f'"{if_match}"'
+        answer = self._wire.sent(method, path, params=params, content=content, headers=headers)
+        return _written(decode(answer.content))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value as JSON text with every digit; bytes are such a text already.
+
+    `Invalid` names every place that JSON cannot hold.
+    """
+    if isinstance(value, bytes):
+        return value
+    check_value(value)
+    return encode_text(value).encode()
+
+
+_LONG_AGO = to_datetime(0)
+
+
+def _type_path(name: str) -> str:
+    if not isinstance(name, str) or name in (".", ".."):
+        raise NotFound("no such type", hint="register it first", type=str(name)[:80])
+    return f"/api/v1/entities/{quoted(name)}"
+
+
+def _body(operation: Operation) -> dict[str, Any]:
+    made: dict[str, Any] = {"op": _WORDS[operation.deed], "id": operation.id}
+    if operation.deed is not Deed.DELETE:
+        data = json_bytes(operation.document)
+        decode(data)  # what is no JSON would spoil all of them
+        made["document"] = msgspec.Raw(data)
+    if operation.if_match is not None:
+        made["if_match"] = operation.if_match
+    return made
+
+
+def _written(told: Mapping[str, Any]) -> Written:
+    return Written(told["id"], told["ver"], Deed(told["deed"]))
+
+
+def _entity(table: ClientEntityTable, told: Mapping[str, Any]) -> Entity:
+    version = told["schema_version"]
+    return Entity(
+        told["id"],
+        told["ver"],
+        version,
+        to_datetime(parse(told["written_at"])),
+        _document(table.contract(version), told["document"]),
+    )
+
+
+def _document(contract: Contract, told: dict[str, Any]) -> dict[str, Any]:
+    """Return a document, or some of its properties, as the contract has them."""
+    return contract.joined(dict.fromkeys(column.id for column in contract.hot), told)
+
+
+def _filter(given: Filter) -> dict[str, Any]:
+    match given:
+        case AllOf(parts):
+            return {"and": [_filter(part) for part in parts]}
+        case AnyOf(parts):
+            return {"or": [_filter(part) for part in parts]}
+        case Not(part):
+            return {"not": _filter(part)}
+        case Comparison(field, op, value):
+            return {"field": field, "op": op, "value": value}
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else to_datetime(parse(text))

@@ -1,0 +1,319 @@
+"""Entities over HTTP: created, read, replaced, patched, deleted, alone or many at once.
+
+In:   a call on a route; documents as bytes, with every digit
+Out:  entities with their versions; when a write is answered, it is durable and visible
+
+- `ETag` is the entity's version; `If-Match` makes a write depend on it, and 412 says it failed.
+- What is not exact says so, in a header and in the body, with the instant it is true of. That
+  there is no such entity is an answer like any other, and is marked like any other.
+- Documents are checked in `contract/`: every problem at once, each with its pointer.
+"""
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from thermocline.contract.text import decode
+from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
+from thermocline.format.instant import from_datetime, written
+from thermocline.hot.postgres.filter import parse_filter
+from thermocline.hot.postgres.operation import Deed, Entity, Operation, Written, new_key
+from thermocline.server.api import shape
+from thermocline.server.api.asking import Asking
+from thermocline.server.api.condition import if_match, is_known, must_be_new, tag_of
+from thermocline.server.api.encode import content_type, whole
+from thermocline.server.api.incoming import decoded
+from thermocline.server.api.problem import PROBLEM_TYPE, problem_bytes, problem_of, scrubbed
+from thermocline.server.api.reply import chosen_form
+from thermocline.server.api.route import Call, Done
+from thermocline.server.api.schema import exact
+from thermocline.server.api.table import moment
+from thermocline.server.status import PRECONDITION_STATUS
+
+SIGNAL = "entities"
+AS_OF = "Thermocline-As-Of"
+WARNING = "Thermocline-Warning"
+_DEEDS = {
+    "create": Deed.CREATE,
+    "replace": Deed.REPLACE,
+    "patch": Deed.PATCH,
+    "delete": Deed.DELETE,
+}
+_NOTHING = msgspec.Raw()
+
+
+class _Search(Asking):
+    """A `Search` whose filter is still text: a number in it has all its digits."""
+
+    filter: msgspec.Raw = _NOTHING
+    sort: list[str] = msgspec.field(default_factory=list)
+    fields: list[str] | None = None
+    after: str | None = None
+    limit: int = 100
+    refs: list[str] = msgspec.field(default_factory=list)
+    total: bool = False
+
+
+class _Operation(Asking):
+    """A `BulkOperation` whose document is still text."""
+
+    op: str
+    id: str | None = None
+    document: msgspec.Raw = _NOTHING
+    if_match: int | None = None
+
+
+class _Bulk(Asking):
+    """A `Bulk` of them."""
+
+    operations: list[_Operation]
+    atomic: bool = True
+
+
+# One entity
+
+
+def create(call: Call) -> Done:
+    """Create an entity."""
+    return _written(call, _entities(call).create(_taken(call), call.asked.id))
+
+
+def read(call: Call) -> Done:
+    """Return one entity, now or as it was."""
+    entities, key, asked = _entities(call), call.path["id"], call.asked
+    if asked.at is not None:
+        found = entities.read(key, at=moment(asked.at))
+        return _answered(call, found, None, "")
+    answer = entities.find(key, mode=asked.mode)
+    return _answered(call, answer.entity, answer.as_of, answer.warning)
+
+
+def replace(call: Call) -> Done:
+    """Put a document in the place of another, or of nothing."""
+    entities, key = _entities(call), call.path["id"]
+    match = if_match(call.headers, has_star=False)
+    if not must_be_new(call.headers):
+        return _written(call, entities.replace(key, _taken(call), match))
+    if match is not None:
+        raise Invalid("two conditions that cannot both hold", hint="send one of them")
+    try:
+        return _written(call, entities.create(_taken(call), key))
+    except Conflict as error:
+        problem = problem_of(error, call.request_id)
+        problem.status = PRECONDITION_STATUS
+        return Done(problem_bytes(problem), PRECONDITION_STATUS, PROBLEM_TYPE)
+
+
+def patch(call: Call) -> Done:
+    """Merge a patch into an entity."""
+    match = if_match(call.headers, has_star=True)
+    return _written(call, _entities(call).patch(call.path["id"], _taken(call), match))
+
+
+def delete(call: Call) -> Done:
+    """Delete an entity."""
+    match = if_match(call.headers, has_star=True)
+    return _written(call, _entities(call).delete(call.path["id"], match))
+
+
+def history(call: Call) -> Done:
+    """Return what an entity was."""
+    found = _entities(call).history(call.path["id"])
+    return exact(
+        shape.Revisions(
+            [
+                shape.Revision(one.ver, one.document, _time(one.at), _number(one.version))
+                for one in found
+            ]
+        )
+    )
+
+
+# Many
+
+
+def bulk(call: Call) -> Done:
+    """Do many things; tell what became of each."""
+    entities = _entities(call)
+    asked = decoded(_taken(call), _Bulk)
+    results: list[Any] = [_operation(one) for one in asked.operations]
+    sound = [place for place, one in enumerate(results) if isinstance(one, Operation)]
+    if asked.atomic and len(sound) < len(results):
+        place, error = next((p, e) for p, e in enumerate(results) if not isinstance(e, Operation))
+        error.facts["item"] = place
+        raise error
+    done = entities.bulk([results[place] for place in sound], atomic=asked.atomic)
+    for place, result in zip(sound, done, strict=True):
+        results[place] = result
+    count = sum(isinstance(one, Written) for one in results)
+    call.parts.metrics.ingested(SIGNAL, count, len(call.body))
+    if count < len(results):
+        call.parts.metrics.rejected(SIGNAL, len(results) - count)
+    return exact(shape.BulkDone([_became(call, one) for one in results]))
+
+
+def page(call: Call) -> Done:
+    """Return one page of entities, asked for in the address."""
+    asked = call.asked
+    return _page(
+        call,
+        None if asked.filter is None else asked.filter.encode(),
+        sort=_names(asked.sort) or (),
+        fields=_names(asked.fields),
+        after=asked.after,
+        limit=asked.limit,
+        refs=_names(asked.refs) or (),
+        with_total=asked.total,
+    )
+
+
+def search(call: Call) -> Done:
+    """Return one page of entities, asked for in the body."""
+    asked = decoded(call.body, _Search)
+    return _page(
+        call,
+        bytes(asked.filter),
+        sort=asked.sort,
+        fields=asked.fields,
+        after=asked.after,
+        limit=asked.limit,
+        refs=asked.refs,
+        with_total=asked.total,
+    )
+
+
+def scan(call: Call) -> Done:
+    """Return all rows, with the moment they are true of."""
+    entities, asked = _entities(call), call.body
+    form = chosen_form(call)
+    quota = call.parts.quota.of(call.caller.tenant)
+    with quota.query():
+        answer = entities.scan(asked.columns, at=moment(asked.at), mode=asked.mode)
+        quota.check_rows(answer.rows.num_rows)
+        data = whole(answer.rows, form)
+    headers = _worth(answer.as_of, answer.warning)
+    if answer.version is not None:
+        headers["Thermocline-Version"] = str(int(answer.version))
+    return Done(data, 200, content_type(form), headers)
+
+
+def export(call: Call) -> Done:
+    """Carry every change of this moment into the lake."""
+    done = _entities(call).export()
+    if done is None:
+        return exact(shape.ExportDone(None))
+    as_of = _time(done.as_of)
+    told = shape.Exported(int(done.version), as_of, done.keys, done.rows, done.changes)
+    return exact(shape.ExportDone(told))
+
+
+def _entities(call: Call) -> Any:
+    return call.lake.entity(call.path["type"])
+
+
+def _taken(call: Call) -> bytes:
+    """Return the body, counted against the tenant's quota."""
+    data: bytes = call.body
+    call.parts.quota.take_ingest(call.caller.tenant, len(data))
+    return data
+
+
+def _written(call: Call, done: Written) -> Done:
+    size_bytes = 0 if call.body is None else len(call.body)
+    call.parts.metrics.ingested(SIGNAL, 1, size_bytes)
+    headers = {}
+    if done.deed is not Deed.DELETE:
+        headers["ETag"] = tag_of(done.ver)
+    if done.deed is Deed.CREATE:
+        place = quote(done.id, safe="")
+        headers["Location"] = f"/api/v1/entities/{call.path['type']}/{place}"
+    status = 201 if done.deed is Deed.CREATE else 200
+    return exact(_told(done), status, headers)
+
+
+def _told(done: Written) -> shape.EntityWritten:
+    return shape.EntityWritten(done.id, done.ver, done.deed.value)
+
+
+def _answered(call: Call, found: Entity | None, as_of: datetime | None, warning: str) -> Done:
+    headers = _worth(as_of, warning)
+    if found is None:
+        facts: dict[str, Any] = {"id": call.path["id"]}
+        if as_of is not None:
+            facts |= {"as_of": _time(as_of), "warning": warning}
+        error = NotFound("no such entity", hint="create it first", **facts)
+        problem = problem_of(error, call.request_id)
+        return Done(problem_bytes(problem), problem.status, PROBLEM_TYPE, headers)
+    headers["ETag"] = tag_of(found.ver)
+    if not warning and is_known(call.headers, found.ver):
+        return Done(b"", 304, headers=headers)
+    answer = shape.EntityAnswer(
+        found.id,
+        found.ver,
+        found.schema_version,
+        _time(found.written_at),
+        found.document,
+        None if as_of is None else _time(as_of),
+        scrubbed(warning),
+    )
+    return exact(answer, 200, headers)
+
+
+def _worth(as_of: datetime | None, warning: str) -> dict[str, str]:
+    headers = {} if as_of is None else {AS_OF: _time(as_of)}
+    if warning:
+        headers[WARNING] = scrubbed(warning)
+    return headers
+
+
+def _operation(one: _Operation) -> Operation | ThermoclineError:
+    if one.op not in _DEEDS:
+        hint = f"use one of {', '.join(_DEEDS)}"
+        return Invalid("no such operation", hint=hint, op=one.op[:80])
+    deed = _DEEDS[one.op]
+    data = bytes(one.document)
+    if not data and deed is not Deed.DELETE:
+        return Invalid("the operation has no document", hint="send one", op=one.op)
+    key = new_key() if one.id is None and deed is Deed.CREATE else one.id
+    try:
+        return Operation(deed, key, data, one.if_match)  # type: ignore[arg-type]  # it looks
+    except Invalid as error:
+        return error
+
+
+def _became(call: Call, result: Written | ThermoclineError) -> shape.BulkResult:
+    if isinstance(result, ThermoclineError):
+        problem = problem_of(result, call.request_id)
+        return shape.BulkResult(problem.status, error=problem)
+    status = 201 if result.deed is Deed.CREATE else 200
+    return shape.BulkResult(status, result.id, result.ver, result.deed.value)
+
+
+def _page(call: Call, condition: bytes | None, **how: Any) -> Done:
+    given = None if not condition else decode(condition)
+    wanted = None if given is None else parse_filter(given)
+    found = _entities(call).page(wanted, **how)
+    call.parts.quota.of(call.caller.tenant).check_rows(len(found.entities))
+    refs = {
+        name: {key: _entity(one) for key, one in held.items()} for name, held in found.refs.items()
+    }
+    entities = [_entity(one) for one in found.entities]
+    return exact(shape.EntityPage(entities, found.after, found.total, refs))
+
+
+def _entity(one: Entity) -> shape.Entity:
+    return shape.Entity(one.id, one.ver, one.schema_version, _time(one.written_at), one.document)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _time(when: datetime) -> str:
+    return written(from_datetime(when))
+
+
+def _number(value: int | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,227 @@
+"""The routes of entities and their contracts, as data.
+
+In:   the functions that answer
+Out:  routes for the table of all routes
+
+- Words below a type (`bulk`, `search`) are for POST alone, so that they are keys of entities for
+  every other method. `schema` is read by GET: an entity of that key is found by searching.
+- What entities need is loaded where a lake has some: a node without them serves without it.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from thermocline.server.api import asking, shape
+from thermocline.server.api.route import EVERY_FORMAT, JSON, Call, Route
+
+ENTITIES = "/api/v1/entities"
+TYPE = f"{ENTITIES}/{{type}}"
+ENTITY = f"{TYPE}/{{id}}"
+MERGE_PATCH = "application/merge-patch+json"
+WRITTEN = "When this answers, the write is durable and every later reading has it."
+WORTH = ("Thermocline-As-Of", "Thermocline-Warning")
+
+
+def _late(module: str, name: str) -> Callable[[Call], Any]:
+    """Return a function that is loaded when it is first needed."""
+
+    def run(call: Call) -> Any:
+        _ = call.lake.entities  # `Invalid` where there are none
+        return getattr(import_module(f"thermocline.server.api.{module}"), name)(call)
+
+    return run
+
+
+def contract_routes() -> Iterator[Route]:
+    """Yield the routes of types and their contracts."""
+    yield Route(
+        "GET",
+        ENTITIES,
+        "query",
+        "entity_types",
+        "List the entity types",
+        shape.EntityTypes,
+        run=_late("schema", "types"),
+        errors=(503,),
+    )
+    looks: tuple[tuple[str, str, str, str, Any, type], ...] = (
+        ("", "contract", "Return a version of a type's contract", "contract",
+         shape.Contract, asking.VersionAsked),
+        ("/versions", "contract_versions", "List every version of a contract", "versions",
+         shape.Contracts, asking.Nothing),
+        ("/tool", "contract_tool", "Return a contract as a tool for language models", "tool",
+         dict, asking.ToolAsked),
+    )  # fmt: skip
+    for path, name, summary, run, answer, asked in looks:
+        yield Route(
+            "GET",
+            f"{TYPE}/schema{path}",
+            "query",
+            name,
+            summary,
+            answer,
+            run=_late("schema", run),
+            asked=asked,
+            errors=(404, 503),
+        )
+    changes: tuple[tuple[str, str, str, str, Any, str], ...] = (
+        ("", "register", "Register a contract, or its next version", "register",
+         shape.Contract, "admin"),
+        ("/check", "check_contract", "Tell what registering a contract would do", "check",
+         shape.Checked, "query"),
+    )  # fmt: skip
+    for path, name, summary, run, answer, scope in changes:
+        yield Route(
+            "POST",
+            f"{TYPE}/schema{path}",
+            scope,
+            name,
+            summary,
+            answer,
+            run=_late("schema", run),
+            body=dict,
+            is_raw=True,
+            errors=(409, 429, 503),
+            description="The body is a JSON Schema, draft 2020-12. A refusal has `problems`, each "
+            "with its `pointer` and `reason`.",
+        )
+
+
+def entity_routes() -> Iterator[Route]:
+    """Yield the routes of entities."""
+    yield from _many()
+    yield from _looking()
+    yield from _writing()
+
+
+def _many() -> Iterator[Route]:
+    page = "Read one page of entities: filter, sort, fields, references"
+    reading: dict[str, Any] = {"errors": (404, 429, 501, 503)}
+    yield Route(
+        "GET", TYPE, "query", "entity_page", page, shape.EntityPage, run=_late("entity", "page"),
+        asked=asking.PageAsked, **reading,
+    )  # fmt: skip
+    yield Route(
+        "POST", f"{TYPE}/search", "query", "entity_search", page, shape.EntityPage,
+        run=_late("entity", "search"), body=asking.Search, is_raw=True, **reading,
+    )  # fmt: skip
+    yield Route(
+        "POST",
+        f"{TYPE}/scan",
+        "query",
+        "entity_scan",
+        "Read all rows of a type, exactly or marked",
+        shape.Rows,
+        run=_late("entity", "scan"),
+        body=asking.Scan,
+        forms=EVERY_FORMAT,
+        errors=(404, 406, 429, 503),
+        headers=(*WORTH, "Thermocline-Version"),
+    )
+    yield Route(
+        "POST",
+        f"{TYPE}/bulk",
+        "ingest",
+        "entity_bulk",
+        "Write many entities: all or none, or each for itself",
+        shape.BulkDone,
+        run=_late("entity", "bulk"),
+        body=asking.Bulk,
+        is_raw=True,
+        errors=(404, 409, 412, 429, 503),
+        description=f"{WRITTEN} With `atomic` a failure names its `item` and nothing is done.",
+    )
+    yield Route(
+        "POST",
+        f"{TYPE}/export",
+        "admin",
+        "entity_export",
+        "Carry every change of this moment into the lake",
+        shape.ExportDone,
+        run=_late("entity", "export"),
+        errors=(404, 409, 503),
+    )
+
+
+def _looking() -> Iterator[Route]:
+    yield Route(
+        "GET",
+        ENTITY,
+        "query",
+        "entity",
+        "Read an entity, now or as it was",
+        shape.EntityAnswer,
+        run=_late("entity", "read"),
+        asked=asking.EntityAsked,
+        errors=(304, 404, 503),
+        headers=("ETag", *WORTH),
+        asked_headers=("If-None-Match",),
+    )
+    yield Route(
+        "GET",
+        f"{ENTITY}/history",
+        "query",
+        "entity_history",
+        "Tell what an entity was at each export, and is now",
+        shape.Revisions,
+        run=_late("entity", "history"),
+        errors=(404, 503),
+    )
+
+
+def _writing() -> Iterator[Route]:
+    writing: dict[str, Any] = {"is_raw": True, "body": dict, "description": WRITTEN}
+    yield Route(
+        "POST",
+        TYPE,
+        "ingest",
+        "entity_create",
+        "Create an entity",
+        shape.EntityWritten,
+        run=_late("entity", "create"),
+        asked=asking.CreateAsked,
+        status=201,
+        errors=(404, 409, 429, 503),
+        headers=("ETag", "Location"),
+        **writing,
+    )
+    yield Route(
+        "PUT",
+        ENTITY,
+        "ingest",
+        "entity_replace",
+        "Put a document in the place of another, or of nothing",
+        shape.EntityWritten,
+        run=_late("entity", "replace"),
+        errors=(201, 404, 409, 412, 429, 503),
+        headers=("ETag",),
+        asked_headers=("If-Match", "If-None-Match"),
+        **writing,
+    )
+    yield Route(
+        "PATCH",
+        ENTITY,
+        "ingest",
+        "entity_patch",
+        "Merge a patch (RFC 7386) into an entity",
+        shape.EntityWritten,
+        run=_late("entity", "patch"),
+        body_types=(MERGE_PATCH, JSON),
+        errors=(404, 409, 412, 429, 503),
+        headers=("ETag",),
+        asked_headers=("If-Match",),
+        **writing,
+    )
+    yield Route(
+        "DELETE",
+        ENTITY,
+        "ingest",
+        "entity_delete",
+        "Delete an entity",
+        shape.EntityWritten,
+        run=_late("entity", "delete"),
+        errors=(404, 409, 412, 429, 503),
+        asked_headers=("If-Match",),
+        description=WRITTEN,
+    )

@@ -1,0 +1,325 @@
+"""The client's entities: one program, embedded and over HTTP, with equal answers and errors."""
+
+import socket
+import threading
+from datetime import datetime
+from decimal import Decimal
+
+import pytest
+
+from fixtures.api import serving
+from fixtures.entities import CUSTOMER, ORDER, database, entity_node, new_type, serving_entities
+from fixtures.postgres import own_postgres, postgres_run, postgres_server, postgres_template
+from thermocline.client import Client
+from thermocline.config import settings_of
+from thermocline.entity.answer import LAKE_ALONE
+from thermocline.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    OutcomeUnknown,
+    ThermoclineError,
+    Unavailable,
+)
+from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Not
+from thermocline.hot.postgres.operation import Deed, Operation, Written
+from thermocline.node import Node
+
+__all__ = [
+    "entity_node",
+    "new_type",
+    "own_postgres",
+    "postgres_run",
+    "postgres_server",
+    "postgres_template",
+]
+WIDER = {**ORDER, "properties": {**ORDER["properties"], "urgent": {"type": "boolean"}}}
+
+
+@pytest.fixture
+def client(entity_node):
+    with Client(entity_node.url, entity_node.key, timeout_s=10) as client:
+        yield client
+
+
+@pytest.fixture
+def embedded(tmp_path, postgres_server):
+    with database(postgres_server) as dsn:
+        calm = {"export_changes": 1_000_000, "export_age_s": 3_600.0}
+        node = Node(str(tmp_path / "lake"), settings_of({"postgres": dsn, **calm}))
+        try:
+            yield node.lake()
+        finally:
+            node.close()
+
+
+def timeless(value):
+    """Return a value without the moments in it, which no two runs share."""
+    if isinstance(value, datetime):
+        return "a moment"
+    if isinstance(value, list | tuple):
+        return [timeless(one) for one in value]
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items()}
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        fields = {name: timeless(getattr(value, name)) for name in value.__dataclass_fields__}
+        return type(value), fields
+    if isinstance(value, ThermoclineError):
+        facts = {k: v for k, v in value.facts.items() if k not in ("request_id",)}
+        return type(value), value.message, value.hint, timeless(facts)
+    if isinstance(value, float | Decimal):
+        return type(value), value, str(value)
+    if hasattr(value, "to_pylist"):
+        moments = [name for name in value.column_names if name == "_written_at"]
+        rows = value.drop_columns(moments)
+        return rows.schema, sorted(map(str, rows.to_pylist()))
+    return value
+
+
+def program(lake, name):
+    """Do what a user does with entities, and return every answer."""
+    told = []
+
+    def tell(value):
+        told.append(timeless(value))
+
+    def tell_error(act):
+        with pytest.raises(ThermoclineError) as caught:
+            act()
+        tell(caught.value)
+
+    tell_error(lambda: lake.entity(name))
+    tell_error(lambda: lake.register(name, {"type": "array"}))
+    orders = lake.register(name, ORDER)
+    tell(orders.name)
+    exact = {"status": "open", "price": Decimal("12345678901234.50"), "weight": 0.1, "quantity": 3}
+    tell(orders.create(exact, "a"))
+    tell(orders.read("a"))
+    tell(orders.create(b'{"status": "text", "price": 0.10, "weight": 1e2}', "b/c"))
+    tell(orders.read("b/c"))
+    tell(len(orders.create({"status": "made"}).id))
+    tell_error(lambda: orders.create(exact, "a"))
+    tell_error(lambda: orders.create({"status": 1, "address": {"city": 2}}))
+    tell_error(lambda: orders.create({"status": "x", "weight": float("nan")}))
+    tell_error(lambda: orders.create(b"{", "x"))
+    tell_error(lambda: orders.create({"status": "x"}, ""))
+    tell(orders.replace("a", {"status": "paid", "note": None, "customer": "c1"}, if_match=1))
+    tell_error(lambda: orders.replace("a", {"status": "late"}, if_match=1))
+    tell_error(lambda: orders.replace("nobody", {"status": "late"}, if_match=1))
+    tell(orders.patch("a", {"quantity": 7, "note": None}))
+    tell_error(lambda: orders.patch("a", {"status": None}))
+    tell_error(lambda: orders.patch("nobody", {}))
+    tell_error(lambda: orders.delete("nobody"))
+    tell_error(lambda: orders.delete("a", if_match="3"))
+    tell(orders.read("a"))
+    tell(orders.read("nobody"))
+    found = orders.find("a")
+    tell((found.entity, found.warning, found.is_exact))
+    tell(orders.find("nobody", mode="best_effort").entity)
+    tell_error(lambda: orders.find("a", mode="perhaps"))
+    many(orders, tell, tell_error)
+    pages(lake, orders, tell, tell_error)
+    past(lake, orders, tell, tell_error)
+    return told
+
+
+def many(orders, tell, tell_error):
+    done = orders.bulk([
+        Operation(Deed.CREATE, "d", {"status": "x", "price": Decimal("0.10")}),
+        Operation(Deed.REPLACE, "e", b'{"status": "y"}'),
+        Operation(Deed.PATCH, "d", {"quantity": 1}, 1),
+        Operation(Deed.DELETE, "e"),
+    ])  # fmt: skip
+    tell(done)
+    tell(orders.bulk([]))
+    wrong = [
+        Operation(Deed.CREATE, "f", {"status": "x"}),
+        Operation(Deed.CREATE, "d", {"status": "x"}),
+        Operation(Deed.CREATE, "g", {"status": 1}),
+        Operation(Deed.CREATE, "h", b"{"),
+        Operation(Deed.REPLACE, "d", {"status": "x"}, 77),
+    ]
+    tell(orders.bulk(wrong, atomic=False))
+    tell_error(lambda: orders.bulk(wrong[:2]))
+    tell_error(lambda: orders.bulk([wrong[0], wrong[2]]))
+    tell_error(lambda: orders.bulk([wrong[0], wrong[3]]))
+    tell_error(lambda: orders.bulk(wrong[4:]))
+    tell(orders.read("f"))
+
+
+def pages(lake, orders, tell, tell_error):
+    customers = lake.register("customer", CUSTOMER)
+    customers.replace("c1", {"name": "Ada"})
+    made = Not(Comparison("status", "eq", "made"))  # its key is not the same in two runs
+    first = orders.page(made, sort=["-status"], limit=2, refs=["customer"], with_total=True)
+    tell((first.entities, first.total, first.refs))
+    second = orders.page(made, ["-status"], None, first.after, 2)
+    tell((second.entities, second.refs, second.total))
+    wanted = AllOf((
+        AnyOf((Comparison("price", "ge", Decimal("0.10")), Comparison("quantity", "is_null"))),
+        Comparison("_id", "in", ["a", "d", "b/c"]),
+    ))  # fmt: skip
+    tell(orders.page(wanted, fields=["price", "nothing"]))
+    tell(orders.page(Comparison("_id", "eq", "none")))
+    tell_error(lambda: orders.page(Comparison("nothing", "eq", 1)))
+    tell_error(lambda: orders.page(sort=["nothing"]))
+    tell_error(lambda: orders.page(refs=["status"]))
+    tell_error(lambda: orders.page(after="made-up"))
+
+
+def past(lake, orders, tell, tell_error):
+    exported = orders.export()
+    tell((exported.keys, exported.rows, exported.changes))
+    tell(orders.export())
+    orders.replace("a", {"status": "late", "price": Decimal("7.25")})
+    tell(orders.read("a", at=int(exported.version)))
+    tell(orders.read("a", at=exported.as_of))
+    tell_error(lambda: orders.read("a", at=10_000))
+    history = orders.history("a")
+    tell([(one.ver, one.document, one.version is None) for one in history])
+    tell(orders.history("nobody"))
+    lake.register(orders.name, WIDER)
+    tell(orders.patch("a", {"urgent": True}))
+    tell(orders.read("a"))
+    answer = orders.scan(["_id", "price", "status", "urgent"])
+    tell(answer.rows.filter(pc_not_made(answer.rows)))
+    tell((answer.warning, answer.version is None))
+    tell(orders.scan(["_id", "_ver"], at=int(exported.version)).rows.num_rows)
+    tell_error(lambda: orders.scan(["nothing"]))
+    tell(lake.sql(f"select count(*) as n, sum(price) as total from {orders.name}"))
+    tell(orders.delete("a", if_match=5))
+    tell(orders.history("a")[-1].document)
+
+
+def pc_not_made(rows):
+    import pyarrow.compute as pc
+
+    return pc.not_equal(rows["status"], "made")
+
+
+def test_a_program_does_the_same_embedded_and_over_http(client, embedded, new_type):
+    here, there = program(embedded, new_type), program(client, new_type)
+    for number, (one, other) in enumerate(zip(here, there, strict=True)):
+        assert one == other, number
+
+
+def test_types_are_listed_and_contracts_are_read(client, new_type):
+    orders = client.register(new_type, ORDER)
+    client.register(new_type, WIDER)
+    assert new_type in client.entity_types()
+    assert (orders.contract().version, orders.contract().document) == (2, WIDER)
+    assert orders.contract(1).document == ORDER
+    with pytest.raises(NotFound):
+        orders.contract(3)
+    with pytest.raises(Invalid) as caught:
+        client.register(new_type, ORDER)
+    assert caught.value.facts["problems"][0]["pointer"] == "/properties/urgent"
+
+
+@pytest.mark.parametrize("key", ["bulk", "a/../b", "?", "%2e%2e", "#", "ü", "a b", "history"])
+def test_odd_keys_are_written_and_read_by_their_address(client, new_type, key):
+    orders = client.register(new_type, ORDER)
+    assert orders.replace(key, {"status": key}).ver == 1
+    found = orders.page(Comparison("_id", "eq", key)).entities
+    assert [(one.id, one.document) for one in found] == [(key, {"status": key})]
+    assert orders.read(key) == found[0]
+    assert [one.ver for one in orders.history(key)] == [1]
+    assert orders.delete(key).ver == 2
+
+
+@pytest.mark.parametrize("key", [".", "..", "schema"])
+def test_a_key_that_would_be_another_address_is_refused_here_and_taken_by_bulk(
+    client, new_type, key
+):
+    orders = client.register(new_type, ORDER)
+    orders.create({"status": key}, key)
+    found = orders.page(Comparison("_id", "eq", key)).entities
+    assert [(one.id, one.document) for one in found] == [(key, {"status": key})]
+    with pytest.raises(Invalid) as caught:
+        orders.read(key)
+    assert "page" in caught.value.hint
+    assert orders.bulk([Operation(Deed.DELETE, key)]) == [Written(key, 2, Deed.DELETE)]
+    assert orders.contract().version == 1
+
+
+def test_of_two_clients_with_one_version_one_is_told_the_others(client, entity_node, new_type):
+    orders = client.register(new_type, ORDER)
+    orders.create({"status": "open"}, "a")
+    with Client(entity_node.url, entity_node.key) as second:
+        second.entity(new_type).replace("a", {"status": "first"}, if_match=1)
+    with pytest.raises(Conflict) as caught:
+        orders.patch("a", {"status": "second"}, if_match=1)
+    assert caught.value.facts["ver"] == 2
+
+
+def test_scopes_are_kept(entity_node, new_type):
+    with Client(entity_node.url, entity_node.key) as owner:
+        owner.register(new_type, ORDER).create({"status": "open"}, "a")
+    with Client(entity_node.url, entity_node.new_key(scopes=["query"])) as reader:
+        orders = reader.entity(new_type)
+        assert orders.read("a").document == {"status": "open"}
+        for act in (
+            lambda: orders.delete("a"),
+            lambda: orders.export(),
+            lambda: reader.register(new_type, WIDER),
+        ):
+            with pytest.raises(Forbidden):
+                act()
+
+
+def test_a_node_without_postgres_says_so(tmp_path):
+    with serving(tmp_path) as served, Client(served.url) as client:
+        for act in (client.entity_types, lambda: client.register("order", ORDER)):
+            with pytest.raises(Invalid) as caught:
+                act()
+            assert "postgres" in caught.value.hint
+
+
+def test_a_write_that_is_not_answered_is_not_known_and_not_sent_again(client, new_type):
+    orders = client.register(new_type, ORDER)
+    requests = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up():
+            while True:
+                try:
+                    link, _ = listener.accept()
+                except OSError:
+                    return
+                requests.append(link.recv(65_536))
+                link.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=3) as lost:
+            orders._wire = lost._wire
+            with pytest.raises(OutcomeUnknown):
+                orders.create({"status": "open"}, "a")
+            assert len(requests) == 1
+            with pytest.raises(Unavailable) as caught:
+                orders.page()
+            assert not isinstance(caught.value, OutcomeUnknown)
+            assert len(requests) > 2
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_answers_while_postgres_is_down_are_marked(tmp_path, own_postgres):
+    with (
+        serving_entities(tmp_path, own_postgres.dsn) as served,
+        Client(served.url, timeout_s=2) as client,
+    ):
+        orders = client.register("order", ORDER)
+        orders.create({"status": "old"}, "a")
+        exported = orders.export()
+        orders.replace("a", {"status": "new"})
+        own_postgres.stop()
+        with pytest.raises(Unavailable):
+            orders.read("a")
+        found = orders.find("a", mode="best_effort")
+        assert (found.entity.document, found.warning) == ({"status": "old"}, LAKE_ALONE)
+        assert (found.as_of, found.is_exact) == (exported.as_of, False)
+        absent = orders.find("b", mode="best_effort")
+        assert (absent.entity, absent.as_of, absent.warning) == (None, exported.as_of, LAKE_ALONE)
+        rows = orders.scan(["status"], mode="best_effort")
+        assert (rows.rows.to_pylist(), rows.warning) == ([{"status": "old"}], LAKE_ALONE)
+        assert (rows.as_of, rows.version) == (exported.as_of, exported.version)
