@@ -120,10 +120,8 @@ class Quota:
         _check("the tenant has as many tables as it may", tables, tables_max=self.tables_max)
 
     def check_entities(self, entities: int) -> None:
-        """Refuse one more entity than the limit; `entities` is how many there will be."""
-        _check(
-            "the tenant has as many entities as it may", entities, entities_max=self.entities_max
-        )
+        """Refuse a table with room for more entities than the limit."""
+        _check("a table may not have so many entities", entities, entities_max=self.entities_max)
 
 
 def _check(message: str, count: int, **limit: int) -> None:

@@ -13,14 +13,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from psycopg import sql
 
 from thermocline.contract.compatible import evolved
 from thermocline.contract.contract import Contract
 from thermocline.contract.key import ID_LENGTH_MAX
 from thermocline.contract.register import parse_contract, stored_contract
-from thermocline.contract.text import encode_text
+from thermocline.contract.text import decode, encode_text
 from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.hot.postgres.layout import HotColumn, Layout, wide_type
 from thermocline.hot.postgres.pool import Connection, Pool
@@ -195,5 +194,7 @@ def _versions(connection: Connection, type_id: int) -> Mapping[int, Contract]:
         "where type_id = %s order by schema_version",
         [type_id],
     ).fetchall()
-    decode = msgspec.json.decode
-    return {row[0]: stored_contract(decode(row[1]), row[0], decode(row[2])) for row in rows}
+    return {
+        row[0]: stored_contract(decode(row[1].encode()), row[0], decode(row[2].encode()))
+        for row in rows
+    }

@@ -51,7 +51,9 @@ def create_table(call: Call) -> shape.TableInfo:
         if value is not None and name != "name"
     }
     lake = call.lake
-    call.parts.quota.of(call.caller.tenant).check_tables(len(lake.tables()) + 1)
+    quota = call.parts.quota.of(call.caller.tenant)
+    quota.check_tables(len(lake.tables()) + 1)
+    quota.check_entities(given.get("entities_max") or 0)
     return info_of(lake.create_table(call.body.name, **given))
 
 
