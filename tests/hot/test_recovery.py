@@ -51,7 +51,7 @@ def left():
     disk = SimDisk(["/lake"])
     tier = started(disk)
     for place, table_id in enumerate([PRICES, TRADES, PRICES, PRICES], start=1):
-        tier.table(table_id).write(SCHEMA_ID, batch(place, place * 10))
+        tier.table(table_id).submit(SCHEMA_ID, batch(place, place * 10)).result()
     return killed(tier, disk)
 
 
@@ -74,7 +74,7 @@ def test_W17_a_replayed_batch_is_the_live_one_byte_for_byte():
     rows = pa.record_batch(
         {"number": [1, None], "text": ["é\x00", None], "real": [float("nan"), -0.0]}
     )
-    tier.table(PRICES).write(SCHEMA_ID, rows)
+    tier.table(PRICES).submit(SCHEMA_ID, rows).result()
     (live,) = tier.table(PRICES).snapshot().parts
     again = started(killed(tier, disk))
     (replayed,) = again.table(PRICES).snapshot().parts
@@ -124,10 +124,10 @@ def test_W18_a_frame_of_a_table_that_nobody_knows_is_set_aside_with_its_bytes(le
 def test_W18_a_frame_that_holds_no_rows_is_set_aside_and_the_rest_is_replayed():
     disk = SimDisk(["/lake"])
     tier = started(disk)
-    tier.table(PRICES).write(SCHEMA_ID, batch(1))
+    tier.table(PRICES).submit(SCHEMA_ID, batch(1)).result()
     entry = Entry(PRICES, SCHEMA_ID, b"no rows at all", 0, 14)
     tier.group.submit(Request(entry, lambda lsn: None)).result()
-    tier.table(PRICES).write(SCHEMA_ID, batch(3))
+    tier.table(PRICES).submit(SCHEMA_ID, batch(3)).result()
     again = started(killed(tier, disk))
     assert numbers(again, PRICES) == [1, 3]
     assert len(again.recovered.quarantined) == 1
@@ -159,7 +159,7 @@ def test_W12_a_newest_file_without_a_whole_header_is_removed_by_a_start(left):
     left.overwrite(file_path(FOLDER, number), bytes(FILE_HEADER_BYTES - 1))
     tier = started(left)
     assert numbers(tier, TRADES) == [2, 20]
-    tier.table(PRICES).write(SCHEMA_ID, batch(5))
+    tier.table(PRICES).submit(SCHEMA_ID, batch(5)).result()
     again = started(killed(tier, left))
     assert numbers(again, PRICES) == [1, 10, 3, 30, 4, 40, 5]
     again.close()
@@ -203,5 +203,5 @@ def test_a_closed_tier_takes_nothing_more(left):
     table = tier.table(PRICES)
     tier.close()
     with pytest.raises(Unavailable):
-        table.write(SCHEMA_ID, batch(9))
+        table.submit(SCHEMA_ID, batch(9)).result()
     assert left.handles == []
