@@ -1,7 +1,7 @@
 """A lake: rows are durable when written, seen at once and once, whoever reads."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from thermocline.errors import (
     Corruption,
     Invalid,
     NotFound,
+    OutcomeUnknown,
     Overloaded,
     ThermoclineError,
     Unavailable,
 )
 from thermocline.format.layout import commit_path
+from thermocline.ingest.once import request_key
 from thermocline.live import DIRECT_BYTES_MIN
 from thermocline.node import Node, open_lake
 
@@ -558,3 +560,60 @@ def test_an_answer_says_what_it_was_read_from(tmp_path):
             assert read.version == table.version()
             assert read.as_of > table.history().column("time")[-1].as_py().isoformat()
         assert lake.cancel("q7") is False
+
+
+def test_I12_writes_that_come_together_count_together_and_can_all_be_flushed(tmp_path):
+    with opened(tmp_path / "lake") as lake:
+        options = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
+        table = lake.create_table("m", **options, entities_max=2)
+        table.write(ticks(0, host="a"))
+        with lake.tier.group.paused():
+            taken = [table.submit(ticks(1, host="b"))]
+            for host in ("c", "d"):
+                with pytest.raises(Overloaded, match="more entities"):
+                    table.submit(ticks(2, host=host))
+            taken.append(table.submit(ticks(3, host="b")))
+        assert [one.result() for one in taken] == [1, 1]
+        table.flush()
+        assert numbers(table) == [0, 1, 3]
+
+
+def test_I08_a_request_nobody_knows_the_fate_of_is_looked_for_before_it_is_written_again(tmp_path):
+    with opened(tmp_path / "lake") as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        table.write(ticks(1), request_id="a")
+        key = request_key("b")
+        assert table._once.begin(key) is None
+        table._submit(ticks(2), False, None, key).result()
+        unknown = Future()
+        unknown.set_exception(OutcomeUnknown("the answer was lost"))
+        table._once.end(key, unknown)
+        assert table.write(ticks(2), request_id="b") == 1
+        assert numbers(table) == [1, 2]
+
+
+def test_I08_a_large_write_that_is_sent_again_is_written_once(tmp_path):
+    rows = pa.table(
+        {
+            "ts": pa.array(range(JUNE_US, JUNE_US + 600_000), pa.timestamp("us")),
+            "noise": pa.array([f"{n:030d}" for n in range(600_000)]),
+        }
+    )
+    with opened(tmp_path / "lake") as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        assert table.write(rows, request_id="a") == 600_000
+        table._once._known = None
+        table._once._load = dict
+        assert table.write(rows, request_id="a") == 600_000
+        assert count(lake) == 600_000
+
+
+def test_what_waits_for_a_request_cannot_be_cancelled_by_one_of_those_who_do(lake):
+    table = lake.table("m")
+    with lake.tier.group.paused():
+        first = table.submit(ticks(1), request_id="a")
+        assert not first.cancel()
+        again = table.submit(ticks(1), request_id="a")
+        assert not again.cancel()
+    assert (first.result(), again.result()) == (1, 1)
+    assert numbers(table) == [1]

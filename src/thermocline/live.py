@@ -10,13 +10,13 @@ Out:  what `TimeSeriesTable` gives, of cold and hot rows together
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid, Overloaded
+from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.action import ENTITIES, Mark
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
@@ -24,9 +24,11 @@ from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.once import Once, request_key
+from thermocline.ingest.room import EntityRoom
 from thermocline.ingest.rows import fitted, rows_table
 from thermocline.lake.append import Wish, columns_after
 from thermocline.lake.measure import measure
+from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
 from thermocline.snapshot import View, resolve
 from thermocline.table import At, TimeSeriesTable
@@ -59,7 +61,7 @@ class LakeTable(TimeSeriesTable):
         self.name = name
         self.table_id = bytes.fromhex(lake.state().spec.table_id)
         self.flushing = threading.Lock()
-        self._entities: set[str] = set()
+        self._room = EntityRoom(self._held_entities)
         self._once = Once(self._requests)
         self.is_keyed = ENTITIES in lake.state().spec.features
 
@@ -122,40 +124,55 @@ class LakeTable(TimeSeriesTable):
             return _done(0)
         columns = columns_after(state, [given.schema], evolve=evolve)
         batch = fitted(given, columns.schema, state.spec)
-        entities = self._checked_entities(state, batch)
-        if columns.is_new:
-            # Order matters: rows that are refused leave the table's columns as they were.
-            state = self.lake.adopt(given.schema, evolve=evolve)
-            batch = fitted(given, state.schema, state.spec)  # another writer may have been first
-        requests = {} if request is None else {request: batch.num_rows}
+        new = self._checked_entities(state, batch)
+        try:
+            if columns.is_new:
+                # Order matters: rows that are refused leave the table's columns as they were.
+                state = self.lake.adopt(given.schema, evolve=evolve)
+                # Another writer may have been first with the new columns.
+                batch = fitted(given, state.schema, state.spec)
+            requests = {} if request is None else {request: batch.num_rows}
+            written = self._written(hot, state, batch, wait_s, requests)
+        except BaseException:
+            self._room.settle(new, is_written=False)
+            raise
+        written.add_done_callback(
+            lambda done: self._room.settle(new, is_written=_may_be_there(done))
+        )
+        return written
+
+    def _written(
+        self,
+        hot: WalTable,
+        state: TableState,
+        batch: pa.RecordBatch,
+        wait_s: float | None,
+        requests: Mapping[str, int],
+    ) -> "Future[int]":
+        """Write rows that fit: to the journal, or as a segment of their own where they are many."""
         # The first figure is cheap and never the smaller one.
         is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
         if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
-            # A write this large is a segment of its own; through the journal it would be
-            # written twice.
+            # Through the journal a write this large would be written twice.
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
             self.lake.append(reader, Wish(overlap="allow", requests=requests))
-            self._entities |= entities
             return _done(batch.num_rows)
         written: Future[int] = Future()
+        written.set_running_or_notify_cancel()  # what is on its way cannot be called back
 
         def answer(done: "Future[Lsn]") -> None:
             error = done.exception()
             if error is not None:
                 written.set_exception(error)
-                return
-            self._entities |= entities
-            written.set_result(batch.num_rows)
+            else:
+                written.set_result(batch.num_rows)
 
-        hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests).add_done_callback(
-            answer
-        )
+        submitted = hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests)
+        submitted.add_done_callback(answer)
         return written
 
     def _check_not_keyed(self) -> None:
-        if self.is_keyed:
-            hint = "create, replace and delete entities; their table follows by exports"
-            raise Invalid("the rows of this table are entities", hint=hint, table=self.name)
+        check_not_entities(self.lake.state().spec, "write")
 
     def _requests(self) -> Mapping[str, int]:
         """Return the requests that the table's log and its hot rows know of."""
@@ -163,22 +180,15 @@ class LakeTable(TimeSeriesTable):
         hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
         return {**view.state.requests, **hot}
 
+    def _held_entities(self) -> Iterable[str]:
+        return self.held().coverage.entities.keys()
+
     def _checked_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
         """Return the entities that are new; refuse rows without a time, and too many entities."""
         found = measure([batch], state.spec).coverage.entities
         if not state.spec.entity_columns:
             return set()
-        if not self._entities:
-            self._entities |= self.held().coverage.entities.keys()
-        new = found.keys() - self._entities
-        if len(self._entities) + len(new) > state.spec.entities_max:
-            raise Overloaded(
-                "more entities than the table's limit",
-                hint="raise entities_max, or declare fewer or coarser entity columns",
-                table=self.name,
-                entities_max=state.spec.entities_max,
-            )
-        return new
+        return self._room.take(found.keys(), state.spec.entities_max, self.name)
 
     def hot(self) -> WalTable:
         """Return the hot half, to write to; `Invalid` where the lake is read only."""
@@ -218,6 +228,11 @@ class LakeTable(TimeSeriesTable):
             return super()._view(at)
         # Order matters: the hot rows first, then the version that may have taken some of them.
         return resolve(self.snapshot(), self.lake)
+
+
+def _may_be_there(done: "Future[int]") -> bool:
+    error = done.exception()
+    return error is None or isinstance(error, OutcomeUnknown)
 
 
 def _done(rows: int) -> "Future[int]":

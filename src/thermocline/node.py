@@ -149,7 +149,7 @@ class Node:
     def check_open(self) -> None:
         """Raise `Invalid` where the node is closed, or was opened by another process."""
         if self._is_closed:
-            raise Invalid("the lake is closed", hint="connect again")
+            raise Unavailable("the lake is closed", hint="connect again")
         if os.getpid() != self._process:
             # Its hot rows here are those of the moment of the fork, and nobody adds to them.
             hint = "connect again in this process, with read_only"
@@ -264,7 +264,7 @@ class Node:
                 held.callback(self._entities.close, is_stopped=not self._is_read_only)
             if self.pool is not None:
                 held.callback(self.pool.close)
-            for lake in self._lakes.values():
+            for lake in list(self._lakes.values()):
                 held.callback(lake.let_go)
 
     def __enter__(self) -> "Node":

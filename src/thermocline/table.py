@@ -34,6 +34,7 @@ from thermocline.lake.pin import pinned
 from thermocline.lake.place import open_storage
 from thermocline.lake.segment import filtered
 from thermocline.lake.stage import row_stream
+from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
 from thermocline.lake.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
 from thermocline.snapshot import View, covered, hot_within
@@ -197,6 +198,7 @@ class TimeSeriesTable:
         operation: str,
         changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]],
     ) -> Version:
+        check_not_entities(self.lake.state().spec, operation)
         return self.lake.change(operation, changed).version
 
     # Reading

@@ -67,6 +67,7 @@ class Lake:
         self._session = Session()
         self._registered: set[str] = set()
         self._entities: EntityTypes | None = None
+        self._opening = threading.Lock()  # PostgreSQL may take its time, and tables do not wait
         self.on_close: Callable[[bool], None] = lambda is_flushed: None
 
     @property
@@ -119,7 +120,7 @@ class Lake:
     @property
     def entities(self) -> "EntityTypes":
         """The entity types of the tenant; `Invalid` where the lake has no PostgreSQL."""
-        with self._lock:
+        with self._opening:
             if self._entities is None:
                 self._entities = self.node.entity_types(self.tenant, self._catalog)
             return self._entities

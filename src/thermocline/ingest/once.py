@@ -3,6 +3,7 @@
 In:   what a client names its request by
 Out:  a key of bounded length; whether the request is new, and what came of it otherwise
 
+- Where nobody knows what came of a request, the journal and the log are asked at the next one.
 - Of two that come at once, one is taken and the other one waits for what comes of it. A request
   that failed may be sent again.
 - What is known is what the journal and the table's log know, so a restart changes nothing. The
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.state import REQUESTS_KEPT_MAX
 
 REQUEST_ID_LENGTH_MAX = 256
@@ -51,12 +52,12 @@ class Once:
             if self._known is None:
                 self._known = dict(self._load())
             if key in self._known:
-                done: Future[int] = Future()
+                done = _promise()
                 done.set_result(self._known[key])
                 return done
             if key in self._pending:
                 return self._pending[key]
-            self._pending[key] = Future()
+            self._pending[key] = _promise()
             return None
 
     def end(self, key: str, outcome: "Future[int]") -> None:
@@ -64,8 +65,9 @@ class Once:
         error = outcome.exception()
         with self._lock:
             waiting = self._pending.pop(key)
-            assert self._known is not None
-            if error is None:
+            if isinstance(error, OutcomeUnknown):
+                self._known = None
+            elif error is None and self._known is not None:
                 self._known[key] = outcome.result()
                 while len(self._known) > REQUESTS_KEPT_MAX:
                     del self._known[next(iter(self._known))]
@@ -73,3 +75,10 @@ class Once:
             waiting.set_result(outcome.result())
         else:
             waiting.set_exception(error)
+
+
+def _promise() -> "Future[int]":
+    """Return a future that nobody can cancel: others wait for what comes of it, too."""
+    future: Future[int] = Future()
+    future.set_running_or_notify_cancel()
+    return future

@@ -108,6 +108,8 @@ class Appending:
         wish = self._wish
         if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
             return None
+        if wish.requests and wish.requests.keys() <= state.requests.keys():
+            return None
         columns = columns_after(state, [s.arrow for s in self._stage.staged], evolve=wish.evolve)
         actions: list[Action] = []
         if columns.is_new:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from thermocline.errors import Conflict, Corruption
+from thermocline.errors import Conflict, Corruption, Invalid
 from thermocline.format.action import (
     ENTITIES,
     Action,
@@ -96,6 +96,17 @@ def entity_spec(entity_type: str) -> TableSpec:
         features=(ENTITIES,),
         extra={"key": [KEY_COLUMN], "entity_type": entity_type},
     )
+
+
+def check_not_entities(spec: TableSpec, operation: str) -> None:
+    """Raise `Invalid` for a table whose rows and columns follow an entity store alone."""
+    if ENTITIES in spec.features:
+        raise Invalid(
+            "the rows of this table are entities and change through their store alone",
+            hint="create, replace and delete entities, register contracts; their table follows",
+            operation=operation,
+            entity_type=spec.extra.get("entity_type"),
+        )
 
 
 def moves_rows(actions: Sequence[Action]) -> bool:

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
 from thermocline.format.action import (
-    ENTITIES,
     Action,
     AddSegment,
     Mark,
@@ -56,7 +55,7 @@ from thermocline.lake.stage import (
     stream_batches,
 )
 from thermocline.lake.storage import Storage
-from thermocline.lake.supersede import Superseded, Superseding, moves_rows
+from thermocline.lake.supersede import Superseded, Superseding, check_not_entities, moves_rows
 from thermocline.lake.transaction import Plan, Planner, transact
 
 FILES_PER_APPEND_MAX = 10_000
@@ -368,15 +367,9 @@ def _check_spec(spec: TableSpec) -> None:
 
 def _check_entities(spec: TableSpec, plan: Plan) -> None:
     """Raise `Invalid` for rows that would come or go beside the store whose cold half they are."""
-    if ENTITIES not in spec.features or not moves_rows(plan.actions):
-        return
-    if not any(isinstance(action, NoteFlush) for action in plan.actions):
-        raise Invalid(
-            "the rows of this table are entities and change through their store alone",
-            hint="create, replace and delete entities; their table follows by exports",
-            operation=plan.operation,
-            entity_type=spec.extra.get("entity_type"),
-        )
+    is_flush = any(isinstance(action, NoteFlush) for action in plan.actions)
+    if moves_rows(plan.actions) and not is_flush:
+        check_not_entities(spec, plan.operation)
 
 
 def _check_zone(timezone: str) -> None:

@@ -20,8 +20,7 @@ from thermocline.errors import Corruption, Overloaded, Unsupported
 from thermocline.hot.wal.frame import CODEC_NONE, CODEC_ZSTD, PAYLOAD_BYTES_MAX, FrameHeader
 
 ZSTD_LEVEL = 1
-COMPRESS_BYTES_MIN = 4096
-"""Below this, setting up the codec takes longer than writing the bytes, and so does undoing it."""
+COMPRESS_BYTES_MIN = 256
 SCHEMAS_KEPT_MAX = 256
 
 _STREAM_END_BYTES = 8
