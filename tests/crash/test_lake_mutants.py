@@ -15,7 +15,7 @@ from crash.lake_operations import Life, Looker, made_disk, opened, read, write_b
 from crash.test_lake_power_cut import Cuts
 from fixtures import sim_states
 from thermocline import flush as flush_module
-from thermocline import live, node
+from thermocline import live, tenant
 from thermocline.errors import OutcomeUnknown, ThermoclineError
 from thermocline.format.action import SetMark
 from thermocline.hot.tier import Frozen
@@ -187,8 +187,8 @@ def marks_in_a_second_commit(patch):
             return None
         return replace(made, actions=tuple(a for a in made.actions if not isinstance(a, SetMark)))
 
-    def carry(self, rows, read_at, source, mark):
-        carried(self, rows, read_at, source, mark)
+    def carry(self, rows, read_at, source, mark, requests):
+        carried(self, rows, read_at, source, mark, requests)
         return transact(self.log, lambda state: Plan("mark", (SetMark(source, mark),))).state
 
     real, carried = Carrying.plan, Table.carry
@@ -207,7 +207,7 @@ def trims_before_the_commit(patch):
         return real(hot, table)
 
     real = flush_module.flush
-    patch.setattr(node, "flush", flush)
+    patch.setattr(tenant, "flush", flush)
 
 
 def retires_before_the_commit(patch):
@@ -222,7 +222,7 @@ def retires_before_the_commit(patch):
         hot.retire(frozen.mark)
         return frozen.mark
 
-    patch.setattr(node, "flush", flush)
+    patch.setattr(tenant, "flush", flush)
 
 
 def pairs_with_the_newest_version(patch):
