@@ -116,6 +116,11 @@ def test_json_keeps_what_doubles_lose(client):
     }
 
 
+def test_a_query_id_has_no_line_end(client):
+    asked = {"sql": "select 1", "query_id": "my-query-0002\n"}
+    assert client.post("/api/v1/query", json=asked).status_code == 400
+
+
 def test_an_answer_says_its_versions_its_freshness_and_rows_of_each_tier(client, prices):
     answer = body_of(client, "select count(*) as n from prices", query_id="my-query-0001")
     told = answer.json()

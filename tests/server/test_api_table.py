@@ -332,6 +332,14 @@ def dictionary_bomb():
     return stream(pa.table({"ts": times, "symbol": column}))
 
 
+def dictionary_bomb_in_small_batches():
+    values = pa.array(["x" * (1 << 20)])
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), values)
+    times = pa.array(range(100), pa.int64()).cast(pa.timestamp("us"))
+    batch = pa.record_batch({"ts": times, "symbol": column})
+    return stream(pa.Table.from_batches([batch] * 20))
+
+
 HOSTILE = {
     "nothing": lambda: b"",
     "text": lambda: b"hello",
@@ -347,6 +355,7 @@ HOSTILE = {
         pa.table({"ts": arrow_prices(0)["ts"], "symbol": pa.array(["x" * 50], pa.string_view())})
     ),
     "a dictionary that grows": dictionary_bomb,
+    "a dictionary that grows in small batches": dictionary_bomb_in_small_batches,
     "null rows without end": lambda: stream(pa.table({"n": pa.nulls(5_000_000)})),
 }
 

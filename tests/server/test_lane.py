@@ -1,6 +1,7 @@
 """The lane: everybody gets their own answer, nothing is answered that is not durable."""
 
 import asyncio
+import gzip
 import threading
 import time
 from concurrent.futures import Future
@@ -11,6 +12,8 @@ from ingest.otlp_requests import gauge_request
 from server.otlp_node import served
 from thermocline.config import settings_of
 from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
+from thermocline.ingest.otlp.protobuf import empty_message
+from thermocline.ingest.otlp.tables import TABLES
 from thermocline.ingest.otlp.together import Body
 from thermocline.server.lane import Delivery
 
@@ -185,6 +188,38 @@ def test_I12_one_senders_new_entities_past_the_limit_cost_nobody_elses_rows(serv
     assert node.count("metric_points") == 1 + 2 + 3
 
 
+def logs_delivery(service, records):
+    request = empty_message("logs")
+    logs = request.resource_logs.add()
+    logs.resource.attributes.add(key="service.name").value.string_value = service
+    for number in range(records):
+        logs.scope_logs.add().log_records.add(time_unix_nano=5 + number)
+    body = Body("protobuf", "identity", request.SerializeToString())
+    return Delivery("default", "logs", body)
+
+
+def test_I12_of_requests_decoded_as_one_each_is_told_its_own_counts(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    creation = {**TABLES["logs"].creation(), "entities_max": 1}
+    node.node.lake().create_table("logs", **creation)
+    services = {"a": 3, "b": 2, "c": 4}
+    results = held(node, writes, *[logs_delivery(*one) for one in services.items()])
+    assert [(one.accepted, one.rejected) for one in results] == [(3, 0), (0, 2), (0, 4)]
+    assert node.count("logs") == 3
+
+
+def test_compressed_bodies_are_grouped_by_what_they_may_inflate_to(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+    data = gzip.compress(gauge_request(1).SerializeToString())
+    results = held(
+        node, writes, *[Delivery("default", "metrics", Body("protobuf", "gzip", data))] * 40
+    )
+    assert all(one.rejected == 0 for one in results)
+    assert writes.rows == [1, 16, 16, 8]
+
+
 def test_a_table_that_cannot_be_written_leaves_its_requests_to_be_sent_again(serving):
     def change(name, batch, options):
         if name == "metric_histograms":
@@ -296,6 +331,27 @@ def test_I21_what_is_not_done_by_the_deadline_is_told_to_come_again(serving):
         return await asyncio.gather(busy, late, return_exceptions=True)
 
     busy, late = node.call(run())
+    assert busy.accepted == 1
+    assert isinstance(late, Unavailable)
+
+
+def test_I21_a_stop_that_is_cancelled_tells_who_waits_to_come_again(serving):
+    writes = Writes()
+    node = serving(writes, workers=1)
+
+    async def run():
+        busy = node.lane.offer(delivery(1))
+        while not writes.rows:
+            await asyncio.sleep(0.005)
+        late = node.lane.offer(delivery(1))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(node.lane.stop(60), 0.05)
+        is_told = late.done()
+        writes.gate.set()
+        return is_told, *await asyncio.gather(busy, late, return_exceptions=True)
+
+    is_told, busy, late = node.call(run())
+    assert is_told
     assert busy.accepted == 1
     assert isinstance(late, Unavailable)
 

@@ -132,6 +132,21 @@ def test_a_large_body_is_not_taken_for_a_head():
     assert b"204" in serving(during)
 
 
+@pytest.mark.parametrize("line", [b"a: " + b"x" * 1_000 + b"\r\n", b"x" * 1_000])
+def test_headers_behind_a_body_end_the_connection(line):
+    def during(port, stop):
+        with connected(port) as one:
+            head = b"POST /slow HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            one.sendall(head + b"3\r\nabc\r\n0\r\n")
+            time.sleep(0.1)
+            with pytest.raises(ConnectionError):
+                one.sendall(line * 50_000)
+        with connected(port) as other:
+            return answer(other)
+
+    assert b"204" in serving(during)
+
+
 def test_I21_a_stop_waits_for_what_has_begun_and_takes_nothing_new():
     def during(port, stop):
         with connected(port) as one:

@@ -174,7 +174,7 @@ SMUGGLED = b"0\r\n\r\nPOST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
         head("/", 0, host=None),
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        head("/", 0, upgrade="h2c", connection="upgrade"),
+        head("/", 0, upgrade="h2c", connection="upgrade").replace(b"h2c", b"h2c\r\n folded"),
         b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n",
     ],
 )
@@ -186,6 +186,48 @@ def test_I18_what_two_parsers_could_read_differently_is_refused(echoing, request
         assert status in (400, 505)
         assert headers["connection"] == "close"
         assert is_closed(sock)
+    assert echo.bodies == []
+
+
+def test_an_offer_to_upgrade_is_ignored_and_the_body_is_taken(echoing):
+    echo = echoing()
+    offer = {
+        "connection": "Upgrade, HTTP2-Settings",
+        "upgrade": "h2c",
+        "http2-settings": "AAEAAEAA",
+    }
+    with connected(echo.port) as sock:
+        for _ in range(2):
+            sock.sendall(head("/", 5, **offer) + b"12345")
+            assert answered(sock)[::2] == (200, b"12345")
+        chunks = head("/", content_length=None, transfer_encoding="chunked", **offer)
+        sock.sendall(chunks + b"3\r\nabc\r\n0\r\n\r\n")
+        assert answered(sock)[::2] == (200, b"abc")
+
+
+def test_headers_behind_a_body_are_not_the_requests(echoing):
+    echo = echoing()
+    heads = []
+
+    async def answer(request):
+        heads.append(dict(request.head.headers))
+        return Response(200, bytes(request.body))
+
+    echo.server._shared.routes[("POST", "/")] = Route(answer)
+    with connected(echo.port) as sock:
+        sock.sendall(chunked(b"abc")[:-2] + b"authorization: Bearer x\r\n\r\n")
+        assert answered(sock)[::2] == (200, b"abc")
+    assert b"authorization" not in heads[0]
+
+
+@pytest.mark.parametrize("line", [b"a: " + b"x" * 1_000 + b"\r\n", b"x" * 1_000])
+def test_headers_behind_a_body_have_a_limit(echoing, line):
+    echo = echoing(HttpLimits(body_bytes_max=10_000))
+    with connected(echo.port) as sock:
+        sock.sendall(chunked(b"abc")[:-2])
+        for _ in range(2_000):
+            sock.sendall(line)
+        assert answered(sock)[0] == 413
     assert echo.bodies == []
 
 
@@ -241,7 +283,8 @@ def test_I06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
                     except TimeoutError:
                         sock.sendall(b"x")
             assert sent(echo.port, head("/", 2), b"ok")[0] == 200
-        assert statuses == {"head": 408, "body": 408}
+        # 408 is final for senders of telemetry: they would drop what came too slowly.
+        assert statuses == {"head": 408, "body": 503}
     assert echo.room.held_bytes == 0
 
 
@@ -382,6 +425,22 @@ def test_I21_a_stop_ends_at_its_deadline(echoing):
         start_s = time.monotonic()
         echo.call(echo.server.stop(0.2))
         assert time.monotonic() - start_s < 3
+        assert is_closed(busy)
+
+
+def test_I21_a_stop_that_is_cancelled_cuts_what_is_left(echoing):
+    echo = echoing()
+    echo.gate.clear()
+    with connected(echo.port) as busy:
+        busy.sendall(head("/", 2) + b"ok")
+        while not echo.bodies:
+            time.sleep(0.01)
+
+        async def cancelled():
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(echo.server.stop(60), 0.1)
+
+        echo.call(cancelled())
         assert is_closed(busy)
 
 

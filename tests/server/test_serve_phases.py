@@ -279,3 +279,56 @@ def test_a_listener_that_is_off_is_not_made_and_the_rest_is(run):
 
     found, code, _ = run(during, http="off", grpc="off")
     assert (found, code) == (["api"], 0)
+
+
+def test_I21_a_thread_of_the_api_that_hangs_does_not_keep_the_process(run):
+    hanging = threading.Event()
+
+    def during(server, ask, stop):
+        while ask("api", "/health/ready")[0] != 200:
+            time.sleep(0.02)
+        work = server.listeners["api"].parts.work
+        loop = server.listeners["api"]._listener._serving.get_loop()
+        loop.call_soon_threadsafe(work.start, lambda: hanging.wait(60))
+        stop()
+
+    try:
+        _, code, server = run(during)
+    finally:
+        hanging.set()
+    assert (code, server.is_clean) == (0, False)
+
+
+def test_after_the_stop_the_door_says_to_come_again(run):
+    def during(server, ask, stop):
+        while ask("api", "/health/ready")[0] != 200:
+            time.sleep(0.02)
+        stop()
+
+    _, _, server = run(during)
+    with pytest.raises(Unavailable, match="stopping"):
+        server.door.lake("default")
+
+
+def test_a_reload_that_fails_by_a_bug_still_ends_as_ready(tmp_path):
+    told = []
+
+    class Manager:
+        watchdog_s = None
+
+        def tell(self, *words):
+            told.extend(words)
+
+    def broken():
+        raise ZeroDivisionError
+
+    async def main():
+        settings = node_settings({"data": str(tmp_path / "data"), **LOCAL})
+        server = Server(settings, reread=broken, log=Log(file.fileno()), notifier=Manager())
+        server._on_reload()
+        server.log.flush()
+
+    with open(tmp_path / "log", "ab") as file:
+        asyncio.run(main())
+    assert told == ["RELOADING=1", "READY=1"]
+    assert "not reloaded" in (tmp_path / "log").read_text()

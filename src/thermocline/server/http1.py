@@ -84,12 +84,15 @@ class Http1Server:
         connections = self._shared.connections
         for connection in list(connections):
             connection.leave()
-        while connections and loop.time() < end_s:
-            await asyncio.sleep(0.01)
-        for connection in list(connections):
-            connection.cut()
+        try:
+            while connections and loop.time() < end_s:
+                await asyncio.sleep(0.01)
+        finally:  # a stop that is cancelled leaves no connection either
+            for connection in list(connections):
+                connection.cut()
+            if self._clock is not None:
+                self._clock.cancel()
         if self._clock is not None:
-            self._clock.cancel()
             with suppress(asyncio.CancelledError):
                 await self._clock
         while connections:

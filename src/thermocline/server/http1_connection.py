@@ -35,6 +35,7 @@ from thermocline.server.room import Hold, Room
 READ_BYTES = 256 << 10
 HEAD_READ_BYTES = 4 << 10
 FIRST_BODY_BYTES = 1 << 20
+FRAME_BYTES_MAX = 1 << 20
 FORGET_BYTES_MAX = 256 << 20
 RETRY_AFTER_S = 1
 
@@ -156,8 +157,8 @@ class Connection(asyncio.BufferedProtocol):
             end = end_of(self._pending)
             if end < 0:
                 return
-            self._reading = Reading()
-            head = self._head = parse_head(self._pending[:end], self._reading)
+            head, self._reading = parse_head(self._pending[:end])
+            self._head = head
             self._pending = self._pending[end:]
             self._begin(head)
         except Refused as refused:
@@ -235,12 +236,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse(Refused(400, "the chunks of the body are malformed"))
                 return
             self._head.is_keep_alive = False  # what follows the request is none
-        self._received = reading.size_bytes
-        if reading.size_bytes > self._shared.limits.body_bytes_max:
+        # What is around the chunks and behind them counts, too: the parser keeps some of it.
+        self._received += len(data)
+        limit_bytes = self._shared.limits.body_bytes_max
+        if len(reading.body) > limit_bytes or self._received > limit_bytes + FRAME_BYTES_MAX:
             self._refuse(_too_large())
             return
         try:
-            self._hold.grow(max(0, reading.size_bytes - self._hold.size_bytes))
+            self._hold.grow(max(0, self._received - self._hold.size_bytes))
         except Overloaded as error:
             self._refuse(Refused(429, error.message, retry_after_s=RETRY_AFTER_S))
             return
@@ -249,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if reading.messages > 1:
             self._head.is_keep_alive = False  # its bytes are gone into the parser
-        self._answer(b"".join(reading.parts))
+        self._answer(reading.body)
 
     def _extend(self) -> None:
         """Give a body more time for what has arrived, and for nothing else."""
@@ -341,8 +344,11 @@ class Connection(asyncio.BufferedProtocol):
         """End a connection that has waited or sent for too long."""
         if self._phase == _FORGET or (self._phase == _HEAD and not self._began_s):
             self.cut()
-        else:
+        elif self._phase == _HEAD:
             self._refuse(Refused(408, "the request did not arrive in time"))
+        else:  # senders of telemetry drop what gets 408, and it may be the way that is slow
+            late = "the body did not arrive in time"
+            self._refuse(Refused(503, late, retry_after_s=RETRY_AFTER_S))
 
     def leave(self) -> None:
         """Close now if nothing has begun; else after the answer."""

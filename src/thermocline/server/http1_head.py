@@ -7,6 +7,7 @@ Out:  a `Head`; `Refused` with a status when the head is not one that two parser
   than `chunked`, a line that ends without a carriage return are refused, for another server on the
   way may see another end (request smuggling).
 - A header that must be one (content type and coding, key, host) and comes twice is refused.
+- An offer to upgrade to another protocol is ignored; headers behind a body are, too.
 - Names are compared in lower case; values have no space around them.
 """
 
@@ -70,9 +71,9 @@ class Reading:
         self.headers: dict[bytes, bytes] = {}
         self.count = 0
         self.twice: bytes | None = None
-        self.parts: list[bytes] = []
-        self.size_bytes = 0
+        self.body = bytearray()
         self.messages = 0
+        self.has_head = False
         self.is_complete = False
 
     def on_message_begin(self) -> None:
@@ -85,8 +86,8 @@ class Reading:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; two of a name are one list, except where only one can be meant."""
-        if self.is_complete:
-            return  # of a message that follows, or behind a chunked body
+        if self.has_head:
+            return  # behind a chunked body, or of a message that follows
         self.count += 1
         name, value = name.lower(), value.strip(b" \t")
         known = self.headers.get(name)
@@ -96,11 +97,14 @@ class Reading:
             value = known + b", " + value
         self.headers[name] = value
 
+    def on_headers_complete(self) -> None:
+        """Note the end of the head: headers that follow are not the request's."""
+        self.has_head = True
+
     def on_body(self, body: bytes) -> None:
         """Take a part of a chunked body."""
         if not self.is_complete:
-            self.parts.append(body)
-            self.size_bytes += len(body)
+            self.body += body
 
     def on_message_complete(self) -> None:
         """Note the end of the first message."""
@@ -125,15 +129,9 @@ def end_of(data: bytes | bytearray) -> int:
     return -1
 
 
-def parse_head(data: bytes, reading: Reading) -> Head:
-    """Return the head in these bytes, which end with its empty line."""
-    parser = httptools.HttpRequestParser(reading)
-    try:
-        parser.feed_data(data)
-    except httptools.HttpParserUpgrade as error:
-        raise Refused(400, "upgrades and tunnels are not spoken here") from error
-    except httptools.HttpParserError as error:
-        raise Refused(400, "the head of the request is malformed") from error
+def parse_head(data: bytes) -> tuple[Head, Reading]:
+    """Return the head in these bytes, which end with its empty line, and what reads its body."""
+    parser, reading = _parsed(data)
     if reading.count > HEADERS_MAX:
         raise Refused(431, "the request has more headers than the limit")
     if reading.twice is not None:
@@ -145,7 +143,7 @@ def parse_head(data: bytes, reading: Reading) -> Head:
     if version == "1.1" and b"host" not in headers:
         raise Refused(400, "the request names no host")
     length, is_chunked = _extent(headers, version)
-    return Head(
+    head = Head(
         method=parser.get_method().decode("ascii"),
         path=_path(reading.target),
         headers=headers,
@@ -155,6 +153,30 @@ def parse_head(data: bytes, reading: Reading) -> Head:
         is_waiting=_is_waiting(headers, version),
         parser=parser,
     )
+    return head, reading
+
+
+def _parsed(data: bytes) -> tuple[httptools.HttpRequestParser, Reading]:
+    reading = Reading()
+    parser = httptools.HttpRequestParser(reading)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade as error:
+        plain = _without_upgrade(data)
+        if parser.get_method() == b"CONNECT" or plain == data:
+            raise Refused(400, "tunnels are not spoken here") from error
+        return _parsed(plain)
+    except httptools.HttpParserError as error:
+        raise Refused(400, "the head of the request is malformed") from error
+    return parser, reading
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Return a head without the offer to speak another protocol, which a server may ignore."""
+    lines = data.split(b"\r\n")
+    if any(line.startswith((b" ", b"\t")) for line in lines):
+        raise Refused(400, "a header goes over several lines")
+    return b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:"))
 
 
 def _extent(headers: dict[bytes, bytes], version: str) -> tuple[int | None, bool]:

@@ -32,6 +32,9 @@ from thermocline.server.lane_write import Member, Result, Sink, Writing
 WORKERS = 2
 GROUP_BYTES_MAX = 4 << 20
 GROUP_COUNT_MAX = 512
+# Of compressed bodies nobody knows what they inflate to: fewer are taken together.
+COMPRESSED_COUNT_MAX = 16
+COMPRESSED_GROWTH = 10
 EAGER_BYTES = 1 << 20
 WRITING_MAX = 2
 
@@ -106,15 +109,14 @@ class _Queues:
         queue = self.by_key[key]
         waiting = queue.waiting
         taken = [waiting.popleft()]
-        size_bytes = len(taken[0].delivery.body.data)
+        weight_bytes = _weight_bytes(taken[0])
         is_alone = taken[0].delivery.request_id is not None
         while waiting and not is_alone and len(taken) < GROUP_COUNT_MAX:
-            size = len(waiting[0].delivery.body.data)
-            if waiting[0].delivery.request_id is not None or size_bytes + size > GROUP_BYTES_MAX:
+            weight_bytes += _weight_bytes(waiting[0])
+            if waiting[0].delivery.request_id is not None or weight_bytes > GROUP_BYTES_MAX:
                 break
-            size_bytes += size
             taken.append(waiting.popleft())
-        queue.size_bytes -= size_bytes
+        queue.size_bytes -= sum(len(one.delivery.body.data) for one in taken)
         queue.writing += 1
         queue.is_ready = False
         self.count -= len(taken)
@@ -130,6 +132,15 @@ class _Queues:
         if not queue.waiting and not queue.writing:
             del self.by_key[key]
         return self._look(key, queue)
+
+
+def _weight_bytes(waiting: _Waiting) -> int:
+    """Return what a delivery counts in a group: about its size when it is inflated."""
+    body = waiting.delivery.body
+    if body.coding == "identity":
+        return len(body.data)
+    least_bytes = GROUP_BYTES_MAX // COMPRESSED_COUNT_MAX
+    return max(least_bytes, COMPRESSED_GROWTH * len(body.data))
 
 
 class Lane:
@@ -200,16 +211,22 @@ class Lane:
         self._is_stopping = True
         assert self._loop is not None
         end_s = self._loop.time() + deadline_s
-        while self._count and self._loop.time() < end_s:
-            await asyncio.sleep(0.005)
+        try:
+            while self._count and self._loop.time() < end_s:
+                await asyncio.sleep(0.005)
+        finally:  # a stop that is cancelled leaves nobody waiting either
+            self._give_up()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, max(0.1, end_s - self._loop.time()))
+
+    def _give_up(self) -> None:
+        """Tell all who wait for a worker to come again."""
         with self._changed:
             left = [one for queue in self._queues.by_key.values() for one in queue.waiting]
             self._queues = _Queues()
             self._changed.notify_all()
         late = Unavailable("the node is stopping", hint="try again later")
         self._resolve([(one, late) for one in left])
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, max(0.1, end_s - self._loop.time()))
 
     def _run(self) -> None:
         while True:

@@ -109,8 +109,8 @@ class Writing:
         try:
             shares = self._decoded(signal, members)
             for share in shares:
-                for number, place in enumerate(share.places):
-                    gathering.put(members[place].place, _told(share.outcome, is_first=not number))
+                places = [members[place].place for place in share.places]
+                gathering.put(places, share.outcome)
             self._write(_Group(tenant, signal, members, request_id), shares, gathering)
         except ThermoclineError as error:
             gathering.fail(error)
@@ -126,7 +126,8 @@ class Writing:
         return decode_bodies(signal, [member.body for member in members], way)
 
     def _write(self, group: "_Group", shares: list[Share], gathering: "_Gathering") -> None:
-        for name, (rows, members) in _by_table(shares, group.members).items():
+        tables = _by_table(shares, group.members)
+        for name, (rows, members) in tables.items():
             places = [member.place for member in members]
             try:
                 self._submit(group, name, rows, places, gathering)
@@ -138,15 +139,19 @@ class Writing:
                 else:
                     self._write_each(replace(group, members=members), name, gathering)
             except ThermoclineError as error:
-                gathering.fail(error, places)
+                if len(members) == 1 or len(tables) == 1:
+                    gathering.fail(error, places)
+                else:  # those who have no rows for this table need not send theirs again
+                    self._write_each(replace(group, members=members), name, gathering)
 
     def _write_each(self, group: "_Group", name: str, gathering: "_Gathering") -> None:
         """Write what a table gets of each member alone, to find whose rows it does not take."""
         shares = self._decoded(group.signal, group.members, is_together=False)
         for share in shares:
+            place = group.members[share.places[0]].place
+            gathering.separate(place, share.outcome)
             if isinstance(share.outcome, Decoded) and name in share.outcome.batches:
                 batch = share.outcome.batches[name]
-                place = group.members[share.places[0]].place
                 rows = pa.Table.from_batches([batch])
                 try:
                     self._submit(group, name, rows, [place], gathering)
@@ -210,10 +215,22 @@ class _Gathering:
         self._open = 1  # whoever gathers; each write adds one
         lost = Unavailable("a request was not looked at")
         self._results: dict[int, Result] = dict.fromkeys(places, lost)
+        self._joined: set[int] = set()
 
-    def put(self, place: int, result: Result) -> None:
-        """Note what a body came to, before any write of it."""
-        self._results[place] = result
+    def put(self, places: Sequence[int], outcome: Result) -> None:
+        """Note what bodies came to, before any write of them; the first has the count of all."""
+        for place in places:
+            self._results[place] = _told(outcome, is_first=place == places[0])
+        if len(places) > 1:
+            self._joined.update(places)
+
+    def separate(self, place: int, outcome: Result) -> None:
+        """Note what one of several bodies came to alone: counts are taken off its own."""
+        with self._lock:
+            if place in self._joined:
+                self._joined.discard(place)
+                if isinstance(self._results[place], Decoded):
+                    self._results[place] = _told(outcome, is_first=True)
 
     def refuse(self, place: int, rows: int, error: ThermoclineError) -> None:
         """Note that a table did not take a body's rows, and never will."""
@@ -224,7 +241,7 @@ class _Gathering:
                 message = f"{result.message}; {what}" if result.message else what
                 self._results[place] = replace(
                     result,
-                    accepted=result.accepted - rows,
+                    accepted=max(0, result.accepted - rows),
                     rejected=result.rejected + rows,
                     message=message,
                 )

@@ -8,6 +8,7 @@ Out:  answers, until it is stopped
 - A stop takes no more connections and waits for what has begun, as long as it is told to.
 - The number of connections has a limit, and so have the size of a request's head and the time it
   may take to come: nobody holds a place by saying nothing.
+- Headers behind a body end the connection: nobody needs them, and they have no limit.
 """
 
 import asyncio
@@ -45,6 +46,8 @@ class _Bounded(HttpToolsProtocol):
     connections_max = 1
     _head_bytes = 0
     _has_head = False
+    _is_fed = False
+    _idle_bytes = 0
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -69,7 +72,7 @@ class _Bounded(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._has_head, self._head_bytes = False, 0
+        self._has_head, self._head_bytes, self._idle_bytes = False, 0, 0
         self._stop_timer()
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._end_late)
 
@@ -78,9 +81,26 @@ class _Bounded(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_head:
+            self.transport.abort()
+        else:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._is_fed, self._idle_bytes = True, 0
+        super().on_body(body)
+
     def data_received(self, data: bytes) -> None:
+        self._is_fed = False
         super().data_received(data)
-        if not self._has_head and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._has_head:
+            self._idle_bytes += 0 if self._is_fed else len(data)
+            if self._idle_bytes > HEAD_BYTES_MAX:
+                self.transport.abort()  # a header behind a body that does not end
+        else:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.send_400_response("The head of the request is too large.")

@@ -5,7 +5,7 @@ Out:  a `Verdict`
 
 - A client sends again what gets 429, 502, 503 or 504, or `UNAVAILABLE`, and drops everything else.
   So whatever is not the request's own fault is 503 and `UNAVAILABLE`, never 500: the client has the
-  only copy.
+  only copy. What is not found is the sender's fault only where it is its tenant.
 - A wait is 1 to 5 seconds: clients give up when it passes their patience of 10.
 - A message says what the sender can mend. Of the node's own troubles it says only the kind.
 """
@@ -48,7 +48,7 @@ class Verdict:
 def verdict(error: BaseException) -> Verdict:
     """Return what a client is told of an error."""
     for kind, status, code in _OWN_FAULT:
-        if isinstance(error, kind):
+        if isinstance(error, kind) and not _is_of_the_node(error):
             return Verdict(status, code, str(error))
     low, high = RETRY_AFTER_S
     if not isinstance(error, ThermoclineError):
@@ -57,3 +57,8 @@ def verdict(error: BaseException) -> Verdict:
     wait_s = min(max(int(wish), low), high) if isinstance(wish, int | float) else low
     status = 429 if isinstance(error, Overloaded) else 503
     return Verdict(status, UNAVAILABLE, error.message, wait_s)
+
+
+def _is_of_the_node(error: ThermoclineError) -> bool:
+    """Tell whether something of the node's own is missing, such as a file."""
+    return isinstance(error, NotFound) and "tenant" not in error.facts

@@ -105,10 +105,13 @@ def opened_node(settings: NodeSettings) -> Node:
 
 def tls_context(settings: NodeSettings, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
     """Return a context with the certificate, or give a new certificate to the one there is."""
-    made = context or ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        made.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
+        # A pair that does not belong together is noticed when half of it is loaded: it is tried in
+        # a context that nobody uses.
+        for one in (made,) if context is None else (made, context):
+            one.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
         raise Invalid(
             "the certificate or its key cannot be read",
@@ -117,4 +120,4 @@ def tls_context(settings: NodeSettings, context: ssl.SSLContext | None = None) -
             tls_key=settings.tls_key,
             why=str(error),
         ) from error
-    return made
+    return context or made

@@ -4,7 +4,8 @@ In:   a key, a body
 Out:  what was taken of it, counted; or the error that the sender is told
 
 - A body is taken for a tenant only when its key may ingest, and within the tenant's quota.
-- Rows are counted when they are durable.
+- Rows are counted when they are durable. Nothing fails any more then: a sender that is told of an
+  error sends again, and the rows would be there twice.
 """
 
 from dataclasses import dataclass
@@ -90,8 +91,8 @@ class Receiver:
             self.quotas.take_ingest(tenant, size_bytes)
         taken = await self.lane.offer(Delivery(tenant, signal, body, request_id))
         if self.meter is not None:
-            self.meter.ingested(signal, taken.accepted, size_bytes)
-            if taken.rejected:
+            self.meter.ingested(signal, max(0, taken.accepted), size_bytes)
+            if taken.rejected > 0:
                 self.meter.rejected(signal, taken.rejected)
         return taken
 

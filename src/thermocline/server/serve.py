@@ -61,6 +61,11 @@ class Door:
         self._guard = guard
         self._health = health
         self.node: Node | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Let nobody in any more: whoever still comes is told to come again."""
+        self.node, self._is_closed = None, True
 
     def caller(self, authorization: str | None, scope: str) -> Caller:
         """Return who sends; `Unavailable` while the node starts."""
@@ -72,10 +77,13 @@ class Door:
         return self._opened().lake(tenant)
 
     def _opened(self) -> Node:
-        if self.node is None:
+        node = self.node
+        if self._is_closed:
+            raise Unavailable("the node is stopping", hint="try again later", retry_after_s=2)
+        if node is None:
             hint = "wait until /health/ready says so"
             raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
-        return self.node
+        return node
 
 
 class Server:
@@ -229,6 +237,13 @@ class Server:
         await self._in_time([one.stop(self._left(end_s)) for one in self.listeners.values()], end_s)
         if lane is not None:
             await self._in_time([lane.stop(self._left(end_s))], end_s)
+        await self._end_node(opening, end_s)
+        api: Any = self.listeners.get("api")
+        if api is not None and api.parts.is_busy:
+            self.is_clean = False  # the interpreter would wait for such a thread without end
+            self.log.event("work not ended", why="a thread of the API is still busy")
+
+    async def _end_node(self, opening: "Future[Node] | None", end_s: float) -> None:
         if opening is None:
             return
         if not opening.done():
@@ -243,6 +258,7 @@ class Server:
         if not self._is_hurried:
             await self._in_thread(node.flush, self._left(end_s), "rows not flushed")
         await self._in_thread(self._write_uses, FAST_DEADLINE_S, "uses of keys not written")
+        self.door.close()
         await self._in_thread(lambda: node.close(is_flushed=False), CLOSE_S, "node not closed")
 
     async def _in_thread(self, work: Callable[[], Any], wait_s: float, trouble: str) -> None:
@@ -320,7 +336,7 @@ class Server:
             if self.tls is not None:
                 tls_context(self.settings, self.tls)
             self.log.event("reloaded")
-        except ThermoclineError as error:
+        except Exception as error:  # noqa: BLE001  whoever manages the node waits for `READY`
             self.log.error("not reloaded", error=error)
         self._notifier.tell("READY=1")
 

@@ -49,7 +49,7 @@ from thermocline.server.health import Health
 from thermocline.server.log import Log
 from thermocline.server.metrics import Metrics
 from thermocline.server.quota import Quotas
-from thermocline.server.room import Room
+from thermocline.server.room import Hold, Room
 
 LISTENER = "api"
 NO_ROUTE = "none"
@@ -229,16 +229,36 @@ class _Address:
             await problem_sent(send, error, request_id, {"Allow": allow})
             return
         scope["thermocline.route"] = route.path
+        caller = self._caller(route, Headers(scope=scope), scope)
+        if route.body is None:
+            await self._answer(route, caller, None, scope, receive, send)
+            return
+        hold = self._parts.room.hold()
+        try:
+            await self._answer(route, caller, hold, scope, receive, send)
+        finally:
+            hold.release()
+
+    async def _answer(
+        self,
+        route: Route,
+        caller: Caller,
+        hold: Hold | None,
+        scope: AsgiScope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         headers = Headers(scope=scope)
+        request_id = scope["thermocline.request_id"]
         call = Call(
             parts=self._parts,
             route=route,
-            caller=self._caller(route, headers, scope),
+            caller=caller,
             request_id=request_id,
             path={name: unquote(part) for name, part in scope.get("path_params", {}).items()},
             headers=headers,
             asked=asked(QueryParams(scope.get("query_string", b"")), route.asked),
-            body=await self._body(route, headers, receive),
+            body=await self._body(route, headers, receive, hold),
             http_version=scope.get("http_version", "1.1"),
             receive=receive,
         )
@@ -268,17 +288,19 @@ class _Address:
             raise Refused("this address does not take the method", status=405, hint=hint)
         raise NotFound("there is nothing at this address", hint="/api/docs lists the routes")
 
-    async def _body(self, route: Route, headers: Headers, receive: Receive) -> Any:
-        if route.body is None:
+    async def _body(
+        self, route: Route, headers: Headers, receive: Receive, hold: Hold | None
+    ) -> Any:
+        """Return the body; one that comes as its bytes has its room until the work is done."""
+        if route.body is None or hold is None:
             return None
         content_type_of(headers, route.body_types)
         limit_bytes = self._parts.body_bytes_max if route.is_raw else JSON_BYTES_MAX
-        hold = self._parts.room.hold()
-        try:
-            data = await body_of(receive, headers, limit_bytes, hold=hold)
-            return data if route.is_raw else decoded(data, route.body)
-        finally:
-            hold.release()
+        data = await body_of(receive, headers, limit_bytes, hold=hold)
+        if route.is_raw:
+            return data
+        hold.release()
+        return decoded(data, route.body)
 
     def _caller(self, route: Route, headers: Headers, scope: AsgiScope) -> Caller:
         if route.scope is None:

@@ -13,7 +13,8 @@ from msgspec import Meta, Struct
 
 NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,62}$"
 TENANT_PATTERN = "^[a-z_][a-z0-9_]{0,39}$"
-QUERY_ID_PATTERN = "^[A-Za-z0-9_-]{8,64}$"
+# Python's `$` also matches before a line end at the end, and `\Z` is no word of JSON Schema's.
+QUERY_ID_PATTERN = r"^(?![^\n]*\n)[A-Za-z0-9_-]{8,64}$"
 ROWS_MAX_MAX = 100_000
 SQL_CHARACTERS_MAX = 1_000_000
 TIMEOUT_S_MAX = 3_600.0

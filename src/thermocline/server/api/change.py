@@ -7,6 +7,7 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
 - Bytes are counted against the tenant's quota, and against the room that all requests share.
 """
 
+import pyarrow as pa
 from starlette.types import Send
 
 from thermocline.errors import Invalid
@@ -43,7 +44,11 @@ def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
     table = call.table
     how = {"evolve": call.asked.evolve, "wait_s": call.asked.wait_s, "request_id": key}
     if media == ARROW:
-        return int(table.write(arrow_rows(data), **how))
+        try:
+            return int(table.write(arrow_rows(data), **how))
+        except pa.ArrowInvalid as error:
+            hint = "send columns of the table's types"
+            raise Invalid("rows that cannot be written", hint=hint, why=str(error)[:200]) from error
     found = json_rows(data, table.schema(), is_list=media == "application/json")
     try:
         return int(table.write(found.rows, **how))

@@ -58,6 +58,11 @@ class Parts:
         """How large a body may be, before and after inflating."""
         return BODY_BYTES_MAX if self.settings is None else self.settings.body_bytes_max
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread still works on something."""
+        return any(one.is_busy for one in (self.work, self.health_work, self.reading))
+
     def close(self) -> None:
         """Let the threads go; what runs on them ends by itself."""
         self.work.close()

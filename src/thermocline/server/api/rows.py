@@ -7,7 +7,7 @@ Out:  rows as `LakeTable.write` takes them; `Invalid` with the line that is wron
   as hexadecimal, `NaN` and the infinities as text, decimals as numbers or text, to the last digit.
 - An Arrow stream is checked whole before anything looks at its values. It may not grow: buffers
   that are compressed inside, views and runs are refused, and dictionaries are counted as what they
-  stand for. Compress the body instead.
+  stand for, in all batches together. Compress the body instead.
 """
 
 import struct
@@ -24,7 +24,9 @@ from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
 from thermocline.ingest.rows import ROWS_MAX, fitted, rows_table
 
 LINE_LOOKS_MAX = 100_000
-DECODED_BYTES_MAX = 256 << 20
+DECODED_BYTES_MAX = 256 << 20  # of all batches of a body together
+FIXED_BYTES_MAX = 32  # the widest value that has one width is a decimal
+OFFSET_BYTES = 8
 
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -165,7 +167,7 @@ def arrow_rows(data: bytes) -> pa.Table:
             for field in reader.schema:
                 _check_type(field.type, field.name)
             batches = []
-            rows = 0
+            rows = size_bytes = 0
             for batch in reader:
                 rows += batch.num_rows
                 if rows > ROWS_MAX:
@@ -173,7 +175,13 @@ def arrow_rows(data: bytes) -> pa.Table:
                         "more rows than one write takes", hint="send fewer", rows_max=ROWS_MAX
                     )
                 batch.validate(full=True)
-                _check_size(batch)
+                size_bytes += _size_bytes(batch)
+                if size_bytes > DECODED_BYTES_MAX:
+                    raise BodyTooLarge(
+                        "the rows are larger than the limit",
+                        hint="send them in smaller parts",
+                        limit_bytes=DECODED_BYTES_MAX,
+                    )
                 batches.append(batch)
             return pa.Table.from_batches(batches, reader.schema)
     except ThermoclineError:
@@ -199,11 +207,12 @@ def _check_type(kind: pa.DataType, column: str, *, is_inside: bool = False) -> N
         _check_type(kind.field(place).type, column, is_inside=True)
 
 
-def _check_size(batch: pa.RecordBatch) -> None:
-    """Refuse dictionaries whose rows are larger than what one write may be."""
+def _size_bytes(batch: pa.RecordBatch) -> int:
+    """Return the size of a batch's rows, of dictionaries the size of what they stand for."""
     size_bytes = 0
     for column in batch.columns:
         if not kinds.is_dictionary(column.type):
+            size_bytes += column.nbytes
             continue
         values = column.dictionary
         if kinds.is_nested(values.type):
@@ -211,14 +220,11 @@ def _check_size(batch: pa.RecordBatch) -> None:
         try:
             lengths = pc.binary_length(values).cast(pa.int64())
         except pa.ArrowNotImplementedError:
-            continue  # of a fixed width
+            size_bytes += FIXED_BYTES_MAX * len(column)
+            continue
         size_bytes += pc.sum(lengths.take(column.indices)).as_py() or 0
-    if size_bytes > DECODED_BYTES_MAX:
-        raise BodyTooLarge(
-            "the rows are larger than the limit",
-            hint="send them in smaller parts",
-            limit_bytes=DECODED_BYTES_MAX,
-        )
+        size_bytes += OFFSET_BYTES * len(column)
+    return size_bytes
 
 
 def _check_messages(data: bytes) -> None:

@@ -9,8 +9,8 @@ Out:  their results, awaited
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from thermocline.errors import Overloaded
 
@@ -31,6 +31,7 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
         self._busy_max = threads + waiting_max
         self._busy = 0
+        self._running: set[Future[Any]] = set()
 
     def start(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
         """Begin work and return its future; `Overloaded` when too much waits already."""
@@ -45,13 +46,21 @@ class Threads:
             name = f"thermocline-{self._name}"
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=name)
         self._busy += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        running = self._pool.submit(work)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        future = asyncio.wrap_future(running)
         future.add_done_callback(self._done)
         return future
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do work on a thread and return its result."""
         return await self.start(work)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread works, even if nobody awaits it any more."""
+        return bool(self._running)
 
     def _done(self, future: "asyncio.Future[Result]") -> None:
         self._busy -= 1
