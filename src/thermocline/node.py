@@ -72,7 +72,7 @@ class Node:
         self._lock = threading.RLock()
         self.pool = _pool(self._settings)
         self._is_closing = self._is_closed = False
-        self._entities = _half(self._settings, self._tenants.root)
+        self._entities = _half(self._settings, self._tenants.root, is_read_only=is_read_only)
         self._tier: WalTier | None = None
         self._follower: Follower | None = None
         self.flush_error: ThermoclineError | None = None
@@ -319,12 +319,12 @@ def _export(lake: Lake, name: str) -> None:
     lake.entity(name).export_if_due()
 
 
-def _half(settings: LakeSettings, root: str) -> "EntityHalf | None":
+def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHalf | None":
     if not settings.postgres:
         return None
     from thermocline.entity.half import EntityHalf
 
-    return EntityHalf(settings, root)
+    return EntityHalf(settings, root, is_read_only=is_read_only)
 
 
 def _pool(settings: LakeSettings) -> QueryPool | None:

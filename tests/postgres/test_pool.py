@@ -8,10 +8,19 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from thermocline.errors import Conflict, Invalid, OutcomeUnknown, Overloaded, Unavailable
+from thermocline.errors import (
+    Conflict,
+    Invalid,
+    OutcomeUnknown,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+)
+from thermocline.hot.postgres import pool as pool_room
 from thermocline.hot.postgres.breaker import BreakerSettings
 from thermocline.hot.postgres.migrate import open_tenant
 from thermocline.hot.postgres.pool import Isolation, Pool, PoolSettings
+from thermocline.hot.postgres.tenant import Tenant
 
 QUICK = PoolSettings(
     connections_max=4,
@@ -247,6 +256,21 @@ def test_a_wrong_password_says_so_and_is_not_tried_for_long(postgres_dsn):
     pool.close()
 
 
+def test_a_commit_under_an_id_that_was_given_again_is_not_taken_for_ours(
+    far, way, quick, postgres_server
+):
+    def work(connection):
+        put("a")(connection)
+        # A recovery ends with a checkpoint: from then on the id may be somebody else's.
+        with psycopg.connect(postgres_server.owner_dsn, autocommit=True) as owner:
+            owner.execute("checkpoint")
+        way.cut_at_commit("after")
+
+    with pytest.raises(OutcomeUnknown):
+        far.run(None, work)
+    assert keys(quick) == ["a"]
+
+
 # Black holes and limits.
 
 
@@ -304,6 +328,54 @@ def test_a_dead_server_slows_its_callers_only_until_it_is_noticed(postgres_dsn):
     pool.close()
 
 
+def half_open(pool):
+    """Let the breaker take the server for dead, and wait until one may try."""
+    for _ in range(QUICK.breaker.failures_max):
+        pool.breaker.failed()
+    while pool.breaker.state != "half_open":
+        time.sleep(0.01)
+
+
+def test_a_try_that_the_server_refuses_is_an_answer(quick):
+    half_open(quick)
+    with pytest.raises(ThermoclineError):
+        quick.run(Tenant("x", "tc_x", "tc_nobody"), put("a"))
+    assert quick.breaker.state == "closed"
+    quick.run(None, put("a"))
+
+
+def test_a_try_that_is_broken_off_lets_the_next_one_in_and_loses_no_connection(quick, monkeypatch):
+    def interrupted(connection, opening):
+        raise KeyboardInterrupt
+
+    half_open(quick)
+    with monkeypatch.context() as patched:
+        patched.setattr(pool_room, "_answered", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            quick.run(None, put("a"))
+    assert quick._out == 0
+    quick.run(None, put("a"))
+
+
+def test_a_try_without_a_connection_to_try_with_lets_the_next_one_in(postgres_dsn, quick):
+    one = Pool(postgres_dsn, replace(QUICK, connections_max=1, wait_timeout_s=0.1))
+    with one.transaction(None):
+        half_open(one)
+        with pytest.raises(Overloaded):
+            one.run(None, put("a"))
+    one.run(None, put("a"))
+    one.close()
+
+
+def test_a_try_on_an_idle_connection_that_died_takes_another(far, way, quick):
+    far.run(None, put("a"))
+    time.sleep(QUICK.connect_timeout_s + 0.1)  # from then on it counts as idle
+    way.cut()
+    half_open(far)
+    far.run(None, put("b"))
+    assert keys(quick) == ["a", "b"]
+
+
 def test_more_callers_than_connections_wait_and_then_are_told(quick):
     release = threading.Event()
 
@@ -336,6 +408,24 @@ def test_a_row_that_somebody_holds_is_given_up_after_the_lock_limit(quick):
         mine.execute("update t set n = 1")
         with pytest.raises(Overloaded):
             quick.run(None, lambda c: c.execute("update t set n = 2"))
+
+
+def test_a_pool_closed_by_force_lets_nobody_wait_for_an_answer(far, way, quick):
+    begun = threading.Event()
+
+    def work(connection):
+        way.go_silent()
+        begun.set()
+        connection.execute("select 1")
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(far.run, None, work, limit_s=60)
+        begun.wait(5)
+        start_s = time.monotonic()
+        far.close(is_forced=True)
+        with pytest.raises(Unavailable):
+            waiting.result(10)
+        assert time.monotonic() - start_s < 2
 
 
 def test_a_closed_pool_says_so(quick):

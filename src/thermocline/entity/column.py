@@ -67,8 +67,17 @@ def fitted_state(state: TableState, contract: Contract) -> TableState:
 
 
 def as_stored(rows: pa.Table, schema: Schema) -> pa.Table:
-    """Return rows with exactly the columns of a table that fits their contract, in its order."""
-    arrays = [_in_type(rows.column(column.name), column) for column in schema.columns]
+    """Return rows with exactly the columns of a table, in its order.
+
+    The table may have columns of a contract that is newer than theirs: those are null.
+    """
+    known = set(rows.column_names)
+    arrays = [
+        _in_type(rows.column(column.name), column)
+        if column.name in known
+        else pa.nulls(rows.num_rows, column.type)
+        for column in schema.columns
+    ]
     return pa.table(arrays, schema=schema.arrow)
 
 

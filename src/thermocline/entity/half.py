@@ -5,7 +5,10 @@ Out:  each tenant's entity types
 
 - A node starts without its PostgreSQL, and finds it when it is there: what needs it is refused
   until then, and nothing else is.
-- The clock has a thread of its own: a server that does not answer keeps no flush waiting.
+- The clock has a thread of its own: a server that does not answer keeps no flush waiting, and no
+  close for longer than a moment. What is cut off in the middle is as after a crash.
+- A server of our own that died is started again, and the connections follow it. Who only reads
+  starts none.
 """
 
 import os
@@ -16,13 +19,21 @@ from thermocline.config import LakeSettings
 from thermocline.entity.room import EntitySettings
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import ThermoclineError, Unavailable
-from thermocline.hot.postgres.cluster import open_server, stop_server
+from thermocline.hot.postgres.cluster import (
+    Server,
+    is_dead,
+    open_server,
+    running_server,
+    stop_server,
+)
 from thermocline.hot.postgres.migrate import open_tenant
 from thermocline.hot.postgres.pool import Pool
 from thermocline.lake.catalog import Catalog
 
 EMBEDDED = "embedded"
 FOLDER = "postgres"
+CLOSE_GRACE_S = 3.0
+CLOSE_TIMEOUT_S = 10.0
 
 Keyed = Callable[[], Iterable[Callable[[], object]]]
 """Gives, at each look of the clock, what to do for each table of entities."""
@@ -31,8 +42,9 @@ Keyed = Callable[[], Iterable[Callable[[], object]]]
 class EntityHalf:
     """One PostgreSQL for all tenants of a node. Any thread may use it."""
 
-    def __init__(self, settings: LakeSettings, root: str) -> None:
+    def __init__(self, settings: LakeSettings, root: str, *, is_read_only: bool = False) -> None:
         self._settings = settings
+        self._is_read_only = is_read_only
         self._folder = os.path.join(root, FOLDER)
         self._lock = threading.Lock()
         self._pool: Pool | None = None
@@ -44,12 +56,29 @@ class EntityHalf:
     def pool(self) -> Pool:
         """Return the connections; a server of our own is started if it does not run."""
         with self._lock:
+            if self._is_closed:
+                raise Unavailable("the lake is closed", hint="open it again")
             if self._pool is None:
-                given = self._settings.postgres
-                is_ours = given == EMBEDDED
-                server = open_server(folder=self._folder) if is_ours else open_server(dsn=given)
-                self._pool = Pool(server.dsn)
+                self._pool = Pool(self._server().dsn)
+            elif self._is_gone(self._pool):
+                self._pool.move_to(self._server().dsn)
             return self._pool
+
+    def _server(self) -> Server:
+        if self._settings.postgres != EMBEDDED:
+            return open_server(dsn=self._settings.postgres)
+        if not self._is_read_only:
+            return open_server(folder=self._folder)
+        found = running_server(self._folder)
+        if found is None:
+            hint = "open the lake for writing somewhere: that starts its server"
+            raise Unavailable("the lake's PostgreSQL does not run", hint=hint)
+        return found
+
+    def _is_gone(self, pool: Pool) -> bool:
+        """Tell whether a server of our own died; one that is only stuck has a process still."""
+        is_ours = self._settings.postgres == EMBEDDED
+        return is_ours and pool.breaker.state != "closed" and is_dead(self._folder)
 
     def types(self, tenant: str, catalog: Catalog) -> EntityTypes:
         """Return a tenant's entity types."""
@@ -70,6 +99,8 @@ class EntityHalf:
         while not self._is_closed:
             trouble: ThermoclineError | None = None
             try:
+                if self._pool is not None:
+                    self.pool()
                 for work in keyed():
                     if self._is_closed:
                         return
@@ -89,9 +120,13 @@ class EntityHalf:
         self._is_closed = True
         self._wake.set()
         if self._clock is not None:
-            self._clock.join()
+            self._clock.join(CLOSE_GRACE_S)
+        if self._pool is not None:
+            self._pool.close(is_forced=True)
+        if self._clock is not None:
+            self._clock.join(CLOSE_TIMEOUT_S)
         with self._lock:
             if self._pool is not None:
-                self._pool.close()
+                self._pool.close(is_forced=True)
                 if is_stopped and self._settings.postgres == EMBEDDED:
                     stop_server(self._folder)

@@ -27,10 +27,18 @@ from thermocline.entity.answer import (
     answered,
     mode_of,
 )
-from thermocline.entity.export import Exported, Pairing, cold_view, export, roll_forward
+from thermocline.entity.column import fit_table
+from thermocline.entity.export import (
+    VIEW_TRIES_MAX,
+    Exported,
+    Pairing,
+    cold_view,
+    export,
+    roll_forward,
+)
 from thermocline.entity.history import Revision, found_entities, history
 from thermocline.entity.room import EntitySettings, Room
-from thermocline.errors import Invalid, ThermoclineError, Unavailable, Unsupported
+from thermocline.errors import Conflict, Invalid, ThermoclineError, Unavailable, Unsupported
 from thermocline.format.action import Mark
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
@@ -166,7 +174,15 @@ class EntityTable:
 
     def snapshot(self, *, mode: Mode | str | None = None) -> HotSnapshot:
         """Return what SQL reads beside the lake: the rows that count, and what they go with."""
-        view = self.view(mode=mode)
+        for _ in range(VIEW_TRIES_MAX):
+            view = self.view(mode=mode)
+            if view.state.schema_id in self.table.state(int(view.state.version)).schemas:
+                break
+            # A contract is newer than the table's columns: SQL reads those that the log knows.
+            fit_table(self.table, self.store.layout.contract)
+            roll_forward(self.source, self.table)
+        else:
+            raise Conflict("the type keeps changing", hint="try again", type=self.name)
         before = view.state.segments.changed
         hidden = {
             key: segment.deletes

@@ -17,6 +17,7 @@ from thermocline.entity.room import EntitySettings
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.action import ENTITIES
+from thermocline.hot.postgres.layout import Layout
 from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import Registry
 from thermocline.hot.postgres.tenant import Tenant
@@ -47,10 +48,11 @@ class EntityTypes:
         When this returns, the type can be written and read, in SQL too. `Invalid` when the
         contract is none, or may not follow the version before.
         """
-        self.registry.register(name, document)
+        layout = self.registry.register(name, document)
         opened = self.table(name)
+        # Order matters: whoever reads by the new contract finds its columns in the log.
+        self._fit(opened, layout)
         opened.store.reload()
-        self._fit(opened)
         return opened
 
     def table(self, name: str) -> EntityTable:
@@ -65,7 +67,7 @@ class EntityTypes:
                     self._settings,
                 )
                 opened.source.attach(opened.table.state().spec.table_id)
-                self._fit(opened)
+                self._fit(opened, opened.store.layout)
                 self._opened[name] = opened
             return self._opened[name]
 
@@ -87,7 +89,7 @@ class EntityTypes:
             raise Conflict("a table of this name holds no entities", hint=hint, table=name)
         return table
 
-    def _fit(self, opened: EntityTable) -> None:
+    def _fit(self, opened: EntityTable, layout: Layout) -> None:
         """Give the table its columns, so that it can be asked for them before the first export."""
-        fit_table(opened.table, opened.store.layout.contract)
+        fit_table(opened.table, layout.contract)
         roll_forward(opened.source, opened.table)

@@ -55,7 +55,8 @@ class Breaker:
     def admit(self) -> None:
         """Let the caller try, or raise `Unavailable` with the time until somebody may.
 
-        Whoever is let through says afterwards whether it `succeeded` or `failed`.
+        Whoever is let through says afterwards whether it `succeeded` or `failed`, or that it
+        found out neither (`released`).
         """
         with self._lock:
             if self._open_until_s is None:
@@ -69,6 +70,11 @@ class Breaker:
             hint="try again after retry_after_s",
             retry_after_s=round(max(left_s, 0.1), 3),
         )
+
+    def released(self) -> None:
+        """A try ended without a word about the server: the next one who asks may try."""
+        with self._lock:
+            self._is_probing = False
 
     def succeeded(self) -> None:
         """The server answered: everyone may try again."""

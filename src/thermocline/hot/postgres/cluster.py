@@ -108,6 +108,16 @@ def open_server(
     return _Embedded(os.path.abspath(folder)).started(settings or {})
 
 
+def running_server(folder: str) -> Server | None:
+    """Return the server under a folder if it runs and answers; nothing is made or started."""
+    return _Embedded(os.path.abspath(folder)).found()
+
+
+def is_dead(folder: str) -> bool:
+    """Tell whether the server under a folder has no process any more."""
+    return _Embedded(os.path.abspath(folder)).process_id() is None
+
+
 def stop_server(folder: str, *, mode: str = "fast") -> bool:
     """Stop the server under a folder, if one runs; return whether one did.
 
@@ -138,11 +148,15 @@ class _Embedded:
             _make_database(note)
             return note.server(self._folder)
 
+    def found(self) -> Server | None:
+        note = self._note()
+        return note.server(self._folder) if note is not None and _answers(note) else None
+
     def stopped(self, mode: str) -> bool:
         if self._disk.size(self._path("server.json")) is None:
             raise NotFound("no server was ever here", hint="check the folder", path=self._folder)
         with self._locked():
-            if self._process_id() is None:
+            if self.process_id() is None:
                 return False
             arguments = ["-D", self._data, "-m", mode, "-w", "-t", str(int(STOP_TIMEOUT_S)), "stop"]
             programs = installed_programs(self._path("programs"))
@@ -150,7 +164,7 @@ class _Embedded:
                 programs.run("pg_ctl", arguments, timeout_s=STOP_TIMEOUT_S + 10)
             except Unavailable:
                 # Killed before, or by somebody else meanwhile: then it is stopped.
-                if self._process_id() is not None:
+                if self.process_id() is not None:
                     raise
                 return False
             return True
@@ -188,7 +202,7 @@ class _Embedded:
         Return True once it answers, False once it is gone.
         """
         owner_dsn = note.dsn(OWNER, note.owner_password, "postgres")
-        while self._process_id() is not None:
+        while self.process_id() is not None:
             if _connects(owner_dsn):
                 return True
             if time.monotonic() > end_s:
@@ -290,7 +304,7 @@ class _Embedded:
         finally:
             file.close()
 
-    def _process_id(self) -> int | None:
+    def process_id(self) -> int | None:
         """Return the process that holds the data folder, or None when there is none alive."""
         try:
             text = self._disk.read(os.path.join(self._data, "postmaster.pid"))

@@ -40,6 +40,7 @@ class Deadlines:
         self._waiting: set[Deadline] = set()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._is_forced = False
 
     @contextmanager
     def within(self, connection: psycopg.Connection[Any], limit_s: float) -> Iterator[Deadline]:
@@ -53,6 +54,8 @@ class Deadlines:
                 self._thread.start()
             nearest = min((one.at_s for one in self._waiting), default=float("inf"))
             self._waiting.add(deadline)
+            if self._is_forced:
+                self._cut_due(float("inf"))
             if deadline.at_s < nearest:
                 self._changed.notify()
         try:
@@ -61,10 +64,13 @@ class Deadlines:
             with self._changed:
                 self._waiting.discard(deadline)
 
-    def close(self) -> None:
-        """End the thread."""
+    def close(self, *, is_forced: bool = False) -> None:
+        """End the thread; with `is_forced` cut every connection, those that come later too."""
         with self._changed:
             self._is_closed = True
+            self._is_forced = is_forced
+            if is_forced:
+                self._cut_due(float("inf"))
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
@@ -73,12 +79,15 @@ class Deadlines:
         with self._changed:
             while not self._is_closed:
                 now_s = time.monotonic()
-                for deadline in [one for one in self._waiting if one.at_s <= now_s]:
-                    self._waiting.discard(deadline)
-                    deadline.is_past = True
-                    _cut(deadline.connection)
+                self._cut_due(now_s)
                 nearest = min((one.at_s for one in self._waiting), default=None)
                 self._changed.wait(None if nearest is None else max(nearest - now_s, 0.001))
+
+    def _cut_due(self, now_s: float) -> None:
+        for deadline in [one for one in self._waiting if one.at_s <= now_s]:
+            self._waiting.discard(deadline)
+            deadline.is_past = True
+            _cut(deadline.connection)
 
 
 def _cut(connection: psycopg.Connection[Any]) -> None:

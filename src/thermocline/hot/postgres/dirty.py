@@ -29,6 +29,7 @@ from thermocline.errors import Conflict, Corruption, NotFound, Overloaded, Therm
 from thermocline.format.layout import Version
 from thermocline.hot.postgres.cold import ID, cold_rows, cold_schema, joined
 from thermocline.hot.postgres.failure import is_outdated
+from thermocline.hot.postgres.fate import CHECKPOINT
 from thermocline.hot.postgres.layout import Layout, Stale
 from thermocline.hot.postgres.operation import Entity
 from thermocline.hot.postgres.pool import Connection, Isolation
@@ -41,6 +42,12 @@ READ_LIMIT_S = 120.0
 FETCH_ROWS = 10_000
 
 T = TypeVar("T")
+_MOMENT = (
+    "select version, as_of, epoch, cluster_id::text, now(), pg_current_snapshot()::text, "  # noqa: S608
+    f"pg_postmaster_start_time()::text, {CHECKPOINT}, "
+    "(select max(schema_version) from type_version where type_id = %(type)s) "
+    "from lake_head where type_id = %(type)s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +141,13 @@ class DirtySet:
     def freeze(self) -> Frozen | None:
         """Return what an export has to carry, or None when nothing is dirty.
 
-        When this returns, its transaction has ended.
+        When this returns, its transaction has ended. All of it is read, whatever is remembered: a
+        key that is missing here would be lost with its change.
         """
 
         def read(layout: Layout, connection: Connection) -> Frozen | None:
             row = connection.execute(
-                "select array_agg(cid) from change where type_id = %s",
+                "select array_agg(cid), count(distinct id) from change where type_id = %s",
                 [layout.type_id],
                 binary=True,
             ).fetchone()
@@ -148,10 +156,17 @@ class DirtySet:
                 return None
             changes = np.sort(np.array(row[0], dtype=np.int64))
             # Past the limit of readings, too: only an export makes what is dirty less.
-            return Frozen(_snapshot(connection, layout, last, keys_max=None), changes)
+            snapshot = _snapshot(connection, layout, None, keys_max=None)
+            if len(snapshot.keys) != row[1]:
+                raise Corruption(
+                    "the keys to export are not those that changed",
+                    hint="look for damage in PostgreSQL's indexes; nothing was exported",
+                    type=layout.name,
+                    keys=len(snapshot.keys),
+                    changed=row[1],
+                )
+            return Frozen(snapshot, changes)
 
-        with self._lock:
-            last = self._last
         return self._run(read)
 
     def pressure(self) -> Pressure:
@@ -219,18 +234,18 @@ class DirtySet:
 def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tuple[str, ...]]:
     """Return the head, the time before which all is in this snapshot, and the snapshot's name.
 
-    The name of a snapshot says which transactions it sees. The server's start is part of it: one
-    that was restored from a backup counts its transactions again.
+    The name of a snapshot says which transactions it sees. The server's start and its last
+    checkpoint are part of it: one that was restored from a backup counts its transactions again,
+    and so does one that recovered from a crash of a backend, without starting anew. Recovery ends
+    with a checkpoint. `Stale` when the type has a newer contract than the layout.
     """
-    row = connection.execute(
-        "select version, as_of, epoch, cluster_id::text, now(), pg_current_snapshot()::text, "
-        "pg_postmaster_start_time()::text from lake_head where type_id = %s",
-        [layout.type_id],
-    ).fetchone()
+    row = connection.execute(_MOMENT, {"type": layout.type_id}).fetchone()
     if row is None:
         raise NotFound("no such type", hint="register it first", type=layout.name)
+    if row[8] > max(layout.contracts):
+        raise Stale
     head = Head(Version(row[0]), _utc(row[1]), row[2], row[3])
-    return head, row[4].astimezone(UTC), (row[3], row[6], row[5])
+    return head, row[4].astimezone(UTC), (row[3], row[6], row[7], row[5])
 
 
 def _utc(moment: datetime | None) -> datetime | None:
@@ -260,8 +275,8 @@ def _snapshot(
 def _goes_on(last: DirtySnapshot, layout: Layout, head: Head, token: tuple[str, ...]) -> bool:
     """Tell whether what is dirty now is what was dirty at the last reading, and what came since.
 
-    Changes go only when the head moves. The same server, not restarted since, counts transactions
-    as it did: so those that the last snapshot did not see can be asked for.
+    Changes go only when the head moves. The same server, without a recovery since, counts
+    transactions as it did: so those that the last snapshot did not see can be asked for.
     """
     is_same_type = last.layout.contracts.keys() == layout.contracts.keys()
     return is_same_type and last.head.version == head.version and last.token[:-1] == token[:-1]

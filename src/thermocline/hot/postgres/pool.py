@@ -9,7 +9,7 @@ Out:  committed, or an error whose kind says what is known: definitely not made,
   longer than `wait_timeout_s`. Nothing waits for ever: connecting, a statement, a lock, an idle
   transaction and the answer itself each have a limit.
 - A lost answer to COMMIT is looked up: PostgreSQL is asked what became of that transaction's id.
-  Only when nobody can be asked it is `OutcomeUnknown`.
+  When nobody can be asked, or the id may be another's by now, it is `OutcomeUnknown`.
 - A read-only transaction has no outcome to lose.
 - Whoever finds the server gone learns why in its own thread; the breaker tells the others.
 
@@ -40,13 +40,13 @@ from thermocline.errors import (
 from thermocline.hot.postgres.breaker import Breaker, BreakerSettings
 from thermocline.hot.postgres.deadline import Deadline, Deadlines
 from thermocline.hot.postgres.failure import is_lost, is_transient, translation
+from thermocline.hot.postgres.fate import TICKET, Ticket, fate_of
 from thermocline.hot.postgres.tenant import Tenant
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 RETRY_PAUSE_S = 0.005
 RETRY_PAUSE_MAX_S = 0.5
-FATE_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,24 @@ class Pool:
         self._deadlines = Deadlines()
         self._random = random.Random()  # noqa: S311
 
-    def close(self) -> None:
-        """Close every idle connection; those in use close when they come back."""
+    def move_to(self, dsn: str) -> None:
+        """Connect to another address from now on: the server was started again, elsewhere."""
+        self._dsn = dsn
+        self._forget_idle(self._era)
+        self.breaker.succeeded()
+
+    def close(self, *, is_forced: bool = False) -> None:
+        """Close every idle connection; those in use close when they come back.
+
+        With `is_forced` those in use are cut: whoever waits for an answer finds it lost.
+        """
         with self._changed:
             self._is_closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         for held in idle:
             held.connection.close()
-        self._deadlines.close()
+        self._deadlines.close(is_forced=is_forced)
 
     def run(
         self,
@@ -168,7 +177,7 @@ class Pool:
         Past `limit_s` (`transaction_timeout_s` by default) the connection is cut. Errors of
         PostgreSQL leave the block as kinds of this package.
         """
-        held, xid = self._begun(_opening(tenant, isolation, is_read_only=is_read_only))
+        held, ticket = self._begun(_opening(tenant, isolation, is_read_only=is_read_only))
         connection = held.connection
         limit = self.settings.transaction_timeout_s if limit_s is None else limit_s
         deadline: Deadline | None = None
@@ -181,7 +190,7 @@ class Pool:
                         with suppress(psycopg.Error):
                             connection.execute("rollback", prepare=False)
                     raise
-                self._commit(connection, xid)
+                self._commit(connection, ticket)
         except psycopg.Error as error:
             raise self._told(error, deadline) from error
         finally:
@@ -201,7 +210,7 @@ class Pool:
         except psycopg.Error as error:
             raise translation(error) from error
 
-    def _begun(self, opening: str) -> tuple[_Held, str | None]:
+    def _begun(self, opening: str) -> tuple[_Held, Ticket | None]:
         """Return a connection that has answered to BEGIN, and the transaction's id if it writes.
 
         Idle connections may have died since; nothing was asked of them yet, so another is taken.
@@ -209,30 +218,42 @@ class Pool:
         while True:
             self.breaker.admit()
             try:
-                held = self._take()
-            except psycopg.Error as error:
-                self.breaker.failed()
-                raise translation(error) from error
-            was_idle = held.made_s < time.monotonic() - self.settings.connect_timeout_s
-            deadline: Deadline | None = None
-            try:
-                with self._deadlines.within(
-                    held.connection, self.settings.connect_timeout_s
-                ) as deadline:
-                    xid = _answered(held.connection, opening)
-            except psycopg.Error as error:
-                is_silent = deadline is not None and deadline.is_past
-                self._give_back(held)
-                if is_lost(error):
-                    self._forget_idle(held.era)
-                    if was_idle and not is_silent:
-                        continue
-                    self.breaker.failed()
-                raise self._told(error, deadline) from error
-            self.breaker.succeeded()
-            return held, xid
+                begun = self._tried(opening)
+            finally:
+                self.breaker.released()  # whatever ended the try, the next one is let through
+            if begun is not None:
+                return begun
 
-    def _commit(self, connection: Connection, xid: str | None) -> None:
+    def _tried(self, opening: str) -> tuple[_Held, Ticket | None] | None:
+        try:
+            held = self._take()
+        except psycopg.Error as error:
+            self.breaker.failed()
+            raise translation(error) from error
+        was_idle = held.made_s < time.monotonic() - self.settings.connect_timeout_s
+        limit_s = self.settings.connect_timeout_s
+        deadline: Deadline | None = None
+        try:
+            with self._deadlines.within(held.connection, limit_s) as deadline:
+                ticket = _answered(held.connection, opening)
+        except psycopg.Error as error:
+            is_silent = deadline is not None and deadline.is_past
+            self._give_back(held)
+            if not is_lost(error):
+                self.breaker.succeeded()  # a refusal is an answer
+            else:
+                self._forget_idle(held.era)
+                if was_idle and not is_silent:
+                    return None
+                self.breaker.failed()
+            raise self._told(error, deadline) from error
+        except BaseException:
+            self._give_back(held)
+            raise
+        self.breaker.succeeded()
+        return held, ticket
+
+    def _commit(self, connection: Connection, ticket: Ticket | None) -> None:
         try:
             said = connection.execute("commit", prepare=False).statusmessage
         except psycopg.Error as error:
@@ -240,36 +261,23 @@ class Pool:
                 raise
             connection.close()
             self.breaker.failed()
-            if xid is None:
+            if ticket is None:
                 return  # it only read, and has what it read
-            fate = self._fate(xid)
+            timeout_s = self.settings.fate_timeout_s
+            fate = fate_of(ticket, self._connected, timeout_s=timeout_s)
             if fate == "committed":
                 return
             if fate == "aborted":
                 raise
             raise OutcomeUnknown(
-                "the answer to a commit was lost, and PostgreSQL cannot be asked",
+                "the answer to a commit was lost, and PostgreSQL cannot say what became of it",
                 hint="read the rows before writing them again",
-                transaction=xid,
+                transaction=ticket.xid,
             ) from error
         if said != "COMMIT":
             raise Invalid(
                 "the transaction had failed before its end", hint="do not catch its errors inside"
             )
-
-    def _fate(self, xid: str) -> str | None:
-        """Return what became of a transaction: committed, aborted, or None if nobody can say."""
-        end_s = time.monotonic() + self.settings.fate_timeout_s
-        while True:
-            with suppress(psycopg.Error), self._connected() as connection:
-                query = "select pg_xact_status(%s::xid8)"
-                row = connection.execute(query, [xid]).fetchone()
-                fate = row[0] if row else None
-                if fate != "in progress":
-                    return fate
-            if time.monotonic() > end_s:
-                return None
-            time.sleep(FATE_POLL_S)
 
     def _told(self, error: psycopg.Error, deadline: Deadline | None) -> ThermoclineError:
         if deadline is not None and deadline.is_past:
@@ -291,8 +299,10 @@ class Pool:
                         waiting=self._waiting,
                     )
                 self._waiting += 1
-                self._changed.wait(end_s - time.monotonic())
-                self._waiting -= 1
+                try:
+                    self._changed.wait(end_s - time.monotonic())
+                finally:
+                    self._waiting -= 1
             if self._is_closed:
                 raise Unavailable("the pool is closed", hint="open the lake again")
             self._out += 1
@@ -377,14 +387,14 @@ def _opening(tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool)
     if tenant is not None:
         statements.append(tenant.words())
     if not is_read_only:
-        statements.append(sql.SQL("select pg_current_xact_id()::text"))
+        statements.append(sql.SQL(TICKET))
     return sql.SQL("; ").join(statements).as_string()
 
 
-def _answered(connection: Connection, opening: str) -> str | None:
+def _answered(connection: Connection, opening: str) -> Ticket | None:
     with connection.cursor() as cursor:
         cursor.execute(opening, prepare=False)
         while cursor.nextset():
             pass
         row = cursor.fetchone() if cursor.description else None
-        return None if row is None else str(row[0])
+        return None if row is None else Ticket(*row)
