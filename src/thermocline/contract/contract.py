@@ -177,11 +177,12 @@ class Contract:
         return encode_text(unknown) if unknown else None
 
     def _nulls(self, row: Json) -> list[str]:
-        return [
+        # In order: two documents of one meaning are one row, however their schema is written.
+        return sorted(
             pointer
             for name, part in self._parts.items()
             for pointer in nulls_in(part, row.get(name, ABSENT), (name,))
-        ]
+        )
 
     def document_of(self, row: Mapping[str, Any]) -> Json:
         """Return the document of one row of these columns, as it was when it was validated.

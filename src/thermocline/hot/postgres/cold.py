@@ -138,12 +138,12 @@ def _from_rest(part: KindField, column: ContractColumn, rests: Sequence[Json]) -
 
 
 def _nulls(parts: Iterable[KindField], row: Json) -> list[str] | None:
-    found = [
+    found = sorted(
         pointer
         for part in parts
         if part.name in row
         for pointer in nulls_in(part, row[part.name], (part.name,))
-    ]
+    )
     return found or None
 
 
