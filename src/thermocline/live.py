@@ -111,7 +111,7 @@ class LakeTable(TimeSeriesTable):
     ) -> "Future[int]":
         hot = self.hot()
         state = self.lake.state()
-        self._check_not_keyed()
+        check_not_entities(state.spec, "write")
         if state.spec.overlap != "allow":
             raise Invalid(
                 "this table takes whole buckets, not single rows",
@@ -171,9 +171,6 @@ class LakeTable(TimeSeriesTable):
         submitted.add_done_callback(answer)
         return written
 
-    def _check_not_keyed(self) -> None:
-        check_not_entities(self.lake.state().spec, "write")
-
     def _requests(self) -> Mapping[str, int]:
         """Return the requests that the table's log and its hot rows know of."""
         view = self._view()
@@ -207,19 +204,19 @@ class LakeTable(TimeSeriesTable):
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
         """Delete rows, hot ones too: what is hot now is flushed first."""
-        self._check_not_keyed()
+        check_not_entities(self.lake.state().spec, "delete")
         self.flush()
         return super().delete(where, start=start, end=end)
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention, hot ones too."""
-        self._check_not_keyed()
+        check_not_entities(self.lake.state().spec, "retain")
         self.flush()
         return super().retain(yes=yes)
 
     def restore(self, at: At) -> Version:
         """Make the table what it was at a version or instant; what is hot now is flushed first."""
-        self._check_not_keyed()
+        check_not_entities(self.lake.state().spec, "restore")
         self.flush()
         return super().restore(at)
 

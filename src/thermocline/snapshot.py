@@ -14,7 +14,7 @@ Out:  a `View`: the cold rows of `state`, plus the hot parts that it does not co
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -23,10 +23,11 @@ from thermocline.format.action import Mark
 from thermocline.format.conflict import Window
 from thermocline.format.coverage import Coverage
 from thermocline.format.schema import Schema
-from thermocline.format.state import SegmentSet, TableState
+from thermocline.format.state import TableState
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
+from thermocline.lake.keyed import without_rows
 from thermocline.lake.measure import measure
-from thermocline.lake.segment import decode_deletes, filtered, presented, within
+from thermocline.lake.segment import filtered, presented, within
 from thermocline.lake.table import Table
 
 CHUNKS_MAX = 128  # 5,000 batches cost an engine 300 ms to look at, 50 cost nothing
@@ -48,23 +49,9 @@ def resolve(hot: HotSnapshot | None, table: Table) -> View:
     """
     if hot is not None and hot.pairing is not None:
         state = table.log.state(hot.pairing.version)
-        return View(_without(state, hot.pairing.hidden), hot.parts, hot.pairing)
+        return View(without_rows(state, hot.pairing.hidden), hot.parts, hot.pairing)
     state = table.state()
     return View(state) if hot is None else View(state, not_arrived(hot, state.marks))
-
-
-def _without(state: TableState, hidden: Mapping[str, str]) -> TableState:
-    """Return a state with rows deleted that something newer hides; it stands in no log."""
-    if not hidden:
-        return state
-    changed = dict(state.segments.changed)
-    for segment in state.segments:
-        deletes = hidden.get(segment.segment_id)
-        if deletes is not None:
-            count = len(decode_deletes(deletes))
-            changed[segment.segment_id] = replace(segment, deletes=deletes, deleted_count=count)
-    segments = SegmentSet(state.segments.base, changed, state.segments.gone)
-    return replace(state, segments=segments)
 
 
 def not_arrived(hot: HotSnapshot, marks: Mapping[str, Mark]) -> tuple[HotPart, ...]:

@@ -127,6 +127,7 @@ class Lake:
 
     def register(self, name: str, document: Any) -> "EntityTable":
         """Register a JSON Schema as a type of entities, or as its next version."""
+        _ = self.tier
         return self.entities.register(name, document)
 
     def entity(self, name: str) -> "EntityTable":

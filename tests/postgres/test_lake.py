@@ -143,6 +143,27 @@ def test_the_clock_exports_what_is_due(tmp_path, postgres_dsn):
         assert lake.sql(TOTAL).to_pylist() == [{"n": 3, "total": 3}]
 
 
+def test_a_lake_for_reading_reads_entities_and_writes_none(lake, postgres_dsn):
+    key = lake.entity("account").create({"owner": "ada", "cents": 5}).id
+    reading = Node(lake.root(), settings(postgres_dsn), is_read_only=True)
+    try:
+        beside = reading.lake()
+        assert owners(beside) == ["ada"]
+        account = beside.entity("account")
+        for act in (
+            lambda: account.create({"owner": "eve", "cents": 1}),
+            lambda: account.patch(key, {"cents": 6}),
+            lambda: account.delete(key),
+            account.export,
+            lambda: beside.register("other", ACCOUNT),
+        ):
+            with pytest.raises(Invalid, match="reading only"):
+                act()
+    finally:
+        reading.close()
+    assert owners(lake) == ["ada"]
+
+
 def test_A01_tenants_have_entities_of_their_own(tmp_path, postgres_dsn):
     with Node(str(tmp_path / "lake"), settings(postgres_dsn)) as node:
         for name in ("acme", "other"):

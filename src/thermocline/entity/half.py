@@ -84,7 +84,9 @@ class EntityHalf:
         """Return a tenant's entity types."""
         pool = self.pool()
         settings = EntitySettings(
-            export_changes=self._settings.export_changes, export_age_s=self._settings.export_age_s
+            export_changes=self._settings.export_changes,
+            export_age_s=self._settings.export_age_s,
+            is_read_only=self._is_read_only,
         )
         return EntityTypes(pool, open_tenant(pool, tenant), catalog, settings)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thermocline.errors import Overloaded
+from thermocline.errors import Invalid, Overloaded
 from thermocline.hot.postgres.dirty import Pressure
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,8 @@ class EntitySettings:
 
     An export is due when `export_changes` wait for it, or any for `export_age_s`. Past
     `changes_warn` it is said in the log, past `changes_max` writes are refused. Rows older than
-    `evict_age_s` leave PostgreSQL once the lake has them; None keeps all.
+    `evict_age_s` leave PostgreSQL once the lake has them; None keeps all. With `is_read_only`
+    nothing is written at all.
     """
 
     mode: str = "strict"
@@ -36,6 +37,7 @@ class EntitySettings:
     changes_max: int = 1_000_000
     look_s: float = 1.0
     evict_age_s: float | None = None
+    is_read_only: bool = False
 
 
 class Room:
@@ -55,8 +57,15 @@ class Room:
         self._changes = 0
         self._has_warned = False
 
+    def check_writable(self) -> None:
+        """Raise `Invalid` where entities are only read."""
+        if self._settings.is_read_only:
+            hint = "connect without read_only"
+            raise Invalid("the lake is open for reading only", hint=hint)
+
     def admit(self, writes: int = 1) -> None:
         """Count writes that are about to be made; `Overloaded` when there is no room for them."""
+        self.check_writable()
         with self._lock:
             self._changes += writes
             now_s = self._clock()

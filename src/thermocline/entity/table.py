@@ -245,6 +245,7 @@ class EntityTable:
 
         When this returns, what was written before it was called is in the lake.
         """
+        self._room.check_writable()
         with self._exporting:
             return export(self.source, self.table)
 

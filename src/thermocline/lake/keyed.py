@@ -10,7 +10,7 @@ Out:  batches in which every key is one row at most
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from thermocline.format.action import Segment
 from thermocline.format.instant import TimeNs
 from thermocline.format.state import SegmentSet, TableState
 from thermocline.lake.segment import (
@@ -147,12 +146,14 @@ class HiddenPlaces:
                 is_new = True
         if not is_new:
             return
-        changed = dict(state.segments.changed)
-        for segment in state.segments:
-            if segment.segment_id in self._places:
-                changed[segment.segment_id] = _hidden(segment, self._places[segment.segment_id])
-        segments = SegmentSet(state.segments.base, changed, state.segments.gone)
-        self._state = replace(state, segments=segments)
+        hidden = {
+            segment.segment_id: encode_deletes(
+                decode_deletes(segment.deletes) | self._places[segment.segment_id]
+            )
+            for segment in state.segments
+            if segment.segment_id in self._places
+        }
+        self._state = without_rows(state, hidden)
 
 
 def _holds(keys: pa.Array, others: pa.Array) -> bool:
@@ -160,6 +161,18 @@ def _holds(keys: pa.Array, others: pa.Array) -> bool:
     return len(others) == 0 or bool(pc.all(pc.is_in(others, value_set=keys)).as_py())
 
 
-def _hidden(segment: Segment, places: BitMap) -> Segment:
-    deletes = decode_deletes(segment.deletes) | places
-    return replace(segment, deletes=encode_deletes(deletes), deleted_count=len(deletes))
+def without_rows(state: TableState, hidden: Mapping[str, str]) -> TableState:
+    """Return a state whose segments have these deletion vectors, by their ids.
+
+    It is of this process alone: it stands in no log.
+    """
+    if not hidden:
+        return state
+    changed = dict(state.segments.changed)
+    for segment in state.segments:
+        deletes = hidden.get(segment.segment_id)
+        if deletes is not None:
+            count = len(decode_deletes(deletes))
+            changed[segment.segment_id] = replace(segment, deletes=deletes, deleted_count=count)
+    segments = SegmentSet(state.segments.base, changed, state.segments.gone)
+    return replace(state, segments=segments)

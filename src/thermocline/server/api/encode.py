@@ -10,6 +10,7 @@ Out:  bytes: a head, one part for each batch, an end
   place for it; the body stays one that is not whole.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class About:
     report: Any = None
 
 
-class Encoder:
+class Encoder(ABC):
     """The bytes of one answer in one format."""
 
     def __init__(self, schema: pa.Schema, about: About) -> None:
@@ -58,9 +59,9 @@ class Encoder:
         """Return what comes before the rows."""
         return b""
 
+    @abstractmethod
     def rows(self, batch: pa.RecordBatch) -> bytes:
         """Return the bytes of a batch."""
-        raise NotImplementedError
 
     def end(self, *, is_truncated: bool = False) -> bytes:  # noqa: ARG002  not every format tells
         """Return what comes after the last row, and makes the body whole."""

@@ -217,14 +217,19 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
         values = column.dictionary
         if kinds.is_nested(values.type):
             raise Invalid("a type that is not taken", hint="cast it first", type=str(values.type))
-        try:
-            lengths = pc.binary_length(values).cast(pa.int64())
-        except pa.ArrowNotImplementedError:
+        if not _has_bytes(values.type):
             size_bytes += FIXED_BYTES_MAX * len(column)
             continue
+        lengths = pc.binary_length(values).cast(pa.int64())
         size_bytes += pc.sum(lengths.take(column.indices)).as_py() or 0
         size_bytes += OFFSET_BYTES * len(column)
     return size_bytes
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are texts or bytes, whose sizes the type does not bound."""
+    tests = (kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary)
+    return any(test(kind) for test in tests) or kinds.is_fixed_size_binary(kind)
 
 
 def _check_messages(data: bytes) -> None:
