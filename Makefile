@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: help demo test check bench evidence clean
 
 help:
-	@echo "make demo      a table made, filled, queried, its gaps drawn"
+	@echo "make demo      a node fed, queried, killed with -9; the pipeline; a picture"
 	@echo "make test      style, types, layers and every test"
 	@echo "make check     style, types and layers alone"
 	@echo "make bench     the benchmarks; rewrites bench/RESULTS.md"
@@ -21,7 +21,7 @@ $(READY): pyproject.toml
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/thermocline demo
 
 check: $(READY)
 	$(BIN)/ruff check

@@ -25,20 +25,20 @@ TestTable.settings = settings(max_examples=30, stateful_step_count=25)
 class ChecksOverlapOnce(Table):
     """Keeps its first plan although another writer was first."""
 
-    def _landed(self, stage, planner, before=None):
+    def landed(self, stage, planner, before=None):
         plans = []
 
         def planned(state):
             plans.append(plans[0] if plans else planner(state))
             return plans[0]
 
-        return super()._landed(stage, planned, before)
+        return super().landed(stage, planned, before)
 
 
 class DeletesKeepTheirCoverage(Table):
     """Hides rows and leaves the sidecar of their segment as it was."""
 
-    def _landed(self, stage, planner, before=None):
+    def landed(self, stage, planner, before=None):
         def planned(state):
             plan = planner(state)
             if plan is None:
@@ -52,13 +52,13 @@ class DeletesKeepTheirCoverage(Table):
             kept = {"coverage_path": old.coverage_path, "coverage_checksum": old.coverage_checksum}
             return replace(action, segment=replace(action.segment, **kept))
 
-        return super()._landed(stage, planned, before)
+        return super().landed(stage, planned, before)
 
 
 class RestoresRowsAlone(Table):
     """Brings the segments of an older version back, and not its columns."""
 
-    def _landed(self, stage, planner, before=None):
+    def landed(self, stage, planner, before=None):
         def planned(state):
             plan = planner(state)
             if plan is None or plan.operation != "restore":
@@ -67,7 +67,7 @@ class RestoresRowsAlone(Table):
                 plan, actions=tuple(a for a in plan.actions if not isinstance(a, SetTable))
             )
 
-        return super()._landed(stage, planned, before)
+        return super().landed(stage, planned, before)
 
 
 class BelievesItsLastCoverage(Table):

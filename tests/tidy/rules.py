@@ -38,6 +38,7 @@ FILE_CALLS = {
 FILES_ALLOWED = {
     ("hot/postgres/cluster.py", "os.chmod"): "the folder of PostgreSQL, which is another user's",
     ("hot/postgres/cluster.py", "shutil"): "a cluster that was not finished",
+    ("hot/postgres/program.py", "os.chmod"): "the lake's folder, for PostgreSQL to walk through",
     ("hot/postgres/program.py", "os.stat"): "PostgreSQL's programs, and who may read them",
     ("hot/postgres/program.py", "shutil"): "PostgreSQL's programs, copied for another user",
     ("lake/cache.py", "os.makedirs"): "the user's own folder of local copies, with a mode",

@@ -274,7 +274,7 @@ def _clock_of(folder: str) -> Look:
 
 def _rights(folder: str) -> Look:
     loose = []
-    for name, allowed in (("", 0o700), ("journal", 0o700), ("keys.json", 0o600)):
+    for name, allowed in (("", 0o710), ("journal", 0o700), ("keys.json", 0o600)):
         path = os.path.join(folder, name)
         if os.path.exists(path) and os.stat(path).st_mode & 0o777 & ~allowed:
             loose.append(name or folder)

@@ -23,6 +23,7 @@ from thermocline.cli import (
     care,
     column,
     coverage,
+    demo,
     doctor,
     entity,
     journal,
@@ -205,6 +206,11 @@ _NODE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("restore", backup.restore, ("thermocline restore monday.tar --data restored",)),
 )
 _ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "demo",
+        demo.demo,
+        ("thermocline demo", "thermocline demo --keep", "thermocline demo --folder ./demo"),
+    ),
     (
         "gaps",
         coverage.gaps,

@@ -35,6 +35,7 @@ from thermocline.lake.storage import Storage, Taken
 SEGMENT_ROWS_MAX = 4_000_000
 SEGMENT_BYTES_MAX = 256 << 20
 MEASURE_ROWS_AT_ONCE = 4 << 20
+MARK_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ class Staged:
 class Stage:
     """Writes segments into a table's folder and remembers them until they are committed."""
 
-    def __init__(self, storage: Storage, *, workers: int = 2) -> None:
+    def __init__(self, storage: Storage, *, workers: int = 2, mark: str = "") -> None:
         self._storage = storage
+        self._mark = mark
         self._workers = workers
         self._paths: list[str] = []
         self.schemas: list[pa.Schema] = []
@@ -86,7 +88,7 @@ class Stage:
         with parquet_file(self._storage, source) as file:
             if not file.metadata.num_rows:
                 return
-            arrow, segment_id = file.schema_arrow, new_id()
+            arrow, segment_id = file.schema_arrow, new_id(self._mark)
             columns = _measured_columns(self._storage, source, file, spec)
             first = _first_time(file, spec.time_column)
             measured = measure(columns, spec) if first is None else None
@@ -124,7 +126,7 @@ class Stage:
         measured = measuring.done()
         assert measured.ts_min is not None
         data = _encoded(table)
-        segment_id = new_id()
+        segment_id = new_id(self._mark)
         path = layout.segment_path(measured.ts_min, segment_id)
         with _Alongside(self._workers) as alongside:
             putting = alongside.start(lambda: self._put(path, data))
@@ -137,7 +139,7 @@ class Stage:
 
     def put_coverage(self, coverage: Coverage) -> tuple[str, str]:
         """Write a coverage sidecar under a new name; return its path and checksum."""
-        path = layout.segment_coverage_path(new_id())
+        path = layout.segment_coverage_path(new_id(self._mark))
         data = encode_coverage(coverage)
         self._put(path, data)
         return path, sidecar_checksum(data)
@@ -149,6 +151,13 @@ class Stage:
         except Conflict:
             self._paths.remove(path)  # somebody else's file has this name: it is not ours to remove
             raise
+
+    def adopt(self, staged: Iterable[Staged]) -> None:
+        """Take over what others staged in this table's folder, to commit or discard it."""
+        for one in staged:
+            self.staged.append(one)
+            self.schemas.append(one.arrow)
+            self._paths += [one.path, one.coverage_path]
 
     def discard(self) -> None:
         """Remove all that was staged. Only when no commit can ever name it."""
@@ -197,9 +206,13 @@ def _encoded(table: pa.Table) -> bytes:
         ) from error
 
 
-def new_id() -> str:
-    """Return a name nobody else has: 128 random bits."""
-    return uuid.uuid4().hex
+def new_id(mark: str = "") -> str:
+    """Return a name nobody else has: 128 random bits, the first of them replaced by a mark.
+
+    Files that many processes stage for one piece of work are found again by its mark.
+    """
+    assert len(mark) <= MARK_LENGTH
+    return mark + uuid.uuid4().hex[len(mark) :]
 
 
 def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:

