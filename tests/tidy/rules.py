@@ -42,16 +42,14 @@ FILES_ALLOWED = {
     ("hot/postgres/program.py", "os.stat"): "PostgreSQL's programs, and who may read them",
     ("hot/postgres/program.py", "shutil"): "PostgreSQL's programs, copied for another user",
     ("lake/cache.py", "os.makedirs"): "the user's own folder of local copies, with a mode",
-    ("query/engine.py", "shutil"): "the engine's spill folder",
-    ("query/engine.py", "tempfile"): "the engine's spill folder",
-    ("query/process.py", "shutil"): "a worker's spill folder",
-    ("query/process.py", "tempfile"): "a worker's spill folder",
     ("query/session.py", "os.path.isfile"): "a caller's own Parquet file",
     ("query/share.py", "fcntl"): "sealed memory that is shared with workers",
     ("query/share.py", "mmap"): "sealed memory that is shared with workers",
+    ("query/spill.py", "os.scandir"): "folders of spilled rows that killed processes left",
+    ("query/spill.py", "shutil"): "the folders of spilled rows",
+    ("query/spill.py", "tempfile"): "the folders of spilled rows",
     ("query/wall.py", "mmap"): "a look at how much memory there is",
     ("query/wall.py", "open"): "what the system says of this process",
-    ("query/worker.py", "shutil"): "a worker's spill folder",
 }
 _PRAGMA = re.compile(r"\s*# (?:type: ignore|noqa)\b.*$")
 

@@ -12,8 +12,6 @@ Out:  cursors that run SQL; errors of this package only
 """
 
 import os
-import shutil
-import tempfile
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +29,7 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
+from thermocline.query import spill
 from thermocline.query.scan import file_pattern
 from thermocline.query.shape import literal
 
@@ -56,9 +55,9 @@ class Engine:
         self.folders = frozenset(folders)
         self.files = frozenset(files)
         # A folder of this user alone: spilled rows are as private as the table's.
-        self._spill = tempfile.mkdtemp(prefix="thermocline-spill-") if limits.spill_bytes else ""
+        self._spill = spill.new_folder() if limits.spill_bytes else ""
         self._idle: deque[duckdb.DuckDBPyConnection] = deque(maxlen=CURSORS_KEPT_MAX)
-        self._removed = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
+        self._removed = weakref.finalize(self, spill.remove, self._spill)
         try:
             self._database = duckdb.connect(":memory:")
             settings = self._settings(limits)

@@ -11,18 +11,17 @@ Out:  messages; `Gone` once the process is
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.query import spill
 from thermocline.query.request import Settings, TableNote
 from thermocline.query.wire import WORN, Gone, Kind, packed, receive, send, send_files, unpacked
 
@@ -56,7 +55,7 @@ class WorkerProcess:
         self._channel, theirs = _pair()
         self._folder = ""
         try:
-            self._folder = tempfile.mkdtemp(prefix="thermocline-worker-")
+            self._folder = spill.new_folder()
             with theirs:
                 self._process = self._spawn(theirs.fileno())
             self._channel.settimeout(START_S_MAX)
@@ -146,7 +145,7 @@ class WorkerProcess:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S_MAX)
         self._channel.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        spill.remove(self._folder)
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

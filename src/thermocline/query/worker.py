@@ -17,7 +17,6 @@ It starts no process and reads nothing but its tables; the spill folder is the o
 import os
 import queue
 import re
-import shutil
 import signal
 import socket
 import threading
@@ -35,6 +34,7 @@ from thermocline.errors import (
 from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.place import open_storage
 from thermocline.lake.table import Table
+from thermocline.query import spill
 from thermocline.query.request import Request, Settings, TableNote
 from thermocline.query.session import Session
 from thermocline.query.share import SnapshotNote, borrowed
@@ -139,7 +139,7 @@ class Worker:
 
     def _leave(self) -> None:
         # The pool removes the folder of a worker that died; nobody does if the pool died first.
-        shutil.rmtree(self._settings.folder, ignore_errors=True)
+        spill.remove(self._settings.folder)
         os._exit(0)
 
     def _answer(self, data: bytearray) -> None:

@@ -1,0 +1,94 @@
+"""The tables of docs/python.md, made from the code: every public class with its methods.
+
+    python tests/docs/public_api.py     # writes them anew
+"""
+
+import inspect
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+INNER = {"tier", "by_id", "hot", "snapshot", "let_go", "register_view"}
+"""What the rooms above use, and no user needs."""
+BEGIN, END = "<!-- made by tests/docs/public_api.py -->", "<!-- end -->"
+
+
+def classes():
+    """Return what a user of the package holds in their hands, and how they get it."""
+    from thermocline.entity.table import EntityTable
+    from thermocline.live import LakeTable
+    from thermocline.query.session import Session
+    from thermocline.table import TimeSeriesTable
+    from thermocline.tenant import Lake
+
+    return {
+        "TimeSeriesTable": (TimeSeriesTable, "`tc.TimeSeriesTable.create(...)` or `.open(root)`"),
+        "Session": (Session, "`tc.Session()`"),
+        "Lake": (Lake, "`tc.connect(folder)`, and the same of a node by `tc.connect(url)`"),
+        "LakeTable": (LakeTable, "`lake.table(name)`; all of `TimeSeriesTable`, and"),
+        "EntityTable": (EntityTable, "`lake.register(name, schema)` or `lake.entity(name)`"),
+    }
+
+
+def methods(kind):
+    """Return the public names of a class that it has itself, with signature and first sentence."""
+    found = {}
+    for name, member in vars(kind).items():
+        if name.startswith("_") or name in INNER:
+            continue
+        is_property = isinstance(member, property)
+        function = member.fget if is_property else inspect.unwrap(getattr(kind, name))
+        if not callable(function):
+            continue
+        text = inspect.getdoc(function) or ""
+        sentence = " ".join(text.split("\n\n")[0].split())
+        found[name] = (name if is_property else f"{name}({arguments(function)})", sentence)
+    return found
+
+
+def arguments(function):
+    """Return the names of a function's arguments, as one would write them."""
+    parts, has_star = [], False
+    for one in inspect.signature(function).parameters.values():
+        if one.name in ("self", "cls"):
+            continue
+        if one.kind is one.VAR_POSITIONAL:
+            has_star = True
+            parts.append(f"*{one.name}")
+        elif one.kind is one.VAR_KEYWORD:
+            parts.append(f"**{one.name}")
+        else:
+            if one.kind is one.KEYWORD_ONLY and not has_star:
+                has_star = True
+                parts.append("*")
+            plain = one.default is one.empty
+            parts.append(one.name if plain else f"{one.name}={shown(one.default)}")
+    return ", ".join(parts)
+
+
+def shown(value):
+    """Return a default as it is written; what is no plain value is left open."""
+    return repr(value) if value is None or isinstance(value, bool | int | str | tuple) else "..."
+
+
+def tables():
+    """Return the generated part of the page."""
+    lines = []
+    for name, (kind, way) in classes().items():
+        lines += [f"### `{name}`", "", way[0].upper() + way[1:] + ":", "", "| | |", "|---|---|"]
+        for written, sentence in methods(kind).values():
+            escaped = re.sub(r"\|", r"\\|", sentence)
+            lines.append(f"| `{written}` | {escaped} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def written(page):
+    """Return the page with its generated part made anew."""
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

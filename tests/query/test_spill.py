@@ -1,0 +1,50 @@
+"""Folders of spilled rows: removed by whoever comes next when their process was killed."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from thermocline.query import spill
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spill._swept.cache_clear()
+    yield tmp_path
+    spill._swept.cache_clear()
+
+
+def gone():
+    """Return the number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_a_killed_process_left_is_removed(place):
+    left = place / f"{spill.PREFIX}{gone()}-abc"
+    left.mkdir()
+    (left / "rows").write_bytes(b"private")
+    mine = spill.new_folder()
+    assert os.listdir(place) == [os.path.basename(mine)]
+    assert os.stat(mine).st_mode & 0o777 == 0o700
+
+
+def test_what_a_living_process_has_stays_and_so_does_what_is_not_ours(place):
+    others = [f"{spill.PREFIX}{os.getppid()}-abc", f"{spill.PREFIX}old", f"else-{gone()}-abc"]
+    for name in others:
+        (place / name).mkdir()
+    spill.new_folder()
+    assert set(others) < set(os.listdir(place))
+
+
+def test_a_link_is_not_followed(place, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "kept").write_bytes(b"")
+    (place / f"{spill.PREFIX}{gone()}-abc").symlink_to(elsewhere)
+    spill.new_folder()
+    assert os.listdir(elsewhere) == ["kept"]
