@@ -63,8 +63,8 @@ def test_W13_a_damaged_journal_is_explained_and_exits_with_8(hurt):
     before = content(hurt)
     ran = hurt.run("journal", "inspect", "lake")
     assert ran.code == 8
-    assert f"damage    {FIRST}, offset 282: a frame's checksum differs" in ran.out
-    assert "lost: lsn 2, 218 bytes, written after 2024-06-01T00:00:01Z and before" in ran.out
+    assert f"damage    {FIRST}, offset 436: a frame's checksum differs" in ran.out
+    assert "lost: lsn 2, 372 bytes, written after 2024-06-01T00:00:01Z and before" in ran.out
     assert f"of table {LOGS.hex()}" in ran.out
     assert "a start would refuse: a frame's checksum differs" in ran.out
     assert FIRST in ran.told()[1]

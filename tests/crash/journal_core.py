@@ -189,17 +189,18 @@ def check(found: Sequence[Frame], ledger: Ledger, *, is_power_cut: bool) -> None
 
 
 def settle(found: Sequence[Frame], ledger: Ledger) -> None:
-    """Note that a start has decided: what it found lasts, the rest is left open.
+    """Note that a start has decided: what it found lasts, and the rest never comes back.
 
-    What is open may come back once: where a later cut loses bytes, a disk may show those of an
-    earlier file of the same number, and such a frame is as whole as any.
+    Not even where a later cut loses bytes and the disk shows those of an earlier file of the same
+    number: such a frame has another salt.
     """
-    present = {frame.payload: frame.header for frame in found}
+    present = {frame.payload: frame for frame in found}
     forget_what_may_be_lost(found, ledger)
-    for name, header in present.items():
-        ledger.answered.setdefault(name, (header.lsn, header.number))
+    for name, frame in present.items():
+        ledger.answered.setdefault(name, (frame.header.lsn, frame.number))
     ledger.lasting = set(present)
-    ledger.open -= present.keys()
+    ledger.refused |= ledger.open - present.keys()
+    ledger.open = set()
 
 
 def forget_what_may_be_lost(found: Sequence[Frame], ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ import random
 from contextlib import suppress
 from itertools import zip_longest
 
+import google_crc32c
 import pytest
 
 from crash.journal_core import (
@@ -28,10 +29,19 @@ from crash.journal_core import (
 from fixtures import sim_states
 from fixtures.sim_disk import SimDisk, SimWriter
 from fixtures.sim_fault import Died
+from fixtures.sim_node import SECTOR_BYTES
 from thermocline.config import Sync
-from thermocline.errors import Corruption, ThermoclineError
+from thermocline.errors import Corruption, ThermoclineError, Unavailable
+from thermocline.hot.wal import frame
 from thermocline.hot.wal.folder import DURABLE_NAME, file_path, numbers
-from thermocline.hot.wal.frame import FRAME_MAGIC, decode_frame_header
+from thermocline.hot.wal.frame import (
+    CHECKSUM_BYTES,
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    decode_file_header,
+    decode_frame_header,
+)
 from thermocline.hot.wal.journal import Journal
 from thermocline.hot.wal.reader import FrameReader, JournalFile, JournalReader
 
@@ -207,7 +217,7 @@ class TrustsWhatItIsShown(Journal):
     """Takes what a dead process left in the kernel's memory for durable."""
 
     def _adopt(self, frames):
-        with_sync = file_path(self._folder, frames[-1].header.number)
+        with_sync = file_path(self._folder, frames[-1].number)
         self._disk.sync_file(with_sync)
 
 
@@ -397,28 +407,173 @@ def test_W12_W13_a_reader_that_makes_do_with_less_is_caught(where, name, mutant,
     assert not refuses_damage()
 
 
-def recycled_disk():
-    """Return a disk whose last file ends in bytes of an earlier one that fit in every number."""
+# --- what the disk had in that place before -------------------------------------------------------
+
+
+class Unsalted(Journal):
+    """Draws the same salt for every file: its frames know nothing of the file they are in."""
+
+    def __init__(self, *tail, **options):
+        super().__init__(*tail, **options, new_salt=lambda: 7)
+
+
+class WritesOnBehindACut(Journal):
+    """Goes on in a file that a refused group was cut off from."""
+
+    def _give_up(self):
+        if self._end != self._durable_end:
+            super()._give_up()
+
+
+def frames_shown(disk, number, start, stale):
+    """Return what a start finds when a file shows stale bytes from an offset on."""
+    left, path = disk.clone(), file_path(FOLDER, number)
+    left.overwrite(path, left.read(path)[:start] + stale)
+    left.remove(f"{FOLDER}/{DURABLE_NAME}")
+    return payloads(left)
+
+
+def shown_of_another_number(kind):
+    """Let the last file end in the next frame as it was written into a file of another number."""
     disk = journal_disk()
-    opened(disk).append([entry(b"mine")])
+    opened(disk, kind).append([entry(b"mine")])
     other = SimDisk.thaw(disk.freeze())
-    opened(other, file_bytes_max=1).append([entry(b"never mine")])
-    stale = other.read(file_path(FOLDER, 2))[64:]
-    path = file_path(FOLDER, 1)
-    disk.overwrite(path, disk.read(path) + stale)
-    return disk
+    opened(other, kind, file_bytes_max=1).append([entry(b"refused")])
+    stale = other.read(file_path(FOLDER, 2))[FILE_HEADER_BYTES:]
+    return frames_shown(disk, 1, disk.size(file_path(FOLDER, 1)), stale)
 
 
-def test_W06_frames_of_another_file_are_no_frames_of_this_one(monkeypatch):
-    assert payloads(recycled_disk()) == [b"mine"]
-    monkeypatch.setattr(FrameReader, "_place", lambda reading: (reading.next_lsn, AnyNumber()))
-    assert payloads(recycled_disk()) == [b"mine", b"never mine"], "the mutant is not caught"
+def shown_of_a_lost_file(kind):
+    """Let the last file end in bytes of a file of its number whose name a power cut took.
+
+    Both have the same journal, the same number, the same first lsn and the same offsets.
+    """
+    lost, disk = journal_disk(), journal_disk()
+    for one, names in ((lost, [b"lost", b"refused"]), (disk, [b"mine"])):
+        journal = opened(one, kind)
+        for name in names:
+            journal.append([entry(name)])
+    stale = lost.read(file_path(FOLDER, 1))
+    start = FILE_HEADER_BYTES + len(b"lost") + FRAME_HEADER_BYTES + CHECKSUM_BYTES
+    assert disk.size(file_path(FOLDER, 1)) == start
+    return frames_shown(disk, 1, start, stale[start:])
 
 
-class AnyNumber(int):
-    """Equal to every number: a frame without the identity of its file."""
+def shown_of_a_cut(kind):
+    """Let the last file show, in the place of the next group, the refused one that was cut off."""
+    disk, cut_off = journal_disk(), []
+    journal = opened(disk, kind)
+    journal.append([entry(b"mine")])
+    start = disk.size(file_path(FOLDER, 1))
 
-    __hash__ = int.__hash__
+    def note(operation, path):
+        if operation == "cut":
+            cut_off.append(disk._visible(file_path(FOLDER, 1))[start:])
 
-    def __eq__(self, other):
-        return True
+    disk.hooks = note
+    disk.fail(1, errno.ENOSPC, landed=True, mutating_only=True)
+    with pytest.raises(ThermoclineError):
+        journal.append([entry(b"refused")])
+    disk.hooks = None
+    journal.append([entry(b"after")])
+    assert cut_off
+    start = start if journal.number == 1 else FILE_HEADER_BYTES
+    return frames_shown(disk, journal.number, start, cut_off[0])
+
+
+@pytest.mark.parametrize(
+    ("shown", "mutant"),
+    [
+        (shown_of_another_number, Unsalted),
+        (shown_of_a_lost_file, Unsalted),
+        (shown_of_a_cut, WritesOnBehindACut),
+    ],
+)
+def test_W06_frames_of_an_earlier_time_are_no_frames_of_this_file(shown, mutant):
+    assert shown(Journal) == [b"mine"]
+    assert shown(mutant) == [b"mine", b"refused"], "the mutant is not caught"
+
+
+def shown_of_half_a_frame():
+    """Let the second half of a frame, checksum and all, be that of another with the same begin."""
+    disk = journal_disk()
+    journal = opened(disk, file_bytes_max=1)
+    for end in (b"answered", b"mine too"):
+        journal.append([entry(b"the same in both, " * 40 + end)])
+    stale = disk.read(file_path(FOLDER, 1))
+    assert len(stale) == disk.size(file_path(FOLDER, 2))
+    found = frames_shown(disk, 2, SECTOR_BYTES, stale[SECTOR_BYTES:])
+    return [payload[-8:] for payload in found]
+
+
+def test_W06_the_end_of_an_older_frame_does_not_make_a_torn_one_whole(monkeypatch):
+    assert shown_of_half_a_frame() == [b"answered"]
+    of_payload_alone = lambda header, header_crc, payload: google_crc32c.value(payload)  # noqa: E731
+    monkeypatch.setattr(frame, "_payload_crc", of_payload_alone)
+    assert shown_of_half_a_frame() == [b"answered"] * 2, "the mutant is not caught"
+
+
+def refused_in_a_new_file():
+    """Return a disk whose journal refused a group at the beginning of its second file."""
+    disk = journal_disk()
+    journal = opened(disk)
+    journal.append([entry(b"mine")])
+    journal.rotate()
+    refuse(disk, journal)
+    return disk, journal
+
+
+def refuse(disk, journal):
+    disk.fail(1, errno.ENOSPC, torn=True, mutating_only=True)
+    with pytest.raises(Unavailable):
+        journal.append([entry(b"refused")])
+    disk.heal()
+
+
+def test_W10_groups_refused_one_after_the_other_leave_one_file_without_frames():
+    disk, journal = refused_in_a_new_file()
+    salts = set()
+    for _ in range(5):
+        journal.rotate()
+        refuse(disk, journal)
+        assert numbers(disk, FOLDER) == [1, 2]
+        salts.add(decode_file_header(disk.read(file_path(FOLDER, 2))).salt)
+    assert len(salts) == 5
+    assert journal.append([entry(b"after")]) == [2]
+    assert numbers(disk, FOLDER) == [1, 2]
+    assert payloads(disk) == [b"mine", b"after"]
+
+
+RENEWAL_CALLS = ["create", "write", "sync", "rename", "sync_folder", "unlink", "write", "sync"]
+
+
+def test_W10_W19_a_file_that_takes_the_place_of_one_without_frames_is_cut_at_every_call():
+    disk, journal = refused_in_a_new_file()
+    disk.calls.clear()
+    journal.append([entry(b"after")])
+    assert [call for call, _ in disk.mutations][: len(RENEWAL_CALLS)] == RENEWAL_CALLS
+    for call in range(1, len(RENEWAL_CALLS) + 1):
+        disk, journal = refused_in_a_new_file()
+        disk.die(call, mutating_only=True)
+        with pytest.raises(Died):
+            journal.append([entry(b"after")])
+        for left in [disk.killed(), *disk.crash_states(STATES_PER_CALL, seed=call)]:
+            assert payloads(left) in ([b"mine"], [b"mine", b"after"])
+            again = opened(left)
+            again.append([entry(b"again")])
+            assert payloads(left.crash(random.Random(call)))[-1] == b"again"
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_W10_W19_a_file_that_cannot_take_the_place_of_one_without_frames_is_tried_again(landed):
+    for call in range(1, len(RENEWAL_CALLS) + 1):
+        disk, journal = refused_in_a_new_file()
+        disk.fail(call, errno.EIO, landed=landed, mutating_only=True)
+        known = [b"mine"]
+        with suppress(ThermoclineError):
+            journal.append([entry(b"first")])
+            known.append(b"first")
+        assert disk.struck
+        journal.append([entry(b"second")])
+        for left in [disk.killed(), *disk.crash_states(STATES_PER_CALL, seed=call)]:
+            assert payloads(left) == [*known, b"second"]

@@ -26,7 +26,14 @@ from thermocline.format.note import NoteFlush, NoteHole
 from thermocline.format.schema import Column, Schema
 from thermocline.hot.wal.damage import Damage
 from thermocline.hot.wal.folder import Identity, Watermark
-from thermocline.hot.wal.frame import CODEC_NONE, KIND_ROWS, FileHeader, FrameHeader, Lsn
+from thermocline.hot.wal.frame import (
+    CODEC_NONE,
+    KIND_ROWS,
+    UNSALTED_VERSION,
+    FileHeader,
+    FrameHeader,
+    Lsn,
+)
 
 JUNE_NS = 1_717_200_000_000_000_000
 """2024-06-01T00:00:00Z."""
@@ -204,7 +211,7 @@ IDENTITY = Identity(JOURNAL_ID, 6)
 WATERMARK = Watermark(
     JOURNAL_ID, bytes.fromhex("20212223242526272829202122232425"), Lsn(41), Lsn(40), 7, 150
 )
-JOURNAL_HEADER = FileHeader(JOURNAL_ID, 7, Lsn(41), 6, 16_777_300)
+JOURNAL_HEADER = FileHeader(JOURNAL_ID, 7, Lsn(41), 7, 16_777_300, UNSALTED_VERSION)
 JOURNAL_PAYLOAD = b"rows of it"
 JOURNAL_FRAME = FrameHeader(
     KIND_ROWS,
@@ -217,6 +224,7 @@ JOURNAL_FRAME = FrameHeader(
     1,
     len(JOURNAL_PAYLOAD),
     len(JOURNAL_PAYLOAD),
+    UNSALTED_VERSION,
 )
 HOLE = Damage(
     first_lsn=41,

@@ -1,6 +1,6 @@
-"""Write the golden files of the present format version: the bytes of every persisted structure.
+"""Write the golden files of every format version: the bytes of every persisted structure.
 
-    python tests/golden/make_golden.py [folder]
+    python tests/golden/make_golden.py folder
 
 The files of a version are frozen once that version is released: a reader test holds them for
 ever, and a change that would alter them needs a new format version and a new folder.
@@ -11,10 +11,12 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import golden_v1 as v1
+import golden_v2 as v2
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +31,7 @@ from thermocline.hot.wal.folder import IDENTITY_NAME, encode_watermark, write_id
 from thermocline.hot.wal.frame import (
     CODEC_NONE,
     CODEC_ZSTD,
+    FileHeader,
     FrameHeader,
     Lsn,
     encode_file_header,
@@ -42,7 +45,6 @@ from thermocline.lake.local import LocalStorage
 from thermocline.lake.pin import pinned
 from thermocline.lake.table import Table
 
-HERE = Path(__file__).parent
 HOUR_US = 3_600_000_000
 CHECKPOINT_EVERY = 4
 
@@ -75,15 +77,20 @@ def structures() -> dict[str, bytes]:
 
 
 def journal_structures() -> dict[str, bytes]:
-    """Return the bytes of a journal: its identity, its watermark, a file, a file with a hole."""
-    header = encode_file_header(v1.JOURNAL_HEADER)
-    frame = encode_frame(v1.JOURNAL_ID, v1.JOURNAL_FRAME, v1.JOURNAL_PAYLOAD)
-    hole = hole_frame(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number, v1.HOLE, v1.JUNE_NS)
+    """Return the bytes of a journal: its identity, its watermark, its files."""
     return {
         IDENTITY_NAME: _identity_bytes(),
         "durable": encode_watermark(v1.WATERMARK),
-        "journal.wal": b"".join([header, *frame]),
-        "hole.wal": header + hole,
+        **journal_files(v1.JOURNAL_HEADER, v1.JOURNAL_FRAME),
+    }
+
+
+def journal_files(file: FileHeader, frame: FrameHeader) -> dict[str, bytes]:
+    """Return the bytes of a file with a frame, and of one with a hole, of their version."""
+    header = encode_file_header(file)
+    return {
+        "journal.wal": header + b"".join(encode_frame(v1.JOURNAL_ID, frame, v1.JOURNAL_PAYLOAD)),
+        "hole.wal": header + hole_frame(file, v1.HOLE, v1.JUNE_NS),
     }
 
 
@@ -93,25 +100,21 @@ def _identity_bytes() -> bytes:
         return (Path(folder) / IDENTITY_NAME).read_bytes()
 
 
-def rows_file() -> bytes:
+def rows_file(file: FileHeader, frame: FrameHeader) -> bytes:
     """Return a journal's file of rows, plain and compressed; Arrow and zstd have a say in it."""
-    pieces = [encode_file_header(v1.JOURNAL_HEADER)]
+    pieces = [encode_file_header(file)]
     for lsn, codec in zip(v1.JOURNAL_ROWS, (CODEC_NONE, CODEC_ZSTD), strict=True):
         made = encode_rows(pa.record_batch({"close": pa.array(v1.JOURNAL_ROWS[lsn], pa.int64())}))
         data = made.data
         if codec == CODEC_NONE and made.codec == CODEC_ZSTD:
             data = pa.Codec("zstd").decompress(data, made.raw_length, asbytes=True)
-        header = FrameHeader(
-            v1.JOURNAL_FRAME.kind,
-            codec,
-            Lsn(lsn),
-            v1.JOURNAL_HEADER.number,
-            Lsn(lsn - 1),
-            v1.JUNE_NS,
-            v1.JOURNAL_FRAME.table_id,
-            1,
-            len(data),
-            made.raw_length,
+        header = replace(
+            frame,
+            codec=codec,
+            lsn=Lsn(lsn),
+            durable=Lsn(lsn - 1),
+            length=len(data),
+            raw_length=made.raw_length,
         )
         pieces += encode_frame(v1.JOURNAL_ID, header, data)
     return b"".join(pieces)
@@ -172,17 +175,28 @@ def hint_bytes(table: Table) -> bytes:
     return table.storage.read(CURRENT_PATH)
 
 
-def write(folder: Path) -> None:
-    """Write all golden files into a folder that must not exist yet."""
+def salted_structures() -> dict[str, bytes]:
+    """Return the bytes of the structures that version 2 has changed."""
+    return journal_files(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME)
+
+
+def write(root: Path) -> None:
+    """Write all golden files into folders that must not exist yet, one for each version."""
+    folder, salted = root / "v1", root / "v2"
     folder.mkdir(parents=True)
+    salted.mkdir()
     with numbered_ids():
         table = build_table(folder / "table")
         (folder / "pin.json").write_bytes(pin_bytes(table))
         (folder / "CURRENT").write_bytes(hint_bytes(table))
     (folder / "table" / PINS_FOLDER).rmdir()
-    for name, data in {**structures(), "rows.wal": rows_file()}.items():
+    rows_v1 = rows_file(v1.JOURNAL_HEADER, v1.JOURNAL_FRAME)
+    for name, data in {**structures(), "rows.wal": rows_v1}.items():
         (folder / name).write_bytes(data)
+    rows_v2 = rows_file(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME)
+    for name, data in {**salted_structures(), "rows.wal": rows_v2}.items():
+        (salted / name).write_bytes(data)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "v1")
+    write(Path(sys.argv[1]))

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import golden_v1 as v1
+import golden_v2 as v2
 import make_golden
 import orjson
 import pyarrow as pa
@@ -32,6 +33,11 @@ from thermocline.lake.segment import decode_deletes
 from thermocline.table import TimeSeriesTable
 
 GOLDEN = Path(__file__).parent / "v1"
+SALTED = Path(__file__).parent / "v2"
+JOURNALS = [
+    pytest.param(GOLDEN, v1, id="v1"),
+    pytest.param(SALTED, v2, id="v2"),
+]
 FIRST_HOUR = v1.JUNE_NS // (3_600 * 10**9)
 
 
@@ -167,9 +173,8 @@ def test_the_golden_table_can_be_written_on(copied):
     assert table.lake.state().totals.rows == len(v1.ROWS[9]) + 1
 
 
-def journal_frames(path):
+def journal_frames(path, header):
     """Return the frames of one file, read as the last of a journal."""
-    header = v1.JOURNAL_HEADER
     file = JournalFile(str(path), header, path.stat().st_size, None)
     reading = FrameReader(OsDisk(), file, header.journal_id)
     found = list(reading.frames(header.first_lsn))
@@ -178,22 +183,25 @@ def journal_frames(path):
     return found
 
 
-def test_a_golden_journal_is_read_as_a_start_reads_it(tmp_path):
+@pytest.mark.parametrize(("golden", "version"), JOURNALS)
+def test_a_golden_journal_is_read_as_a_start_reads_it(golden, version, tmp_path):
     folder = str(tmp_path)
     identity = v1.Identity(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number)
-    Path(file_path(folder, 7)).write_bytes((GOLDEN / "rows.wal").read_bytes())
+    Path(file_path(folder, 7)).write_bytes((golden / "rows.wal").read_bytes())
     reader = JournalReader(OsDisk(), folder, identity)
-    assert [file.header for file in reader.files] == [v1.JOURNAL_HEADER]
+    assert [file.header for file in reader.files] == [version.JOURNAL_HEADER]
     assert [frame.header.lsn for frame in reader.frames()] == [41, 42]
 
 
-def test_a_golden_frame_says_what_it_said():
-    (frame,) = journal_frames(GOLDEN / "journal.wal")
-    assert (frame.header, frame.payload) == (v1.JOURNAL_FRAME, v1.JOURNAL_PAYLOAD)
+@pytest.mark.parametrize(("golden", "version"), JOURNALS)
+def test_a_golden_frame_says_what_it_said(golden, version):
+    (frame,) = journal_frames(golden / "journal.wal", version.JOURNAL_HEADER)
+    assert (frame.header, frame.payload) == (version.JOURNAL_FRAME, v1.JOURNAL_PAYLOAD)
 
 
-def test_golden_rows_of_a_journal_are_the_rows_they_were():
-    frames = journal_frames(GOLDEN / "rows.wal")
+@pytest.mark.parametrize(("golden", "version"), JOURNALS)
+def test_golden_rows_of_a_journal_are_the_rows_they_were(golden, version):
+    frames = journal_frames(golden / "rows.wal", version.JOURNAL_HEADER)
     rows = {
         frame.header.lsn: decode_rows(frame.header, frame.payload).batch.column("close").to_pylist()
         for frame in frames
@@ -202,8 +210,9 @@ def test_golden_rows_of_a_journal_are_the_rows_they_were():
     assert {frame.header.codec for frame in frames} == {CODEC_NONE, CODEC_ZSTD}
 
 
-def test_a_golden_hole_says_what_was_lost():
-    (frame,) = journal_frames(GOLDEN / "hole.wal")
+@pytest.mark.parametrize(("golden", "version"), JOURNALS)
+def test_a_golden_hole_says_what_was_lost(golden, version):
+    (frame,) = journal_frames(golden / "hole.wal", version.JOURNAL_HEADER)
     assert (frame.header.kind, frame.header.lsn, frame.header.span) == (KIND_HOLE, 41, 3)
     assert decode_hole(frame.payload) == v1.HOLE
 
@@ -215,7 +224,7 @@ def test_a_golden_identity_and_watermark_say_what_they_said(tmp_path):
     assert read_watermark(OsDisk(), str(tmp_path), v1.JOURNAL_ID) == v1.WATERMARK
 
 
-# Writers: today's bytes are still those of version 1.
+# Writers: today's bytes are still those of each version.
 
 
 @pytest.mark.parametrize(
@@ -223,6 +232,11 @@ def test_a_golden_identity_and_watermark_say_what_they_said(tmp_path):
 )
 def test_todays_writer_still_writes_the_golden_bytes(name):
     assert make_golden.structures()[name] == (GOLDEN / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", make_golden.salted_structures())
+def test_todays_writer_writes_the_golden_bytes_of_salted_files(name):
+    assert make_golden.salted_structures()[name] == (SALTED / name).read_bytes()
 
 
 def test_todays_checkpoint_still_says_what_the_golden_one_says():
@@ -233,21 +247,24 @@ def test_todays_checkpoint_still_says_what_the_golden_one_says():
     assert today.schema.metadata.keys() == golden.schema.metadata.keys()
 
 
-def test_todays_rows_of_a_journal_still_say_what_the_golden_ones_say(tmp_path):
-    path = tmp_path / "rows.wal"
-    path.write_bytes(make_golden.rows_file())
-    for today, golden in zip(
-        journal_frames(path), journal_frames(GOLDEN / "rows.wal"), strict=True
+@pytest.mark.parametrize(("golden", "version"), JOURNALS)
+def test_todays_rows_of_a_journal_still_say_what_the_golden_ones_say(golden, version, tmp_path):
+    path, header = tmp_path / "rows.wal", version.JOURNAL_HEADER
+    path.write_bytes(make_golden.rows_file(header, version.JOURNAL_FRAME))
+    for today, frozen in zip(
+        journal_frames(path, header), journal_frames(golden / "rows.wal", header), strict=True
     ):
         assert decode_rows(today.header, today.payload).batch.equals(
-            decode_rows(golden.header, golden.payload).batch
+            decode_rows(frozen.header, frozen.payload).batch
         )
-        assert (today.header.lsn, today.header.codec) == (golden.header.lsn, golden.header.codec)
+        assert (today.header.lsn, today.header.codec) == (frozen.header.lsn, frozen.header.codec)
 
 
 def test_every_golden_file_is_made_by_the_generator():
     standing = {path.name for path in GOLDEN.iterdir()}
     assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "rows.wal", "table"}
+    salted = {path.name for path in SALTED.iterdir()}
+    assert salted == {*make_golden.salted_structures(), "rows.wal"}
 
 
 def test_todays_table_is_still_the_golden_table(tmp_path):

@@ -1,6 +1,8 @@
 """Verbs for tests of damaged journals: write one, hurt it, read it as a start does."""
 
 import uuid
+from dataclasses import replace
+from itertools import count
 
 import pyarrow as pa
 
@@ -8,7 +10,12 @@ from fixtures.sim_disk import SimDisk
 from thermocline.errors import Corruption
 from thermocline.hot.wal.damage import decode_hole
 from thermocline.hot.wal.folder import Identity, file_path, write_identity
-from thermocline.hot.wal.frame import KIND_HOLE
+from thermocline.hot.wal.frame import (
+    KIND_HOLE,
+    UNSALTED_VERSION,
+    encode_file_header,
+    encode_frame,
+)
 from thermocline.hot.wal.journal import Entry, Journal
 from thermocline.hot.wal.payload import encode_rows
 from thermocline.hot.wal.reader import JournalReader, Tail
@@ -16,6 +23,7 @@ from thermocline.hot.wal.reader import JournalReader, Tail
 FOLDER = "/lake/journal"
 JOURNAL_ID = uuid.UUID(int=7).bytes
 LOGS, METRICS = (uuid.UUID(int=number).bytes for number in (1, 2))
+SALT = 1 << 60
 START_NS = 1_717_200_000 * 10**9
 
 
@@ -40,8 +48,8 @@ def journal_on(disk, *, file_bytes_max=1 << 20):
     """Return the journal of a new process on this disk."""
     identity = Identity(JOURNAL_ID)
     write_identity(disk, FOLDER, identity)
-    sizes = {"file_bytes_max": file_bytes_max, "now_ns": Clock()}
-    return Journal(disk, FOLDER, identity, Tail(0, 0, 1), **sizes)
+    given = {"now_ns": Clock(), "new_salt": count(SALT).__next__}
+    return Journal(disk, FOLDER, identity, Tail(0, 0, 1), file_bytes_max=file_bytes_max, **given)
 
 
 def written(files=(3, 3, 3), *, is_closed=True, disk=None):
@@ -57,6 +65,25 @@ def written(files=(3, 3, 3), *, is_closed=True, disk=None):
             lsn += 1
     if is_closed:
         journal.close()
+    return disk
+
+
+def in_format_1(disk):
+    """Write the files of a journal as they were before they had salts."""
+    reader = JournalReader(disk, FOLDER)
+    files = {
+        file.header.number: [
+            encode_file_header(
+                replace(file.header, salt=file.header.number, version=UNSALTED_VERSION)
+            )
+        ]
+        for file in reader.files
+    }
+    for frame in reader.frames():
+        header = replace(frame.header, salt=frame.number, version=UNSALTED_VERSION)
+        files[frame.number] += encode_frame(JOURNAL_ID, header, frame.payload)
+    for number, pieces in files.items():
+        disk.overwrite(path_of(number), b"".join(pieces))
     return disk
 
 

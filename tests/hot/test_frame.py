@@ -18,6 +18,7 @@ from thermocline.hot.wal.frame import (
     KIND_HOLE,
     KIND_ROWS,
     PAYLOAD_BYTES_MAX,
+    UNSALTED_VERSION,
     FileHeader,
     FrameHeader,
     Lsn,
@@ -26,13 +27,21 @@ from thermocline.hot.wal.frame import (
     decode_frame_header,
     encode_file_header,
     encode_frame,
-    is_payload_whole,
+    whole_payload,
 )
 
 JOURNAL_ID = b"the journal's id"
 IDS = st.binary(min_size=16, max_size=16)
 BIG = st.integers(0, 2**64 - 1)
-FILE_HEADERS = st.builds(FileHeader, IDS, BIG, BIG, BIG, BIG)
+VERSIONS = st.sampled_from([UNSALTED_VERSION, FORMAT_VERSION])
+
+
+@st.composite
+def file_headers(draw):
+    """A file's header, of either version."""
+    number, version = draw(BIG.filter(bool)), draw(VERSIONS)
+    salt = number if version == UNSALTED_VERSION else draw(BIG)
+    return FileHeader(draw(IDS), number, draw(BIG), salt, draw(BIG), version)
 
 
 @st.composite
@@ -50,6 +59,7 @@ def written(draw):
         draw(st.integers(0, 2**32 - 1)),
         len(payload),
         draw(st.integers(0, PAYLOAD_BYTES_MAX)),
+        draw(VERSIONS),
     )
     return draw(IDS), header, payload
 
@@ -59,7 +69,7 @@ def a_header(length=5, **changed):
         "kind": KIND_ROWS,
         "codec": CODEC_NONE,
         "lsn": Lsn(9),
-        "number": 3,
+        "salt": 3,
         "durable": Lsn(8),
         "written_ns": 10**18,
         "table_id": b"t" * 16,
@@ -70,7 +80,7 @@ def a_header(length=5, **changed):
     return FrameHeader(**{**fields, **changed})
 
 
-@given(FILE_HEADERS)
+@given(file_headers())
 def test_a_file_header_reads_back(header):
     data = encode_file_header(header)
     assert len(data) == FILE_HEADER_BYTES
@@ -85,7 +95,8 @@ def test_a_frame_reads_back_wherever_it_is(made, offset):
     assert len(data) == header.size_bytes
     assert decode_frame_header(journal_id, b"\xf7" * offset + data, offset) == header
     assert data[FRAME_HEADER_BYTES:-CHECKSUM_BYTES] == payload
-    assert is_payload_whole(payload, data[-CHECKSUM_BYTES:])
+    assert whole_payload(header, b"\xf7" * offset + data + b"more", offset) == payload
+    assert whole_payload(header, data[:-1]) is None
 
 
 @pytest.mark.parametrize("bits", [1, 0x80, 0xFF])
@@ -97,20 +108,43 @@ def test_every_flip_in_a_file_header_is_noticed(bits):
         assert decode_file_header(bytes(damaged)) is None, place
 
 
+@pytest.mark.parametrize("version", [UNSALTED_VERSION, FORMAT_VERSION])
 @pytest.mark.parametrize("bits", [1, 0x80, 0xFF])
-def test_every_flip_in_a_frame_is_noticed(bits):
+def test_every_flip_in_a_frame_is_noticed(bits, version):
     payload = b"these are the rows"
-    data = b"".join(encode_frame(JOURNAL_ID, a_header(len(payload)), payload))
+    whole = a_header(len(payload), version=version)
+    data = b"".join(encode_frame(JOURNAL_ID, whole, payload))
     for place in range(len(data)):
         damaged = bytearray(data)
         damaged[place] ^= bits
         header = decode_frame_header(JOURNAL_ID, bytes(damaged))
-        rest = bytes(damaged[FRAME_HEADER_BYTES:])
         if place < FRAME_HEADER_BYTES:
             assert header is None, place
         else:
-            assert header == a_header(len(payload))
-            assert not is_payload_whole(rest[:-CHECKSUM_BYTES], rest[-CHECKSUM_BYTES:]), place
+            assert header == whole
+            assert whole_payload(header, bytes(damaged)) is None, place
+
+
+@pytest.mark.parametrize(
+    "other", [{"salt": 4}, {"lsn": 10}, {"durable": 7}, {"written_ns": 1}, {"table_id": b"u" * 16}]
+)
+def test_W06_a_payload_of_another_frame_is_not_that_of_this_one(other):
+    mine, others = (
+        b"".join(encode_frame(JOURNAL_ID, a_header(**changed), b"rows!")) for changed in ({}, other)
+    )
+    assert whole_payload(a_header(), mine) == b"rows!"
+    mixed = mine[:FRAME_HEADER_BYTES] + others[FRAME_HEADER_BYTES:]
+    assert whole_payload(a_header(), mixed) is None
+
+
+def test_frames_of_two_files_differ_in_their_tags():
+    frames = [a_header(), a_header(salt=4), a_header(version=UNSALTED_VERSION)]
+    files = [
+        FileHeader(JOURNAL_ID, 3, Lsn(9), salt, 4711, version)
+        for salt, version in ((3, FORMAT_VERSION), (4, FORMAT_VERSION), (3, UNSALTED_VERSION))
+    ]
+    assert [file.tag for file in files] == [frame.tag for frame in frames]
+    assert len({frame.tag for frame in frames}) == 3
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))

@@ -2,6 +2,8 @@
 
 import random
 import tracemalloc
+from functools import partial
+from itertools import count
 
 import pytest
 
@@ -21,16 +23,22 @@ from thermocline.hot.wal.frame import (
     CHECKSUM_BYTES,
     CODEC_NONE,
     FILE_HEADER_BYTES,
+    FORMAT_VERSION,
     FRAME_HEADER_BYTES,
     KIND_HOLE,
     KIND_ROWS,
+    UNSALTED_VERSION,
+    FileHeader,
     FrameHeader,
     Lsn,
+    encode_file_header,
     encode_frame,
 )
+from thermocline.hot.wal.journal import Journal
 from thermocline.hot.wal.reader import READ_BYTES, JournalReader
 
 FILE_BYTES_MAX = 300
+SALT = 4711  # of file 1; the next files have the next numbers
 WATERMARK = f"{FOLDER}/{DURABLE_NAME}"
 
 
@@ -41,7 +49,8 @@ def path(number):
 def written(groups, *, file_bytes_max=FILE_BYTES_MAX, has_watermark=True):
     """Return a disk with these groups appended, by a process that was killed then."""
     disk = journal_disk()
-    journal = opened(disk, file_bytes_max=file_bytes_max)
+    kind = partial(Journal, new_salt=count(SALT).__next__)
+    journal = opened(disk, kind, file_bytes_max=file_bytes_max)
     for group in groups:
         journal.append([entry(name) for name in group])
     if not has_watermark:
@@ -65,19 +74,20 @@ def refusal(disk):
     return caught.value
 
 
-def frame_bytes(lsn, payload, *, number=1, durable=0, journal_id=JOURNAL_ID, **changed):
+def frame_bytes(lsn, payload, *, salt=SALT, durable=0, journal_id=JOURNAL_ID, **changed):
     fields = {"kind": KIND_ROWS, "schema_id": 0, "raw_length": len(payload), **changed}
     header = FrameHeader(
         fields["kind"],
         CODEC_NONE,
         Lsn(lsn),
-        number,
+        salt,
         Lsn(durable),
         0,
         TABLE_ID,
         fields["schema_id"],
         len(payload),
         fields["raw_length"],
+        fields.get("version", FORMAT_VERSION),
     )
     return b"".join(encode_frame(journal_id, header, payload))
 
@@ -122,7 +132,9 @@ def test_W06_garbage_behind_the_last_frame_is_cut(junk):
     "stale",
     [
         frame_bytes(3, b"another journal's", journal_id=b"x" * 16),
-        frame_bytes(3, b"another file's", number=2),
+        frame_bytes(3, b"another file's", salt=SALT + 1),
+        frame_bytes(3, b"format 1 of this number", salt=1, version=UNSALTED_VERSION),
+        frame_bytes(3, b"format 1 of this salt", version=UNSALTED_VERSION),
         frame_bytes(2, b"an earlier lsn"),
         frame_bytes(4, b"a later lsn"),
     ],
@@ -131,6 +143,31 @@ def test_W06_old_bytes_of_a_recycled_file_are_cut(stale):
     disk = written(rows(2))
     extend(disk, 1, stale)
     assert read(disk)[0] == [b"row 0", b"row 1"]
+
+
+@pytest.mark.parametrize("salt", [SALT + 1, SALT])
+def test_W06_old_bytes_of_a_recycled_file_prove_nothing(salt):
+    disk = written(rows(2))
+    extend(disk, 1, b"torn" + frame_bytes(9, b"later", durable=8, salt=salt))
+    if salt == SALT:
+        assert refusal(disk).facts["durable_lsn"] == 8
+    else:
+        assert read(disk)[1].cut_bytes > 4
+
+
+def test_files_of_format_1_are_read_and_followed_by_those_of_today():
+    disk = journal_disk()
+    header = FileHeader(JOURNAL_ID, 1, Lsn(1), 1, 0, UNSALTED_VERSION)
+    old = {"salt": 1, "version": UNSALTED_VERSION}
+    frames = [frame_bytes(lsn, b"row %d" % (lsn - 1), **old) for lsn in (1, 2)]
+    disk.overwrite(path(1), b"".join([encode_file_header(header), *frames]))
+    write_identity(disk, FOLDER, Identity(JOURNAL_ID, 1))
+    assert opened(disk).append([entry(b"row 2")]) == [3]
+    assert payloads(disk) == [b"row 0", b"row 1", b"row 2"]
+    assert [file.header.version for file in JournalReader(disk, FOLDER).files] == [
+        UNSALTED_VERSION,
+        FORMAT_VERSION,
+    ]
 
 
 def test_frames_that_nothing_proves_durable_are_found_and_told_apart():

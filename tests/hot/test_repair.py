@@ -2,6 +2,7 @@
 
 import errno
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,12 @@ from thermocline.hot.wal.frame import (
     KIND_ROWS,
     PAYLOAD_BYTES_MAX,
     FrameHeader,
+    decode_file_header,
     decode_frame_header,
     encode_frame,
 )
 from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.repair import inspect, repair
 from thermocline.hot.wal.survey import State
 
@@ -41,6 +44,10 @@ def repaired(disk):
 
 def without_locks(disk):
     return {path: data for path, data in disk.tree().items() if not path.endswith("/lock")}
+
+
+def salt_of(disk, number):
+    return decode_file_header(disk.tree()[path_of(number)]).salt
 
 
 def lost(disk):
@@ -177,7 +184,7 @@ def test_a_journal_without_its_identity_is_not_taken_for_none():
 
 def test_a_journal_of_a_newer_version_is_left_alone():
     disk = verbs.written((1,), is_closed=False)
-    header = FrameHeader(9, CODEC_NONE, 2, 1, 1, NOW_NS, LOGS, 1, 1, 1)
+    header = FrameHeader(9, CODEC_NONE, 2, salt_of(disk, 1), 1, NOW_NS, LOGS, 1, 1, 1)
     data = disk.tree()[path_of(1)] + b"".join(encode_frame(verbs.JOURNAL_ID, header, b"x"))
     disk.overwrite(path_of(1), data)
     for call in (lambda: inspect(disk, FOLDER), lambda: repaired(disk)):
@@ -220,15 +227,20 @@ def test_W13_a_frame_without_a_header_may_have_been_of_any_table():
     assert started(disk) == [1, 2, 3, 4, (5, 5), 6, 7, 8, 9]
 
 
-def test_W13_every_flipped_byte_of_a_journal_is_refused_and_repaired_with_the_least_loss():
+@pytest.mark.parametrize("is_old", [False, True], ids=["salted", "format 1"])
+def test_W13_every_flipped_byte_of_a_journal_is_refused_and_repaired_with_the_least_loss(is_old):
     whole = verbs.written((2, 3, 1))
+    whole = verbs.in_format_1(whole) if is_old else whole
     sizes = {number: len(whole.tree()[path_of(number)]) for number in (1, 2, 3, 4)}
-    owner = {}
+    owner, inside = {}, set()
     for number in (1, 2, 3):
         for lsn, offset, size_bytes in verbs.frames_of(whole, number):
             owner.update({(number, offset + place): lsn for place in range(size_bytes)})
+            inside.update((number, offset + place) for place in range(72, size_bytes - 4))
     for number, size_bytes in sizes.items():
         for offset in range(size_bytes):
+            if (number, offset) in inside and offset % 16:
+                continue  # of a payload, one is like another
             disk = whole.clone()
             disk.flip_byte(path_of(number), offset)
             assert isinstance(started(disk), Corruption), (number, offset)
@@ -271,6 +283,41 @@ def test_W13_a_lost_header_is_told_from_the_neighbours():
     disk.overwrite(path_of(2), bytes(64) + disk.tree()[path_of(2)][64:])
     assert repaired(disk).lost_lsns == 0
     assert started(disk) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["salted", "format 1"])
+def test_W13_a_file_keeps_its_format_and_its_salt_when_it_is_repaired(is_old):
+    disk = verbs.written((2, 3, 1))
+    disk = verbs.in_format_1(disk) if is_old else disk
+    before = {number: decode_file_header(disk.tree()[path_of(number)]) for number in (1, 2, 3, 4)}
+    disk.flip_byte(path_of(1), verbs.frames_of(disk, 1)[1][1] + 80)
+    disk.overwrite(path_of(2), bytes(64) + disk.tree()[path_of(2)][64:])
+    repaired(disk)
+    assert started(disk) == [1, (2, 2), 3, 4, 5, 6]
+    for number, header in before.items():
+        assert decode_file_header(disk.tree()[path_of(number)]).tag == header.tag
+
+
+def test_W13_frames_of_another_file_do_not_tell_what_a_lost_header_said():
+    disk = verbs.written((2, 3, 1, 3))
+    disk.overwrite(path_of(2), bytes(64) + disk.tree()[path_of(4)][64:])
+    assert lost(disk) == [(3, 5)]
+    repaired(disk)
+    assert started(disk) == [1, 2, (3, 5), 6, 7, 8, 9]
+
+
+def test_W06_W13_bytes_of_an_earlier_time_behind_a_lost_header_are_no_frames():
+    disk = verbs.written((2, 3), is_closed=False)
+    whole, start = disk.tree()[path_of(2)], verbs.frames_of(disk, 2)[2][1]
+    frames = [frame for frame in JournalReader(disk, FOLDER).frames() if frame.number == 2]
+    other = [(replace(frame.header, salt=frame.header.salt + 9), frame.payload) for frame in frames]
+    pieces = [piece for one in other for piece in encode_frame(verbs.JOURNAL_ID, *one)]
+    stale = bytes(64) + b"".join(pieces)
+    assert len(stale) == len(whole)
+    disk.remove(f"{FOLDER}/durable")
+    disk.overwrite(path_of(2), bytes(64) + whole[64:start] + stale[start:])
+    repaired(disk)
+    assert started(disk) == [1, 2, 3, 4]
 
 
 def test_W13_a_lost_header_with_a_lost_first_frame():
@@ -401,7 +448,7 @@ def test_what_looks_like_a_frame_inside_a_damaged_payload_is_none():
     journal = verbs.journal_on(disk)
     journal.append([verbs.entry(1)])
     # A later frame of this very file, as bytes of a row: it must not be taken for the real one.
-    header = FrameHeader(KIND_ROWS, CODEC_NONE, 3, 1, 2, NOW_NS, LOGS, 1, 4, 4)
+    header = FrameHeader(KIND_ROWS, CODEC_NONE, 3, salt_of(disk, 1), 2, NOW_NS, LOGS, 1, 4, 4)
     inner = b"".join(encode_frame(verbs.JOURNAL_ID, header, b"fake"))
     journal.append([Entry(LOGS, 1, b"?" * 50 + inner, CODEC_NONE, 50 + len(inner))])
     journal.append([verbs.entry(3)])

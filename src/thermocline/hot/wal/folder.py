@@ -24,7 +24,7 @@ import google_crc32c
 import orjson
 
 from thermocline.disk import Disk, Lock, translated
-from thermocline.errors import Conflict, Corruption
+from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.hot.wal.frame import Lsn
 
 IDENTITY_NAME = "journal.json"
@@ -114,6 +114,19 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "restore it from a copy; without it nobody knows which files belong to the journal"
         raise Corruption("not the identity of a journal", hint=hint, path=path) from error
+
+
+def identity_of(disk: Disk, folder: str) -> Identity:
+    """Return what the journal in a folder says it is; `NotFound` when there is none."""
+    found = read_identity(disk, folder)
+    if found is not None:
+        return found
+    with translated(folder):
+        is_there = disk.size(folder) is not None
+    if is_there and numbers(disk, folder):
+        hint = "restore journal.json from a copy; without it nobody knows which files belong to it"
+        raise Corruption("a journal's files without its identity", hint=hint, folder=folder)
+    raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
 
 
 def write_identity(disk: Disk, folder: str, identity: Identity) -> None:

@@ -7,8 +7,8 @@
     12  16  journal id                           6   1  codec: 0 none, 1 zstd
     28   8  number of this file                  7   1  zero
     36   8  lsn of its first frame               8   8  lsn
-    44   8  number of the file before, or 0     16   8  number of this file
-    52   8  where that file ends                24   8  durable: up to this lsn when written
+    44   8  salt, drawn for this file           16   8  salt of this file
+    52   8  where the file before ends          24   8  durable: up to this lsn when written
     60   4  CRC32C of bytes 0 to 60             32   8  when written, ns since 1970
                                                 40  16  table id
                                                 56   4  schema id; of a hole, its lsns
@@ -16,12 +16,19 @@
                                                 64   4  length of it without the codec
                                                 68   4  CRC32C of journal id and bytes 0 to 68
                                                 72   …  payload
-                                                  +  4  CRC32C of the payload
+                                                  +  4  CRC32C of journal id, bytes 0 to 68
+                                                        and the payload
 
 - All numbers are little-endian. A header's checksum is looked at before any of its numbers, so a
   length is believed only when it is the one that was written, and is bounded all the same.
-- A frame belongs to its file: the checksum covers the journal's id, the header the file's number.
-  Bytes of another file that the disk had in that place are no frame.
+- A frame belongs to its file: its header has the file's salt, and the checksum covers the journal's
+  id. Bytes that the disk had in that place are no frame, not even those of an earlier file of the
+  same number with the same lsns.
+- A payload belongs to its header: its checksum goes on from the header's. Where a torn write left
+  the first sectors of a frame, the last sectors of an older one do not make it whole.
+- Format 1 had the number of the file in the place of a frame's salt, the number of the file before
+  in the place of a file's, and a checksum of the payload alone. It is read, and written where a
+  repair keeps frames of it; new files are of format 2.
 - `durable` is what tells a torn end from damage: a frame that says an earlier one was durable
   proves that the earlier one had been whole.
 - A file's end is written in the next file's header, never into the file itself.
@@ -29,7 +36,7 @@
 
 import struct
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 import google_crc32c
 
@@ -37,7 +44,9 @@ from thermocline.errors import Corruption, Unsupported
 
 Lsn = NewType("Lsn", int)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+UNSALTED_VERSION = 1
+SALT_BITS = 64
 FILE_MAGIC = b"TCJRNL\r\n"
 FRAME_MAGIC = b"\xf7TCF"
 KIND_ROWS = 1
@@ -54,6 +63,16 @@ FRAME_HEADER_BYTES = _FRAME.size + _CRC.size
 CHECKSUM_BYTES = _CRC.size
 
 
+class Tag(NamedTuple):
+    """What the frames of one file share with those of no other; in format 1 its number is the salt.
+
+    Of two files with one number, of which one was lost in a crash, the tags differ.
+    """
+
+    version: int
+    salt: int
+
+
 @dataclass(frozen=True, slots=True)
 class FileHeader:
     """What a journal's file says about itself and about where the one before it ends."""
@@ -61,8 +80,14 @@ class FileHeader:
     journal_id: bytes
     number: int
     first_lsn: Lsn
-    previous: int
+    salt: int
     previous_end: int
+    version: int = FORMAT_VERSION
+
+    @property
+    def tag(self) -> Tag:
+        """What every frame of this file must have."""
+        return Tag(self.version, self.salt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +97,19 @@ class FrameHeader:
     kind: int
     codec: int
     lsn: Lsn
-    number: int
+    salt: int
     durable: Lsn
     written_ns: int
     table_id: bytes
     schema_id: int
     length: int
     raw_length: int
+    version: int = FORMAT_VERSION
+
+    @property
+    def tag(self) -> Tag:
+        """Which file it was written for."""
+        return Tag(self.version, self.salt)
 
     @property
     def span(self) -> int:
@@ -93,14 +124,16 @@ class FrameHeader:
 
 def encode_file_header(header: FileHeader) -> bytes:
     """Return the first bytes of a file."""
+    is_salted = header.version != UNSALTED_VERSION
+    assert is_salted or header.salt == header.number
     body = _FILE.pack(
         FILE_MAGIC,
-        FORMAT_VERSION,
+        header.version,
         0,
         header.journal_id,
         header.number,
         header.first_lsn,
-        header.previous,
+        header.salt if is_salted else header.number - 1,
         header.previous_end,
     )
     return body + _CRC.pack(google_crc32c.value(body))
@@ -116,11 +149,13 @@ def decode_file_header(data: bytes) -> FileHeader | None:
     body = data[: _FILE.size]
     if _CRC.unpack_from(data, _FILE.size)[0] != google_crc32c.value(body):
         return None
-    magic, version, _, journal_id, number, first, previous, previous_end = _FILE.unpack(body)
+    magic, version, _, journal_id, number, first, salt, previous_end = _FILE.unpack(body)
     if magic != FILE_MAGIC:
         return None
-    _check_version(version, number)
-    return FileHeader(journal_id, number, Lsn(first), previous, previous_end)
+    _check_version(version)
+    if version == UNSALTED_VERSION:
+        salt = number
+    return FileHeader(journal_id, number, Lsn(first), salt, previous_end, version)
 
 
 def encode_frame(journal_id: bytes, header: FrameHeader, payload: bytes) -> list[bytes]:
@@ -128,12 +163,12 @@ def encode_frame(journal_id: bytes, header: FrameHeader, payload: bytes) -> list
     assert len(payload) == header.length <= PAYLOAD_BYTES_MAX
     body = _FRAME.pack(
         FRAME_MAGIC,
-        FORMAT_VERSION,
+        header.version,
         header.kind,
         header.codec,
         0,
         header.lsn,
-        header.number,
+        header.salt,
         header.durable,
         header.written_ns,
         header.table_id,
@@ -142,13 +177,13 @@ def encode_frame(journal_id: bytes, header: FrameHeader, payload: bytes) -> list
         header.raw_length,
     )
     crc = google_crc32c.extend(google_crc32c.value(journal_id), body)
-    return [body + _CRC.pack(crc), payload, _CRC.pack(google_crc32c.value(payload))]
+    return [body + _CRC.pack(crc), payload, _CRC.pack(_payload_crc(header, crc, payload))]
 
 
 def decode_frame_header(journal_id: bytes, data: bytes, offset: int = 0) -> FrameHeader | None:
     """Return the header of a frame at an offset, or None when these bytes are none.
 
-    `Unsupported` for a whole header of a newer format.
+    Whose it is, its tag tells. `Unsupported` for a whole header of a newer format.
     """
     if len(data) - offset < FRAME_HEADER_BYTES:
         return None
@@ -158,18 +193,33 @@ def decode_frame_header(journal_id: bytes, data: bytes, offset: int = 0) -> Fram
     crc = google_crc32c.extend(google_crc32c.value(journal_id), body)
     if _CRC.unpack_from(data, offset + _FRAME.size)[0] != crc:
         return None
-    (_, version, kind, codec, _, lsn, number, durable, written, table, schema, length, raw) = (
+    (_, version, kind, codec, _, lsn, salt, durable, written, table, schema, length, raw) = (
         _FRAME.unpack(body)
     )
-    _check_version(version, number)
+    _check_version(version)
     return FrameHeader(
-        kind, codec, Lsn(lsn), number, Lsn(durable), written, table, schema, length, raw
+        kind, codec, Lsn(lsn), salt, Lsn(durable), written, table, schema, length, raw, version
     )
 
 
-def is_payload_whole(payload: bytes, checksum: bytes) -> bool:
-    """Tell whether a payload is the one its checksum was made of."""
-    return _CRC.unpack(checksum)[0] == google_crc32c.value(payload)
+def whole_payload(header: FrameHeader, data: bytes, offset: int = 0) -> bytes | None:
+    """Return the payload of the frame at an offset, or None when it is not the one written there.
+
+    `header` is what `decode_frame_header` found at that very offset.
+    """
+    start = offset + FRAME_HEADER_BYTES
+    end = start + header.length
+    if len(data) < end + CHECKSUM_BYTES:
+        return None
+    payload = bytes(data[start:end])
+    crc = _payload_crc(header, _CRC.unpack_from(data, start - CHECKSUM_BYTES)[0], payload)
+    return payload if crc == _CRC.unpack_from(data, end)[0] else None
+
+
+def _payload_crc(header: FrameHeader, header_crc: int, payload: bytes) -> int:
+    # Not of bytes 68 to 72 as well: a CRC over bytes and their own CRC is the same for all bytes.
+    seed = 0 if header.version == UNSALTED_VERSION else header_crc
+    return google_crc32c.extend(seed, payload)
 
 
 def check_lengths(header: FrameHeader, path: str, offset: int) -> None:
@@ -185,12 +235,11 @@ def check_lengths(header: FrameHeader, path: str, offset: int) -> None:
         )
 
 
-def _check_version(version: int, number: int) -> None:
-    if version != FORMAT_VERSION:
+def _check_version(version: int) -> None:
+    if version not in (UNSALTED_VERSION, FORMAT_VERSION):
         raise Unsupported(
             "the journal was written by a newer Thermocline",
             hint="open it with that version",
-            file_number=number,
             format_version=version,
             supported=FORMAT_VERSION,
         )

@@ -12,12 +12,16 @@ Out:  lsns; the entries are durable when `append` returns, under the policy `alw
   `OutcomeUnknown`. The next group tries a new file, so that a disk that heals needs no restart.
 - What an earlier process left without a proof that it is durable is written again before this
   journal is used: the kernel may have dropped it and still show it, and a sync would not tell.
+- Every file has a salt of its own, and its frames carry it: where the disk shows bytes of an
+  earlier file of that number, they are no frames. A file that was cut is not written to again,
+  because what was cut off has the same salt; if no frame is in it, the next one takes its place.
 - What is not durable is kept in memory, under every policy; it is at most one file and one group.
 - One thread at a time; `group.py` sees to that.
 
 It does not know what rows are, nor which of them the lake has.
 """
 
+import secrets
 import time as clock
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,6 +43,7 @@ from thermocline.hot.wal.folder import (
 from thermocline.hot.wal.frame import (
     FILE_HEADER_BYTES,
     KIND_ROWS,
+    SALT_BITS,
     FileHeader,
     FrameHeader,
     Lsn,
@@ -78,16 +83,18 @@ class Journal:
         sync: Sync = Sync.ALWAYS,
         file_bytes_max: int = FILE_BYTES_MAX,
         now_ns: Callable[[], int] = clock.time_ns,
+        new_salt: Callable[[], int] = lambda: secrets.randbits(SALT_BITS),
     ) -> None:
         self._disk = disk
         self._folder = folder
         self.identity = identity
         self._sync = sync
         self._file_bytes_max = file_bytes_max
-        self._now_ns = now_ns
+        self._now_ns, self._new_salt = now_ns, new_salt
         self._writer: Writer | None = None
-        self._number, self._end = tail.number, tail.end
+        self._number, self._end, self._salt = tail.number, tail.end, 0
         self._durable_end = tail.end
+        self._previous_end: int | None = None
         self._next_lsn = tail.next_lsn
         self._durable = Lsn(tail.next_lsn - 1)
         self._unsynced: list[tuple[Entry, Lsn]] = []
@@ -224,12 +231,12 @@ class Journal:
         self._durable = Lsn(first.header.lsn - 1)
         self._open_next()
 
-    def _frame(self, entry: Entry, lsn: Lsn, number: int) -> bytes:
+    def _frame(self, entry: Entry, lsn: Lsn, salt: int) -> bytes:
         header = FrameHeader(
             entry.kind,
             entry.codec,
             lsn,
-            number,
+            salt,
             self._durable,
             self._now_ns(),
             entry.table_id,
@@ -241,7 +248,7 @@ class Journal:
 
     def _write(self, placed: Sequence[tuple[Entry, Lsn]]) -> None:
         assert self._writer is not None
-        data = b"".join(self._frame(entry, lsn, self._number) for entry, lsn in placed)
+        data = b"".join(self._frame(entry, lsn, self._salt) for entry, lsn in placed)
         try:
             self._writer.write(data)
         except OSError as error:
@@ -259,6 +266,8 @@ class Journal:
             return _unknown(path, error)
         if self._synced() is not None:
             return _unknown(path, error)
+        # The disk may still have what was cut off, and show it where the next group is torn.
+        self._give_up()
         return translation(error, path)
 
     def _synced(self) -> OSError | None:
@@ -288,18 +297,26 @@ class Journal:
         """Go on in a new file that begins with what is not durable; then all of it is."""
         with translated(self._folder):
             self._remove_leftover()
-        number = self._number + 1
+        number, end, salt = self._number + 1, self._durable_end, self._new_salt()
+        if self._is_bare and self._previous_end is not None:
+            number, end = self._number, self._previous_end
         path = file_path(self._folder, number)
         first = self._unsynced[0][1] if self._unsynced else self._next_lsn
-        journal_id, before, end = self.identity.journal_id, self._number, self._durable_end
-        header = FileHeader(journal_id, number, first, before, end)
-        frames = [self._frame(entry, lsn, number) for entry, lsn in self._unsynced]
+        header = FileHeader(self.identity.journal_id, number, first, salt, end)
+        frames = [self._frame(entry, lsn, salt) for entry, lsn in self._unsynced]
         data = b"".join([encode_file_header(header), *frames])
         with translated(path):
             writer = self._named(path, data)
         self._retire_writer()
-        self._writer, self._number, self._end = writer, number, len(data)
+        self._writer, self._number, self._end, self._salt = writer, number, len(data), salt
+        self._previous_end = end
         self._settle()
+
+    @property
+    def _is_bare(self) -> bool:
+        """Whether the file was given up before a frame was in it that anybody could have read."""
+        is_empty = self._durable_end == FILE_HEADER_BYTES and not self._unsynced
+        return self._writer is None and is_empty
 
     def _named(self, path: str, data: bytes) -> Writer:
         """Return a new file with these bytes; they and its name are durable.
@@ -326,6 +343,11 @@ class Journal:
         return writer
 
     def _link(self, temporary: str, path: str) -> None:
+        if path == file_path(self._folder, self._number):
+            # Whichever of the two a start finds, nobody was answered from it.
+            self._disk.rename(temporary, path)
+            self._disk.sync_folder(self._folder)
+            return
         try:
             self._disk.link(temporary, path)
             self._disk.sync_folder(self._folder)

@@ -20,7 +20,7 @@ from thermocline.errors import Corruption, Overloaded, Unsupported
 from thermocline.hot.wal.frame import CODEC_NONE, CODEC_ZSTD, PAYLOAD_BYTES_MAX, FrameHeader
 
 ZSTD_LEVEL = 1
-COMPRESS_BYTES_MIN = 256
+COMPRESS_BYTES_MIN = 4096
 SCHEMAS_KEPT_MAX = 256
 
 _STREAM_END_BYTES = 8

@@ -11,6 +11,8 @@ Out:  frames with dense lsns; where the journal ends; how many bytes of a torn e
 - A newest file that never got a whole header was never written to; it counts for nothing. A file
   with anything behind a bad header is damage, and so is one that the identity or the watermark
   knows, or a file they know that is missing. One that was trimmed meanwhile is `NotFound`.
+- A frame counts in the file it was written for and in no other, whatever the disk had in that
+  place before: its tag is the one in the file's header.
 - The watermark is read before the files are listed: what it says is in the files that are found.
 - Whole frames at the end of the last file that nothing proves durable are read like any other;
   `Tail.unproved` has them, for whoever goes on to write them again first.
@@ -32,7 +34,6 @@ from thermocline.hot.wal.folder import (
     read_watermark,
 )
 from thermocline.hot.wal.frame import (
-    CHECKSUM_BYTES,
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -44,7 +45,7 @@ from thermocline.hot.wal.frame import (
     check_lengths,
     decode_file_header,
     decode_frame_header,
-    is_payload_whole,
+    whole_payload,
 )
 
 REPAIR_HINT = "`thermocline journal inspect` explains; `journal repair` sets the damage aside"
@@ -69,6 +70,7 @@ class Frame:
     payload: bytes
     path: str
     offset: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class FrameReader:
     def __init__(self, disk: Disk, file: JournalFile, journal_id: bytes) -> None:
         self.file = file
         self._journal_id = journal_id
+        self._tag = file.header.tag
         with translated(file.path):
             self._reader = disk.open_reader(file.path)
         self._held, self._start = b"", 0
@@ -238,13 +241,12 @@ class FrameReader:
         """Return the next frame; None at the end of a last file, torn or not."""
         data = self._peek(FRAME_HEADER_BYTES)
         header = decode_frame_header(self._journal_id, data)
-        if header is None or (header.lsn, header.number) != self._place():
+        if header is None or (header.lsn, header.tag) != (self.next_lsn, self._tag):
             self._broken("there is no frame where one must be", end)
             return None
         check_lengths(header, self.file.path, self.offset)
-        data = self._peek(header.size_bytes)
-        payload, checksum = data[FRAME_HEADER_BYTES:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
-        if len(data) < header.size_bytes or not is_payload_whole(payload, checksum):
+        payload = whole_payload(header, self._peek(header.size_bytes))
+        if payload is None:
             self._broken("a frame's checksum differs", end)
             return None
         if header.kind not in (KIND_ROWS, KIND_HOLE):
@@ -254,10 +256,7 @@ class FrameReader:
             self._broken("a frame reaches over the end of its file", end)
             return None
         self._start += header.size_bytes
-        return Frame(header, payload, self.file.path, self.offset)
-
-    def _place(self) -> tuple[int, int]:
-        return self.next_lsn, self.file.header.number
+        return Frame(header, payload, self.file.path, self.offset, self.file.header.number)
 
     def _broken(self, message: str, end: int | None) -> None:
         if end is not None:
@@ -267,7 +266,7 @@ class FrameReader:
         place = rest.find(FRAME_MAGIC)
         while place >= 0:
             header = decode_frame_header(self._journal_id, rest, place)
-            if header is not None and header.number == self.file.header.number:
+            if header is not None and header.tag == self._tag:
                 self.proved = max(self.proved, header.durable)
             place = rest.find(FRAME_MAGIC, place + 1)
 

@@ -77,8 +77,7 @@ class Recovery:
         if mark is None:
             self._quarantine(frame)
             return
-        number = header.number
-        self.found.last_lsns.setdefault(number, {})[header.table_id] = header.lsn
+        self.found.last_lsns.setdefault(frame.number, {})[header.table_id] = header.lsn
         if header.lsn <= mark:
             return
         try:

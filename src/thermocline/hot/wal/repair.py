@@ -3,8 +3,8 @@
 In:   a journal that no process writes, and what `inspect` found in it
 Out:  the same journal with a hole in the place of each loss; the damaged files in quarantine
 
-- Whole frames keep their bytes, their lsns and their files. A file that lost some is written anew
-  with holes; the header of the file behind it is made to fit.
+- Whole frames keep their bytes, their lsns and their files, and a file its format and its salt. A
+  file that lost some is written anew with holes; the header of the file behind it is made to fit.
 - A damaged file is in quarantine, byte for byte and durable, before anything takes its place.
 - Files are replaced one at a time, from the first, each by one rename that is durable before the
   next. Until the last of them the journal refuses to start: either a damage is still there, or a
@@ -16,6 +16,7 @@ Out:  the same journal with a hole in the place of each loss; the damaged files 
 It does not tell the tables: whoever starts the journal next meets the holes and does.
 """
 
+import secrets
 import time as clock
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,15 +32,19 @@ from thermocline.hot.wal.folder import (
     Watermark,
     encode_watermark,
     held,
+    identity_of,
     replace_file,
 )
 from thermocline.hot.wal.frame import (
     CODEC_NONE,
     FILE_HEADER_BYTES,
+    FORMAT_VERSION,
     KIND_HOLE,
+    SALT_BITS,
     FileHeader,
     FrameHeader,
     Lsn,
+    Tag,
     encode_file_header,
     encode_frame,
 )
@@ -49,7 +54,6 @@ from thermocline.hot.wal.survey import (
     Inspection,
     Progress,
     State,
-    identity_of,
     inspect,
 )
 
@@ -130,23 +134,21 @@ def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, li
             folder=found.folder,
         )
     replacements = []
-    before: FileHeader | None = None
-    end = 0
+    end: int | None = None
     chain = found.chain if found.damages else []
     for file in chain:
-        made = _Replacement(file, _header(found, file, before, end))
+        made = _Replacement(file, _header(found, file, end))
         has_hole = any(isinstance(part, int) for part in file.parts)
         # Of the last file nobody may know whether it is durable; written anew, it is.
         is_unproved = file is chain[-1] and bool(file.parts or file.torn_bytes)
         if has_hole or is_unproved or made.header != file.header:
             made.pieces = [
-                piece for part in file.parts for piece in _pieces(found, file, part, now_ns)
+                piece for part in file.parts for piece in _pieces(found, made.header, part, now_ns)
             ]
             replacements.append(made)
             end = FILE_HEADER_BYTES + sum(len(piece) for piece in made.pieces)
         else:
             end = file.end
-        before = made.header
     aside = [_quarantine_path(found.folder, r.file) for r in replacements if _is_aside(r.file)]
     rewritten = [replacement.file.path for replacement in replacements]
     torn_bytes = found.torn_bytes if replacements else 0
@@ -154,17 +156,17 @@ def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, li
     return told, replacements
 
 
-def _header(found: Inspection, file: FileFound, before: FileHeader | None, end: int) -> FileHeader:
-    journal_id, number = found.identity.journal_id, file.number
-    if before is not None:
-        return FileHeader(journal_id, number, file.first_lsn, before.number, end)
-    if file.header is not None:
-        return replace(file.header, first_lsn=file.first_lsn)
-    return FileHeader(journal_id, number, file.first_lsn, number - 1, 0)
+def _header(found: Inspection, file: FileFound, end_before: int | None) -> FileHeader:
+    """Return the header that a file must have; without a file before it, the end it tells stays."""
+    if end_before is None:
+        end_before = file.header.previous_end if file.header is not None else 0
+    version, salt = file.tag or Tag(FORMAT_VERSION, secrets.randbits(SALT_BITS))
+    journal_id = found.identity.journal_id
+    return FileHeader(journal_id, file.number, file.first_lsn, salt, end_before, version)
 
 
 def _pieces(
-    found: Inspection, file: FileFound, part: range | int, now_ns: Callable[[], int]
+    found: Inspection, header: FileHeader, part: range | int, now_ns: Callable[[], int]
 ) -> list[range | bytes]:
     if isinstance(part, range):
         return [part]
@@ -174,27 +176,28 @@ def _pieces(
     while left > 0:
         span = min(left, SPAN_MAX)
         told = replace(damage, first_lsn=first, last_lsn=first + span - 1)
-        pieces.append(hole_frame(found.identity.journal_id, file.number, told, now_ns()))
+        pieces.append(hole_frame(header, told, now_ns()))
         first, left = first + span, left - span
     return pieces
 
 
-def hole_frame(journal_id: bytes, number: int, damage: Damage, written_ns: int) -> bytes:
-    """Return the frame that stands for what a damage has lost."""
+def hole_frame(file: FileHeader, damage: Damage, written_ns: int) -> bytes:
+    """Return the frame that stands for what a damage has lost, for one file."""
     payload = encode_hole(damage)
     header = FrameHeader(
         KIND_HOLE,
         CODEC_NONE,
         Lsn(damage.first_lsn),
-        number,
+        file.salt,
         Lsn(damage.first_lsn - 1),
         written_ns,
         NO_TABLE,
         damage.lost_lsns,
         len(payload),
         len(payload),
+        file.version,
     )
-    return b"".join(encode_frame(journal_id, header, payload))
+    return b"".join(encode_frame(file.journal_id, header, payload))
 
 
 def _keep_proof(disk: Disk, folder: str, found: Inspection) -> None:

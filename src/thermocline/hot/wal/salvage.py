@@ -3,8 +3,8 @@
 In:   a file's bytes, and what its neighbours and the watermark say about it
 Out:  whole frames and damaged stretches, in order; where the file ends and how much is a torn end
 
-- A frame counts when its header's checksum, its file's number and its payload's checksum are
-  right and its lsn is neither behind the last one nor the next file's. Nothing else does.
+- A frame counts when its header's checksum, its file's tag and its payload's checksum are right
+  and its lsn is neither behind the last one nor the next file's. Nothing else does.
 - A whole header's length is believed even where its payload is damaged: what looks like a frame
   inside a payload is not one.
 - Where nothing is damaged this finds exactly what `reader.py` does, and where that refuses this
@@ -13,22 +13,22 @@ Out:  whole frames and damaged stretches, in order; where the file ends and how 
 It reads no files and changes nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from thermocline.errors import Unsupported
 from thermocline.hot.wal.frame import (
-    CHECKSUM_BYTES,
     FILE_HEADER_BYTES,
-    FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     KIND_HOLE,
     KIND_ROWS,
     PAYLOAD_BYTES_MAX,
+    UNSALTED_VERSION,
     FrameHeader,
     Lsn,
+    Tag,
     decode_frame_header,
-    is_payload_whole,
+    whole_payload,
 )
 
 NO_FRAME = "there is no frame where one must be"
@@ -81,10 +81,10 @@ class Bounds:
 class Salvage:
     """One pass over a file; afterwards `offset`, `next_lsn` and `torn_bytes` tell its end."""
 
-    def __init__(self, data: bytes, journal_id: bytes, number: int, bounds: Bounds) -> None:
+    def __init__(self, data: bytes, journal_id: bytes, tag: Tag | None, bounds: Bounds) -> None:
         self._data = data
         self._journal_id = journal_id
-        self._number = number
+        self._tag = tag
         self._bounds = bounds
         self.offset = FILE_HEADER_BYTES
         self.next_lsn = bounds.first_lsn
@@ -179,10 +179,8 @@ class Salvage:
         header = self._header(place)
         if header is None or not _is_believable(header) or not self._is_next(header):
             return None
-        end = place + header.size_bytes
-        payload = self._data[place + FRAME_HEADER_BYTES : end - CHECKSUM_BYTES]
-        checksum = self._data[end - CHECKSUM_BYTES : end]
-        if end > len(self._data) or not is_payload_whole(payload, checksum):
+        payload = whole_payload(header, self._data, place)
+        if payload is None:
             return None
         if header.kind not in (KIND_ROWS, KIND_HOLE):
             hint = "open it with a newer Thermocline"
@@ -191,7 +189,26 @@ class Salvage:
 
     def _header(self, place: int) -> FrameHeader | None:
         header = decode_frame_header(self._journal_id, self._data, place)
-        return header if header is not None and header.number == self._number else None
+        return header if header is not None and header.tag == self._tag else None
+
+
+def tag_of(data: bytes, journal_id: bytes, number: int, foreign: Collection[Tag]) -> Tag | None:
+    """Return what the frames of a file without a header share; None when there is none.
+
+    It is told by the first whole header of a frame: what a disk shows of other times lies behind
+    the frames that were written. `foreign` are the tags of other files, which this has not.
+    """
+    place = data.find(FRAME_MAGIC, FILE_HEADER_BYTES)
+    while place >= 0:
+        header = decode_frame_header(journal_id, data, place)
+        if header is not None and _is_possible(header.tag, number, foreign):
+            return header.tag
+        place = data.find(FRAME_MAGIC, place + 1)
+    return None
+
+
+def _is_possible(tag: Tag, number: int, foreign: Collection[Tag]) -> bool:
+    return tag not in foreign and (tag.version != UNSALTED_VERSION or tag.salt == number)
 
 
 def _is_believable(header: FrameHeader) -> bool:

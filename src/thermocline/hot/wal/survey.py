@@ -5,6 +5,7 @@ Out:  an `Inspection`: files, tables, the watermark, every damage with what it l
 
 - Nothing is changed, and no lock is needed: the journal of another process may be looked at while
   it is written. The watermark is read first, so that what it says is durable is there to be read.
+- Where a file's header is lost, its frames tell their tag; that of another file does not count.
 - Files are held to their neighbours by lsns: where headers or whole files are lost, what stands
   beside them says which lsns they had.
 - The loss of files at the start that nothing else speaks of is told as all lsns before what is
@@ -26,8 +27,8 @@ from thermocline.hot.wal.folder import (
     Identity,
     Watermark,
     file_path,
+    identity_of,
     numbers,
-    read_identity,
     read_watermark,
 )
 from thermocline.hot.wal.frame import (
@@ -39,11 +40,12 @@ from thermocline.hot.wal.frame import (
     FileHeader,
     FrameHeader,
     Lsn,
+    Tag,
     decode_file_header,
     decode_frame_header,
 )
 from thermocline.hot.wal.payload import decode_rows
-from thermocline.hot.wal.salvage import Bounds, Salvage, Stretch, Whole
+from thermocline.hot.wal.salvage import Bounds, Salvage, Stretch, Whole, tag_of
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, of how many."""
@@ -72,7 +74,8 @@ class FileFound:
     """One file of a journal.
 
     `parts` is what a repair keeps of it, in order: ranges of bytes, and damages by their place in
-    `Inspection.damages`. `first_lsn` and `end` are what its header and the next one's must say.
+    `Inspection.damages`. `first_lsn` and `end` are what its header and the next one's must say;
+    `tag` is None where no frame and no header tells it.
     """
 
     number: int
@@ -80,6 +83,7 @@ class FileFound:
     state: State
     size_bytes: int = 0
     header: FileHeader | None = None
+    tag: Tag | None = None
     first_lsn: Lsn = Lsn(0)
     next_lsn: Lsn = Lsn(0)
     end: int = FILE_HEADER_BYTES
@@ -161,19 +165,6 @@ def inspect(disk: Disk, folder: str, *, progress: Progress | None = None) -> Ins
     )
 
 
-def identity_of(disk: Disk, folder: str) -> Identity:
-    """Return what the journal in a folder says it is; `NotFound` when there is none."""
-    found = read_identity(disk, folder)
-    if found is not None:
-        return found
-    with translated(folder):
-        is_there = disk.size(folder) is not None
-    if is_there and numbers(disk, folder):
-        hint = "restore journal.json from a copy; without it nobody knows which files belong to it"
-        raise Corruption("a journal's files without its identity", hint=hint, folder=folder)
-    raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
-
-
 class _Survey:
     """One look through a journal's files in order."""
 
@@ -190,6 +181,7 @@ class _Survey:
         self._progress = progress
         self._found = Inspection(folder, identity, mark)
         self._known: dict[int, Lsn] = {}
+        self._tags: set[Tag] = set()
         self._after_ns: int | None = None
         self._lost: list[tuple[FrameHeader, ...]] = []
 
@@ -225,6 +217,9 @@ class _Survey:
             if number in there:
                 self._read_header(file, is_new=number == last > known)
             self._found.files.append(file)
+        for file in self._found.chain:
+            if file.header is None and file.state is not State.MISSING:
+                self._read_tag(file)
         self._check_order()
 
     def _size(self, path: str) -> int:
@@ -243,15 +238,21 @@ class _Survey:
             file.state = State.LEFTOVER
             return
         file.state = State.WHOLE
-        if header is not None and self._is_own(header, file.number):
-            file.header = header
-            self._known[file.number] = header.first_lsn
-            return
-        # Without a header, the first frame tells where the file began, if it is where it was.
+        if header is not None:
+            self._tags.add(header.tag)
+            if self._is_own(header, file.number):
+                file.header, file.tag = header, header.tag
+                self._known[file.number] = header.first_lsn
+
+    def _read_tag(self, file: FileFound) -> None:
+        """Learn from its frames what the header of a file would tell."""
+        journal_id = self._identity.journal_id
         with translated(file.path):
             data = self._disk.read(file.path)
-        first = decode_frame_header(self._identity.journal_id, data, FILE_HEADER_BYTES)
-        if first is not None and first.number == file.number:
+        file.tag = tag_of(data, journal_id, file.number, self._tags)
+        # The first frame tells where the file began, if it is where it was.
+        first = decode_frame_header(journal_id, data, FILE_HEADER_BYTES)
+        if first is not None and first.tag == file.tag:
             self._known[file.number] = first.lsn
 
     def _is_own(self, header: FileHeader, number: int) -> bool:
@@ -283,7 +284,7 @@ class _Survey:
         file.first_lsn = bounds.first_lsn
         if file.header is None:
             self._note_header(file, data)
-        scan = Salvage(data, self._identity.journal_id, file.number, bounds)
+        scan = Salvage(data, self._identity.journal_id, file.tag, bounds)
         for piece in scan.pieces():
             self._take(file, piece)
         file.end, file.next_lsn, file.torn_bytes = scan.offset, scan.next_lsn, scan.torn_bytes
@@ -312,7 +313,7 @@ class _Survey:
         if is_start_known or bounds.limit is None:
             return bounds
         # No more frames can be lost than there was room for.
-        scan = Salvage(data, self._identity.journal_id, file.number, bounds)
+        scan = Salvage(data, self._identity.journal_id, file.tag, bounds)
         piece = next(scan.pieces(), None)
         if not isinstance(piece, Stretch) or not piece.size_bytes:
             return bounds
