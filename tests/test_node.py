@@ -303,7 +303,7 @@ def test_F09_every_table_is_flushed_once_it_is_old_enough(tmp_path):
         tables = [lake.create_table(name, time_column="ts", bucket="1h") for name in ("a", "b")]
         tables[1].write(ticks(1))
         waited = threading.Event()
-        for n in range(400):
+        for n in range(3_000):
             tables[0].write(ticks(n))
             if not tables[1].snapshot().parts:
                 break

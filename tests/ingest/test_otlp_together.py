@@ -31,6 +31,10 @@ def _warm():
 
 
 def decode(signal, bodies, **way):
+    return [share for shares in rounds(signal, bodies, **way) for share in shares]
+
+
+def rounds(signal, bodies, **way):
     return decode_bodies(signal, bodies, Way(NOW_NS, Limits(), **way))
 
 
@@ -122,6 +126,36 @@ def test_more_than_the_limit_is_decoded_in_several_steps(monkeypatch):
     monkeypatch.setattr(together, "TOGETHER_BYTES_MAX", 2 * len(data))
     shares = decode("metrics", [body(data)] * 5)
     assert [share.places for share in shares] == [(0, 1), (2, 3), (4,)]
+
+
+def padded(size_bytes):
+    """Return a request of one point that is this large, most of it a field nobody knows."""
+    data = gauge_request(1).SerializeToString()
+    return data + field(15, bytes(size_bytes - len(data) - 5))
+
+
+@pytest.mark.parametrize("is_together", [True, False])
+def test_I01_bodies_are_inflated_by_rounds_of_a_limited_size(monkeypatch, is_together):
+    sizes = []
+    real = together.inflate
+
+    def counted(data, coding, *, limit_bytes):
+        found = real(data, coding, limit_bytes=limit_bytes)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(together, "inflate", counted)
+    monkeypatch.setattr(together, "ROUND_BYTES_MAX", 1_000_000)
+    given = [400_000, 400_000, 400_000, 3_000_000, 100, 999_000, 100_000]
+    bodies = [body(gzip.compress(padded(size)), "gzip") for size in given]
+    seen, places = [], []
+    for shares in rounds("metrics", bodies, is_together=is_together):
+        places.append(sorted(place for share in shares for place in share.places))
+        seen.append(len(sizes))
+        assert all(share.outcome.rejected == 0 for share in shares)
+    assert places == [[0, 1], [2], [3], [4, 5], [6]]
+    # One body more than the round is inflated when a round is given away, and never two.
+    assert seen == [3, 4, 5, 7, 7]
 
 
 @pytest.mark.parametrize(

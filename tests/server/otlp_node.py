@@ -48,7 +48,7 @@ class Counts:
 
     def request(self, listener, route, status, seconds):
         """Count a request."""
-        assert 0 <= seconds < 60
+        assert seconds >= 0
         self.requests.append((listener, route, status))
 
     def ingested(self, signal, rows, size_bytes):
@@ -76,7 +76,7 @@ class Served:
         self._thread.start()
         self.call(self._start())
 
-    def call(self, coroutine, timeout_s=60):
+    def call(self, coroutine, timeout_s=180):
         """Run a coroutine on the loop and return what it returns."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
 
@@ -84,7 +84,8 @@ class Served:
         self.lane = Lane(self._sink, **{"is_compiled": False, **self._lane_options})
         await self.lane.start()
         receiver = Receiver(self.lane, self.room, self.keys, None, self.counts)
-        self.http = OtlpHttp(receiver, port=0, limits=self._limits)
+        is_open = not self.keys.tenants
+        self.http = OtlpHttp(receiver, port=0, limits=self._limits, is_open=lambda: is_open)
         bytes_max = self._limits.body_bytes_max
         self.grpc = OtlpGrpc(receiver, port=0, message_bytes_max=bytes_max)
         await self.http.start()
@@ -94,7 +95,7 @@ class Served:
         await asyncio.gather(self.http.stop(deadline_s), self.grpc.stop(deadline_s))
         await self.lane.stop(deadline_s)
 
-    def stop(self, deadline_s=5.0):
+    def stop(self, deadline_s=30.0):
         """Stop the listeners, then the lane, and end the loop."""
         if self._thread.is_alive():
             self.call(self._stop(deadline_s))
@@ -136,7 +137,7 @@ def post(served, path, body, **headers):
     """Send one request by a well-behaved client; return status, headers, body."""
     given = {"content-type": "application/x-protobuf"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    client = http.client.HTTPConnection("127.0.0.1", served.http.port, timeout=30)
+    client = http.client.HTTPConnection("127.0.0.1", served.http.port, timeout=90)
     try:
         client.request("POST", path, body, given)
         answer = client.getresponse()
@@ -162,7 +163,7 @@ def status_of(body):
 
 def connected(port):
     """Return a socket to a port of this machine."""
-    made = socket.create_connection(("127.0.0.1", port), timeout=10)
+    made = socket.create_connection(("127.0.0.1", port), timeout=60)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 

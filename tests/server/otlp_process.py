@@ -34,8 +34,8 @@ async def serve(root, http_port, grpc_port):
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     print(http.port, grpc.port, flush=True)
     await told.wait()
-    await asyncio.gather(http.stop(5), grpc.stop(5))
-    await lane.stop(5)
+    await asyncio.gather(http.stop(30), grpc.stop(30))
+    await lane.stop(30)
     node.close()
 
 

@@ -49,7 +49,7 @@ def test_without_postgres_each_mode_answers_as_it_says(stopped):
         assert answer.status_code == 503, answer.text
         assert answer.json()["code"] == "unavailable"
         assert 1 <= int(answer.headers["retry-after"]) <= 5
-    assert time.monotonic() - began_s < 30
+    assert time.monotonic() - began_s < 120
 
     marked = client.get(f"{PATH}/a", params={"mode": "best_effort"})
     assert (marked.status_code, marked.json()["document"]) == (200, {"status": "exported"})
@@ -81,7 +81,7 @@ def test_without_postgres_each_mode_answers_as_it_says(stopped):
     assert client.get(f"{PATH}/a", params={"mode": "perhaps"}).status_code == 400
 
     postgres.start()
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + 120
     while (found := client.get(f"{PATH}/a")).status_code == 503 and time.monotonic() < until_s:
         time.sleep(0.2)
     assert found.json()["document"] == {"status": "newer"}

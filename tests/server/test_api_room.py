@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from thermocline.errors import Invalid
+from thermocline.server.api import reply
 from thermocline.server.api.app import _Address, make_app
-from thermocline.server.api.route import Route
+from thermocline.server.api.incoming import ClientGone
+from thermocline.server.api.route import Done, Route
 from thermocline.server.guard import Guard
 from thermocline.server.keys import KeyStore
 from thermocline.server.log import Log
@@ -49,3 +51,31 @@ def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
     assert size_bytes == BODY_BYTES
     assert held_bytes >= BODY_BYTES
     assert parts.room.held_bytes == 0
+
+
+def test_an_answer_is_handed_over_in_parts_and_whole():
+    data, parts = bytes(range(256)) * 4_000, []
+
+    async def send(message):
+        parts.append(message)
+
+    asyncio.run(reply.sent(send, Done(data, media_type="x/y")))
+    head, *bodies = parts
+    assert (b"content-length", b"1024000") in head["headers"]
+    assert b"".join(one["body"] for one in bodies) == data
+    assert max(len(one["body"]) for one in bodies) <= reply.PART_BYTES
+    assert [one.get("more_body", False) for one in bodies] == [True] * (len(bodies) - 1) + [False]
+
+
+def test_a_client_that_takes_nothing_of_an_answer_has_gone(monkeypatch):
+    monkeypatch.setattr(reply, "SEND_WAIT_S", 0.05)
+    taken = []
+
+    async def send(message):
+        if len(taken) == 2:
+            await asyncio.Event().wait()  # nobody reads, and so nobody makes room
+        taken.append(message["type"])
+
+    with pytest.raises(ClientGone):
+        asyncio.run(reply.sent(send, Done(bytes(2 << 20))))
+    assert taken == ["http.response.start", "http.response.body"]

@@ -141,14 +141,9 @@ def test_A02_a_revocation_by_another_process_is_seen_within_a_second_of_the_real
     code = "import sys; from thermocline.server.keys import KeyStore; "
     code += "KeyStore(sys.argv[1]).revoke(sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, store.folder, made.key.key_id], check=True)
-    end_s = time.monotonic() + 1.0
-    while time.monotonic() < end_s:
-        try:
-            guard.caller(bearer(made), "query")
-        except Unauthenticated:
-            return
-        time.sleep(0.01)
-    pytest.fail("the key still works after a second")
+    time.sleep(1)
+    with pytest.raises(Unauthenticated):
+        guard.caller(bearer(made), "query")
 
 
 def test_two_changes_within_one_tick_of_the_files_clock_are_both_seen(store, guard, clock):

@@ -1,7 +1,6 @@
 """Health that tells the truth: live is not ready, and what is wrong is said."""
 
 import errno
-import time
 
 import pytest
 
@@ -150,9 +149,7 @@ def test_a_look_leaves_no_file_behind(health, node, tmp_path):
 
 def test_asking_never_waits_for_the_disk(health, monkeypatch):
     monkeypatch.setattr("thermocline.server.health.OsDisk", lambda: pytest.fail("it looked"))
-    began_s = time.perf_counter()
-    for _ in range(1_000):
-        health.ready()
-        health.live()
-        health.startup()
-    assert time.perf_counter() - began_s < 1
+    for _ in range(100):
+        assert health.ready().is_ok
+        assert health.live().is_ok
+        assert health.startup().is_ok

@@ -12,10 +12,13 @@ from ingest.otlp_requests import gauge_request
 from server.otlp_node import served
 from thermocline.config import settings_of
 from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
+from thermocline.ingest.otlp import together
 from thermocline.ingest.otlp.protobuf import empty_message
 from thermocline.ingest.otlp.tables import TABLES
 from thermocline.ingest.otlp.together import Body
 from thermocline.server.lane import Delivery
+
+WAIT_S = 120  # far more than a busy machine takes
 
 
 class Between:
@@ -99,7 +102,7 @@ class Writes:
     def __call__(self, name, batch, options):
         self.rows.append(batch.num_rows)
         self.ids.append(options["request_id"])
-        assert self.gate.wait(20)
+        assert self.gate.wait(WAIT_S)
 
 
 def held(node, writes, *deliveries):
@@ -220,6 +223,20 @@ def test_compressed_bodies_are_grouped_by_what_they_may_inflate_to(serving):
     assert writes.rows == [1, 16, 16, 8]
 
 
+def test_I01_bodies_that_inflate_to_much_are_written_in_rounds(serving, monkeypatch):
+    points = gauge_request(200).SerializeToString()
+    monkeypatch.setattr(together, "ROUND_BYTES_MAX", 5 * len(points) // 2)
+    writes = Writes()
+    node = serving(writes, workers=1)
+    data = gzip.compress(points)
+    results = held(
+        node, writes, *[Delivery("default", "metrics", Body("protobuf", "gzip", data))] * 7
+    )
+    assert [one.rejected for one in results] == [0] * 7
+    assert writes.rows == [1, 400, 400, 400, 200]
+    assert node.count("metric_points") == 1 + 7 * 200
+
+
 def test_a_table_that_cannot_be_written_leaves_its_requests_to_be_sent_again(serving):
     def change(name, batch, options):
         if name == "metric_histograms":
@@ -269,6 +286,24 @@ def test_an_unknown_tenant_is_not_found(serving):
     assert isinstance(offer(serving(), delivery(tenant="nobody"))[0], NotFound)
 
 
+def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving):
+    writes = Writes()
+    node = serving(writes, workers=2)
+
+    async def run():
+        with node.lane._changed:  # both are there before the first worker looks
+            futures = [node.lane.offer(delivery(1, request_id=name)) for name in "ab"]
+        end_s = time.monotonic() + WAIT_S / 4
+        while len(writes.rows) < 2 and time.monotonic() < end_s:
+            await asyncio.sleep(0.005)
+        found = len(writes.rows)
+        writes.gate.set()
+        await asyncio.gather(*futures)
+        return found
+
+    assert node.call(run()) == 2
+
+
 def test_whoever_has_gone_costs_nobody_an_answer(serving):
     writes = Writes()
     node = serving(writes, workers=1)
@@ -290,7 +325,7 @@ def test_I10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(se
     settings = settings_of({"hot_bytes_max": 300_000, "flush_look_s": 0.05})
     node = serving(settings=settings, write_wait_s=0.01)
     results = []
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + WAIT_S
     while time.monotonic() < end_s and not any(isinstance(r, Overloaded) for r in results):
         results += offer(node, *[delivery(200)] * 20)
     refused = [one for one in results if not hasattr(one, "accepted")]
@@ -305,7 +340,7 @@ def test_I21_a_stop_finishes_what_waits_and_takes_no_more(serving):
 
     async def run():
         futures = [node.lane.offer(delivery(1)) for _ in range(10)]
-        stopping = asyncio.ensure_future(node.lane.stop(10))
+        stopping = asyncio.ensure_future(node.lane.stop(WAIT_S))
         await asyncio.sleep(0.05)
         with pytest.raises(Unavailable):
             node.lane.offer(delivery(1))
@@ -368,7 +403,7 @@ class Slow:
         late = Future()
 
         def tell():
-            self.gate.wait(20)
+            self.gate.wait(WAIT_S)
             late.set_result(batch.num_rows)
 
         threading.Thread(target=tell).start()
@@ -380,7 +415,7 @@ def test_while_the_disk_is_busy_small_deliveries_wait_for_each_other(serving):
     node = serving(slow)
 
     async def until(count):
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + WAIT_S
         while len(slow.rows) < count and time.monotonic() < end_s:
             await asyncio.sleep(0.005)
 
@@ -411,7 +446,7 @@ def test_while_the_disk_is_busy_much_is_not_held_back(serving):
         futures = [node.lane.offer(delivery(1)), node.lane.offer(delivery(1, request_id="a"))]
         futures += [node.lane.offer(delivery(1, request_id=str(n))) for n in range(3)]
         futures += [node.lane.offer(delivery(20_000)) for _ in range(4)]
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + WAIT_S
         while sum(slow.rows) < 80_005 and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         written = sum(slow.rows)
@@ -432,7 +467,7 @@ def test_I21_a_stop_waits_for_what_waits_for_the_disk(serving):
             futures.append(node.lane.offer(delivery(number)))
             while len(slow.rows) < min(number, 2):
                 await asyncio.sleep(0.005)
-        stopping = asyncio.ensure_future(node.lane.stop(10))
+        stopping = asyncio.ensure_future(node.lane.stop(WAIT_S))
         await asyncio.sleep(0.05)
         slow.gate.set()
         await stopping

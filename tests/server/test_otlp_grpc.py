@@ -1,6 +1,8 @@
 """OTLP over gRPC: codes, details, compression, limits, and what is stored."""
 
 import gzip
+import threading
+import time
 
 import grpc
 import pytest
@@ -9,8 +11,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from ingest.otlp_requests import gauge_request, log_request, nested_log_bytes, span_request
-from server.otlp_node import Keys, post, served, status_of
+from server.otlp_node import Keys, connected, is_closed, post, served, status_of
 from thermocline.errors import Invalid
+from thermocline.server import otlp_grpc as module
 from thermocline.server.http1_route import HttpLimits
 from thermocline.server.otlp_grpc import OtlpGrpc
 from thermocline.server.room import Room
@@ -35,7 +38,7 @@ def export(node, signal, message, *, compression=None, metadata=(), method="Expo
     with grpc.insecure_channel(f"127.0.0.1:{node.grpc.port}", options) as channel:
         name = f"/opentelemetry.proto.collector.{SERVICES[signal][0]}/{method}"
         call = channel.unary_unary(name)
-        return call(message, compression=compression, metadata=metadata, timeout=30)
+        return call(message, compression=compression, metadata=metadata, timeout=90)
 
 
 def refused(node, signal, message, **options):
@@ -127,6 +130,101 @@ def test_a_key_decides_whose_rows_they_are(tmp_path):
         denied = refused(node, "metrics", data, metadata=[("authorization", "Bearer reader")])
         assert denied[:2] == (grpc.StatusCode.PERMISSION_DENIED, 7)
         assert node.count("metric_points", "acme") == 2
+
+
+def test_A02_a_call_without_a_key_is_refused_before_its_message_is_asked_for(tmp_path):
+    is_answered = threading.Event()
+
+    def never():
+        assert is_answered.wait(60)
+        return iter(())
+
+    with served(tmp_path / "node", keys=Keys("acme")) as node:
+        with grpc.insecure_channel(f"127.0.0.1:{node.grpc.port}") as channel:
+            name = f"/opentelemetry.proto.collector.{SERVICES['logs'][0]}/Export"
+            call = channel.stream_unary(name)
+            answer = call.future(lazily(never), timeout=30)
+            code = answer.code()
+            is_answered.set()
+        assert code == grpc.StatusCode.UNAUTHENTICATED
+        assert node.room.held_bytes == 0
+
+
+def lazily(make):
+    """Yield what `make` returns, asked for when the first one is."""
+    yield from make()
+
+
+def settings_of(sock):
+    """Return the settings in the first frame that a server of HTTP/2 sends."""
+    sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+    data = b""
+    while len(data) < 9 or len(data) < 9 + int.from_bytes(data[:3]):
+        part = sock.recv(65_536)
+        assert part
+        data += part
+    body = data[9 : 9 + int.from_bytes(data[:3])]
+    pairs = [body[at : at + 6] for at in range(0, len(body), 6)]
+    return {int.from_bytes(one[:2]): int.from_bytes(one[2:]) for one in pairs}
+
+
+def test_I20_what_a_stranger_may_send_unasked_is_little(node):
+    with connected(node.grpc.port) as sock:
+        found = settings_of(sock)
+    window, streams = 4, 3
+    assert found.get(window, 65_535) <= module.WINDOW_BYTES
+    assert found[streams] == module.STREAMS_MAX
+
+
+def test_I20_connections_past_the_limit_are_closed_and_the_others_served(node):
+    async def started():
+        limited = OtlpGrpc(node.http._receiver, port=0, connections_max=2)
+        await limited.start()
+        return limited
+
+    limited = node.call(started())
+    try:
+        held = [connected(limited.port) for _ in range(2)]
+        assert all(settings_of(sock) for sock in held)
+        with connected(limited.port) as late:
+            assert is_closed(late)
+        for sock in held:
+            sock.close()
+        end_s = time.monotonic() + 60
+        while True:  # until the library has seen them go
+            with connected(limited.port) as again:
+                if not is_closed_at_once(again):
+                    break
+            assert time.monotonic() < end_s
+    finally:
+        node.call(limited.stop(5))
+
+
+def is_closed_at_once(sock):
+    """Tell whether a server closes a connection instead of sending its first frame."""
+    try:
+        return sock.recv(9) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_call_without_a_message_is_invalid_and_one_that_comes_too_slowly_is_told_so(
+    node, monkeypatch
+):
+    name = f"/opentelemetry.proto.collector.{SERVICES['logs'][0]}/Export"
+    is_over = threading.Event()
+
+    def never():
+        is_over.wait(60)
+        return iter(())
+
+    with grpc.insecure_channel(f"127.0.0.1:{node.grpc.port}") as channel:
+        call = channel.stream_unary(name)
+        assert call.future(iter(()), timeout=90).code() == grpc.StatusCode.INVALID_ARGUMENT
+        monkeypatch.setattr(module, "READ_WAIT_S", 0.2)
+        assert call.future(lazily(never), timeout=90).code() == grpc.StatusCode.UNAVAILABLE
+        is_over.set()
+    assert node.room.held_bytes == 0
 
 
 def test_a_bug_is_told_as_passing_so_that_nobody_drops_rows_for_it(tmp_path):

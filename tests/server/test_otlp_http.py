@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 import zlib
 
 import pyarrow as pa
@@ -46,6 +47,13 @@ def node(tmp_path):
 
 def body_of(points=1, **options):
     return gauge_request(points, **options).SerializeToString()
+
+
+def wait_until(is_so):
+    end_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def zstd(data):
@@ -251,6 +259,35 @@ def test_a_key_decides_whose_rows_they_are(tmp_path):
         assert (node.count("metric_points", "acme"), node.count("metric_points")) == (2, 3)
 
 
+@pytest.mark.parametrize("name", ["evil.example", "localhost.evil.example", "", "[", "10.0.0.1"])
+def test_A17_without_keys_only_names_of_this_machine_are_answered(node, name):
+    data = body_of()
+    status, headers, body = sent(node.http.port, head(length=len(data), host=name), data)
+    assert (status, headers["connection"]) == (421, "close")
+    assert status_of(body)[0::2] == (3, [])
+    for own in ("localhost", "LOCALHOST:4318", f"127.0.0.1:{node.http.port}", "[::1]:1"):
+        assert sent(node.http.port, head(length=len(data), host=own), data)[0] == 200
+    assert node.count("metric_points") == 4
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:1", "http://["]
+)
+def test_A17_without_keys_a_page_from_elsewhere_sends_nothing(node, origin):
+    data = body_of()
+    pages = {"host": "localhost:80", "origin": origin}
+    assert sent(node.http.port, head(length=len(data), **pages), data)[0] == 403
+    assert node.node.lake().tables() == []
+    pages["origin"] = "http://localhost:80"
+    assert sent(node.http.port, head(length=len(data), **pages), data)[0] == 200
+
+
+def test_A17_with_keys_any_name_will_do(tmp_path):
+    with served(tmp_path / "node", keys=Keys("default")) as node:
+        named = {"host": "telemetry.example", "authorization": "Bearer default"}
+        assert sent(node.http.port, head(**named))[0] == 200
+
+
 def test_a_wrong_key_is_refused_before_the_body_is_sent(tmp_path):
     with served(tmp_path / "node", keys=Keys("acme")) as node, connected(node.http.port) as sock:
         sock.sendall(head(length=60 << 20, expect="100-continue"))
@@ -260,12 +297,14 @@ def test_a_wrong_key_is_refused_before_the_body_is_sent(tmp_path):
 def test_I10_without_room_a_request_is_told_to_come_again_soon(tmp_path):
     with served(tmp_path / "node", room=Room(10_000)) as node, connected(node.http.port) as slow:
         slow.sendall(head(length=9_000) + b"x")
+        wait_until(lambda: node.room.held_bytes)
         # What has arrived is charged: the other's buffer leaves no room for this one.
         status, headers, body = post(node, "/v1/metrics", body_of(200))
         assert status == 429
         assert 1 <= int(headers["retry-after"]) <= 5
         assert status_of(body)[0::2] == (14, [int(headers["retry-after"])])
         slow.close()
+        wait_until(lambda: not node.room.held_bytes)
         assert post(node, "/v1/metrics", body_of(100))[0] == 200
         assert node.count("metric_points") == 100
 

@@ -14,7 +14,8 @@ from thermocline.server.http1 import Http1Server
 from thermocline.server.http1_route import HttpLimits, Response, Route
 from thermocline.server.room import Room
 
-SHORT = HttpLimits(head_timeout_s=0.4, body_timeout_s=0.4, idle_timeout_s=0.6, forget_timeout_s=0.5)
+SHORT = HttpLimits(head_timeout_s=2.0, body_timeout_s=2.0, forget_timeout_s=2.0)
+WAIT_S = 60  # far more than a busy machine takes
 
 
 class Echo:
@@ -37,7 +38,7 @@ class Echo:
         return self.server.port
 
     def call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(3 * WAIT_S)
 
     async def _answer(self, request):
         self.bodies.append(bytes(request.body))
@@ -50,7 +51,7 @@ class Echo:
 
     def close(self):
         self.gate.set()
-        self.call(self.server.stop(5))
+        self.call(self.server.stop(WAIT_S))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
@@ -68,6 +69,13 @@ def echoing():
     yield start
     for one in made:
         one.close()
+
+
+def wait_until(is_so):
+    end_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def chunked(*parts):
@@ -272,9 +280,9 @@ def test_I06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
     with connected(echo.port) as slow_head, connected(echo.port) as slow_body:
         slow_head.sendall(b"POST / HT")
         slow_body.sendall(head("/", 1_000))
-        start_s = time.monotonic()
+        end_s = time.monotonic() + WAIT_S
         statuses = {}
-        while len(statuses) < 2 and time.monotonic() - start_s < 5:
+        while len(statuses) < 2 and time.monotonic() < end_s:
             for name, sock in (("head", slow_head), ("body", slow_body)):
                 if name not in statuses:
                     sock.settimeout(0.05)
@@ -285,22 +293,22 @@ def test_I06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
             assert sent(echo.port, head("/", 2), b"ok")[0] == 200
         # 408 is final for senders of telemetry: they would drop what came too slowly.
         assert statuses == {"head": 408, "body": 503}
-    assert echo.room.held_bytes == 0
+    wait_until(lambda: echo.room.held_bytes == 0)
 
 
 def test_I06_a_body_that_comes_fast_enough_is_not_ended(echoing):
-    limits = HttpLimits(body_timeout_s=0.3, body_bytes_per_s_min=1_000)
+    limits = HttpLimits(body_timeout_s=2.0, body_bytes_per_s_min=20)  # 500 bytes: 25 s more
     echo = echoing(limits)
     with connected(echo.port) as sock:
-        sock.sendall(head("/", 4_000))
-        for _ in range(8):
-            time.sleep(0.1)
+        sock.sendall(head("/", 1_500) + bytes(500))
+        for _ in range(2):
+            time.sleep(1.2)
             sock.sendall(bytes(500))
         assert answered(sock)[0] == 200
 
 
 def test_a_connection_that_says_nothing_is_closed(echoing):
-    echo = echoing(SHORT)
+    echo = echoing(HttpLimits(idle_timeout_s=2.0))
     with connected(echo.port) as sock:
         sock.sendall(head("/", 2) + b"ok")
         assert answered(sock)[0] == 200
@@ -318,7 +326,7 @@ def test_I07_a_body_that_is_cut_is_400_and_nothing_is_answered_for_it(echoing):
             sock.sendall(request)
     assert sent(echo.port, head("/", 2), b"ok")[0] == 200
     assert echo.bodies == [b"ok"]
-    assert echo.room.held_bytes == 0
+    wait_until(lambda: echo.room.held_bytes == 0)
 
 
 def test_I07_a_cut_body_stores_no_part_of_its_batch(tmp_path):
@@ -356,9 +364,7 @@ def test_I20_connections_past_the_limit_are_told_and_closed(echoing):
     assert answered(held[0])[0] == 200
     for sock in held:
         sock.close()
-    end_s = time.monotonic() + 5
-    while echo.server.connection_count and time.monotonic() < end_s:
-        time.sleep(0.01)
+    wait_until(lambda: not echo.server.connection_count)
     assert sent(echo.port, head("/", 1), b"x")[0] == 200
 
 
@@ -377,7 +383,7 @@ def test_without_room_a_large_body_is_refused_midway_and_the_room_is_given_back(
     echo = echoing(room=Room(3 << 20))
     with connected(echo.port) as other:
         other.sendall(head("/", 100) + b"x")
-        time.sleep(0.1)
+        wait_until(lambda: echo.room.held_bytes)
         status, headers, _ = sent(echo.port, head("/", 8 << 20), bytes(8 << 20))
         assert (status, headers["retry-after"]) == (429, "1")
         other.sendall(bytes(99))
@@ -404,7 +410,7 @@ def test_I21_a_stop_answers_what_has_begun_and_takes_nothing_new(echoing):
         busy.sendall(head("/", 2) + b"ok")
         while not echo.bodies:
             time.sleep(0.01)
-        stopping = asyncio.run_coroutine_threadsafe(echo.server.stop(10), echo.loop)
+        stopping = asyncio.run_coroutine_threadsafe(echo.server.stop(WAIT_S), echo.loop)
         assert is_closed(idle)
         with pytest.raises(ConnectionRefusedError):
             connected(echo.port)
@@ -412,7 +418,7 @@ def test_I21_a_stop_answers_what_has_begun_and_takes_nothing_new(echoing):
         echo.gate.set()
         status, headers, _ = answered(busy)
         assert (status, headers["connection"]) == (200, "close")
-        stopping.result(10)
+        stopping.result(WAIT_S)
 
 
 def test_I21_a_stop_ends_at_its_deadline(echoing):
@@ -422,9 +428,7 @@ def test_I21_a_stop_ends_at_its_deadline(echoing):
         busy.sendall(head("/", 2) + b"ok")
         while not echo.bodies:
             time.sleep(0.01)
-        start_s = time.monotonic()
-        echo.call(echo.server.stop(0.2))
-        assert time.monotonic() - start_s < 3
+        echo.call(echo.server.stop(0.2))  # the answer would not come for longer than this waits
         assert is_closed(busy)
 
 

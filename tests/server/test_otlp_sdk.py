@@ -29,6 +29,7 @@ from server.otlp_node import Keys, served
 
 RESOURCE = Resource({"service.name": "shop", "host.name": "h1", "cores": 8})
 KEY = {"authorization": "Bearer acme"}
+WAIT_S = 60  # the SDK's own 10 are little on a busy machine
 WAYS = ["http", "http gzip", "grpc", "grpc gzip"]
 
 
@@ -44,10 +45,11 @@ def exporter(node, way, signal, by_http, by_grpc):
     """Return an exporter of the SDK's, as a user would set it up."""
     if way.startswith("http"):
         packed = Compression.Gzip if "gzip" in way else Compression.NoCompression
-        return by_http(endpoint=node.url(signal), headers=KEY, compression=packed)
+        return by_http(endpoint=node.url(signal), headers=KEY, compression=packed, timeout=WAIT_S)
     packed = grpc.Compression.Gzip if "gzip" in way else grpc.Compression.NoCompression
     address = f"http://127.0.0.1:{node.grpc.port}"
-    return by_grpc(endpoint=address, insecure=True, headers=KEY, compression=packed)
+    options = {"headers": KEY, "compression": packed, "timeout": WAIT_S}
+    return by_grpc(endpoint=address, insecure=True, **options)
 
 
 def both_tiers(node, query):
@@ -61,7 +63,9 @@ def both_tiers(node, query):
 @pytest.mark.parametrize("way", WAYS)
 def test_metrics_of_every_kind_come_back(node, way):
     made = exporter(node, way, "metrics", HttpMetrics, GrpcMetrics)
-    reader = PeriodicExportingMetricReader(made, export_interval_millis=600_000)
+    reader = PeriodicExportingMetricReader(
+        made, export_interval_millis=600_000, export_timeout_millis=60_000
+    )
     exponential = View(instrument_name="sizes", aggregation=ExponentialBucketHistogramAggregation())
     provider = MeterProvider(metric_readers=[reader], resource=RESOURCE, views=[exponential])
     meter = provider.get_meter("till", "1.2", attributes={"scope.kind": "test"})

@@ -28,6 +28,7 @@ _CATALOG = rf"names/[a-z0-9_]{{1,63}}\.json|tables/{_ID}/(_log|_coverage|data)/[
 _NAME = re.compile(
     rf"backup\.json|keys\.json|lake\.json|journal/journal\.json|journal/[0-9]{{20}}\.wal"
     rf"|tenants/names/[a-z0-9_]{{1,40}}\.json|(tenants/{_ID}/)?({_CATALOG})"
+    r"|entities/[a-z0-9_]{1,41}/(dump\.json|[a-z0-9_]{1,63}\.[0-9]{6,}\.copy)"
 )
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

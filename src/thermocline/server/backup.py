@@ -6,6 +6,7 @@ Out:  a folder or tar file; from it, a data folder again
     journal/            the frames up to the moment
     tables/<id>/        the log, the segments and their coverage, up to one version
     names/ tenants/     which tables and tenants there are
+    entities/<tenant>/  what PostgreSQL has, of a moment that goes with the tables' versions
     keys.json           the hashes of keys
     backup.json         what is in it: versions, marks, sizes, checksums
 
@@ -65,6 +66,7 @@ RESTORE_LOCK_NAME = ".restore.lock"
 MANIFEST_BYTES_MAX = 256 << 20
 
 Progress = Callable[[int, int], None]
+Entities = Callable[[Callable[[str, bytes], None]], dict[str, Version]]
 
 
 @dataclass(slots=True)
@@ -93,9 +95,15 @@ class Copy:
         return {**told, **ids, "tables": self.tables, "files": files}
 
 
-def backup(data: str, target: str, progress: Progress = lambda done, total: None) -> Copy:
+def backup(
+    data: str,
+    target: str,
+    progress: Progress = lambda done, total: None,
+    entities: Entities = lambda put: {},
+) -> Copy:
     """Copy a lake to a folder or a tar file; writers and readers go on.
 
+    `entities` puts what PostgreSQL has into the copy, and returns the versions it goes with.
     The target appears when it is whole. `Conflict` when it exists, or another backup runs.
     """
     data = os.path.abspath(data)
@@ -108,6 +116,7 @@ def backup(data: str, target: str, progress: Progress = lambda done, total: None
     ):
         copy = Copy(identity.lake_id, identity.journal_id)
         copying = _Copying(data, sink, copy)
+        copying.heads = entities(copying.put_bytes)
         source = copying.copy_journal()
         copying.copy_tables(source, progress)
         copying.check_still()
@@ -126,6 +135,11 @@ class _Copying:
         self._sink = sink
         self._copy = copy
         self._disk = OsDisk()
+        self.heads: dict[str, Version] = {}
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Add a file that is in memory."""
+        self._put(name, len(data), iter([data]))
 
     def put_file(self, name: str, *, until: int | None = None, is_needed: bool = True) -> None:
         """Copy one file, to its end or up to an offset."""
@@ -145,12 +159,8 @@ class _Copying:
         finally:
             reader.close()
 
-    def _read(self, reader: Any, size_bytes: int) -> Iterator[bytes]:
-        left = size_bytes
-        while left:
-            chunk = reader.read(min(left, COPY_CHUNK_BYTES))
-            if not chunk:
-                return
+    def _read(self, reader: Any, left: int) -> Iterator[bytes]:
+        while left and (chunk := reader.read(min(left, COPY_CHUNK_BYTES))):
             left -= len(chunk)
             yield chunk
 
@@ -212,7 +222,8 @@ class _Copying:
     def _copy_table(self, tenant: str, folder: str, named: Named, source: str) -> None:
         prefix = "/".join(filter(None, (folder, named.folder)))
         table = Table(LocalStorage(f"{self._data}/{prefix}", self._disk))
-        state = _fitting(table, source, self._copy.lsn)
+        head = self.heads.get(named.table_id)
+        state = table.state(int(head)) if head else _fitting(table, source, self._copy.lsn)
         with pinned(table, state.version):
             for path in _paths(table, state):
                 self.put_file(f"{prefix}/{path}")

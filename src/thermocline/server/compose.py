@@ -11,12 +11,13 @@ import socket
 from typing import Any, Protocol
 
 from thermocline.config import Address, NodeSettings
-from thermocline.errors import Invalid
 from thermocline.server.api.app import make_app
-from thermocline.server.api.part import LOOPBACK_NAMES, Parts
+from thermocline.server.api.part import Parts
+from thermocline.server.certificate import Certificate
 from thermocline.server.http1_route import HttpLimits
 from thermocline.server.lane import Lane
 from thermocline.server.listener import ApiListener, not_bound
+from thermocline.server.name import LOOPBACK_NAMES
 from thermocline.server.otlp_http import OtlpHttp
 from thermocline.server.receiver import Receiver
 from thermocline.server.room import Room
@@ -87,7 +88,7 @@ def listeners_of(server: Any) -> dict[str, Listener]:
         if settings.http is not None:
             made["http"] = _http(server, receiver, settings.http)
         if settings.grpc is not None:
-            made["grpc"] = _grpc(settings, receiver, settings.grpc)
+            made["grpc"] = _grpc(server, receiver, settings.grpc)
     if settings.api is not None:
         made["api"] = _api(server, room, settings.api)
     return made
@@ -99,37 +100,38 @@ def _http(server: Any, receiver: Receiver, address: Address) -> Listener:
         body_bytes_max=settings.body_bytes_max, connections_max=settings.connections_max
     )
     host, port = address
-    listener = OtlpHttp(receiver, host=host, port=port, limits=limits, tls=server.tls)
+    listener = OtlpHttp(
+        receiver,
+        host=host,
+        port=port,
+        limits=limits,
+        tls=server.tls,
+        hosts=_names(address),
+        is_open=lambda: server.guard.is_open,
+    )
     return _Bound(listener, address)
 
 
-def _grpc(settings: NodeSettings, receiver: Receiver, address: Address) -> Listener:
-    import grpc  # type: ignore[import-untyped]
-
+def _grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
     from thermocline.server.otlp_grpc import OtlpGrpc
 
-    credentials = None
-    if settings.tls_certificate:
-        try:
-            pair = [_read(settings.tls_key), _read(settings.tls_certificate)]
-        except OSError as error:
-            hint, why = "check the paths", error.strerror
-            raise Invalid("the certificate cannot be read", hint=hint, why=why) from error
-        credentials = grpc.ssl_server_credentials([tuple(pair)])
+    settings: NodeSettings = server.settings
+    certificate: Certificate | None = server.certificate
     host = f"[{address.host}]" if ":" in address.host else address.host
     listener = OtlpGrpc(
         receiver,
         host=host,
         port=address.port,
         message_bytes_max=settings.body_bytes_max,
-        credentials=credentials,
+        connections_max=settings.connections_max,
+        credentials=None if certificate is None else certificate.grpc_credentials(),
     )
     return _Bound(listener, address)
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def _names(address: Address) -> frozenset[str]:
+    """Return the names that a listener is asked by while there is no key."""
+    return LOOPBACK_NAMES | {address.host.lower(), socket.gethostname().lower()}
 
 
 def _api(server: Any, room: Room, address: Address) -> Listener:
@@ -144,7 +146,7 @@ def _api(server: Any, room: Room, address: Address) -> Listener:
         settings=settings,
         audit=server.audit,
         room=room,
-        hosts={*LOOPBACK_NAMES, address.host.lower(), socket.gethostname().lower()},
+        hosts=_names(address),
     )
     listener = ApiListener(
         app,

@@ -32,7 +32,8 @@ from thermocline.server.lane_write import Member, Result, Sink, Writing
 WORKERS = 2
 GROUP_BYTES_MAX = 4 << 20
 GROUP_COUNT_MAX = 512
-# Of compressed bodies nobody knows what they inflate to: fewer are taken together.
+# Of compressed bodies nobody knows what they inflate to: fewer are taken together, so that others
+# get their turn. What they may have in memory is not for a guess: decoding goes by rounds.
 COMPRESSED_COUNT_MAX = 16
 COMPRESSED_GROWTH = 10
 EAGER_BYTES = 1 << 20
@@ -236,6 +237,9 @@ class Lane:
                         return
                     self._changed.wait()
                 key, group = self._queues.take()
+                if self._queues.ready:
+                    # Whoever offered while this one was on its way woke nobody else.
+                    self._changed.notify()
             self._work(key, group)
 
     def _work(self, key: Key, group: list[_Waiting]) -> None:

@@ -3,7 +3,7 @@
 In:   bodies; a sink, which has the tenant's tables
 Out:  by each body's place: what was taken, or the error
 
-- One write for each table carries the rows of the whole group. A result is given when all writes
+- One write for each table carries the rows of a whole round. A result is given when all writes
   that carry rows of a body are durable.
 - A write that fails before the journal for what is in its rows (values that do not fit, a limit of
   the table) is done again for each body alone: one sender's rows do not cost another's. Such rows
@@ -11,11 +11,13 @@ Out:  by each body's place: what was taken, or the error
 - A write that fails otherwise leaves its bodies to be sent again, even where another table has
   some of their rows already: there is no half of a request that is answered as taken.
 - Tables are made when the first rows for them come.
+- A group is decoded and written in rounds, so that what its bodies inflate to is not in memory at
+  once.
 """
 
 import threading
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -107,11 +109,12 @@ class Writing:
         """Decode and write a group. `settle` gets each member's result once, in any thread."""
         gathering = _Gathering(settle, [member.place for member in members])
         try:
-            shares = self._decoded(signal, members)
-            for share in shares:
-                places = [members[place].place for place in share.places]
-                gathering.put(places, share.outcome)
-            self._write(_Group(tenant, signal, members, request_id), shares, gathering)
+            group = _Group(tenant, signal, members, request_id)
+            for shares in self._decoded(signal, members):
+                for share in shares:
+                    places = [members[place].place for place in share.places]
+                    gathering.put(places, share.outcome)
+                self._write(group, shares, gathering)
         except ThermoclineError as error:
             gathering.fail(error)
         except Exception as error:  # noqa: BLE001  whoever waits must be told, whatever it was
@@ -121,7 +124,7 @@ class Writing:
 
     def _decoded(
         self, signal: str, members: Sequence[Member], *, is_together: bool = True
-    ) -> list[Share]:
+    ) -> Iterator[list[Share]]:
         way = Way(clock.time_ns(), self._limits, self._body_bytes_max, is_together)
         return decode_bodies(signal, [member.body for member in members], way)
 
@@ -146,8 +149,8 @@ class Writing:
 
     def _write_each(self, group: "_Group", name: str, gathering: "_Gathering") -> None:
         """Write what a table gets of each member alone, to find whose rows it does not take."""
-        shares = self._decoded(group.signal, group.members, is_together=False)
-        for share in shares:
+        rounds = self._decoded(group.signal, group.members, is_together=False)
+        for share in (one for shares in rounds for one in shares):
             place = group.members[share.places[0]].place
             gathering.separate(place, share.outcome)
             if isinstance(share.outcome, Decoded) and name in share.outcome.batches:

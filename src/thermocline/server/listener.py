@@ -9,6 +9,8 @@ Out:  answers, until it is stopped
 - The number of connections has a limit, and so have the size of a request's head and the time it
   may take to come: nobody holds a place by saying nothing.
 - Headers behind a body end the connection: nobody needs them, and they have no limit.
+- An answer that nobody reads is dropped with its connection: one that takes less than
+  `SEND_BYTES_MIN` in `SEND_WAIT_S` has its place for nothing, whether it was closed here or not.
 """
 
 import asyncio
@@ -30,6 +32,8 @@ IDLE_TIMEOUT_S = 30
 HEAD_TIMEOUT_S = 10.0
 HEAD_BYTES_MAX = 64 << 10
 START_LOOK_S = 0.005
+SEND_WAIT_S = 30.0
+SEND_BYTES_MIN = 64 << 10
 
 
 class _Quiet(uvicorn.Server):
@@ -49,9 +53,13 @@ class _Bounded(HttpToolsProtocol):
     _is_fed = False
     _idle_bytes = 0
     _timer: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _unsent_bytes = 0
+    _is_drained = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._looking = self.loop.call_later(SEND_WAIT_S, self._look)
         if len(self.connections) > self.connections_max:
             transport.abort()
         else:
@@ -59,7 +67,23 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._looking is not None:
+            self._looking.cancel()
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        self._is_drained = True
+        super().resume_writing()
+
+    def _look(self) -> None:
+        """End a connection whose client takes nothing of what is sent."""
+        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        is_slow = self._unsent_bytes > max(0, before - SEND_BYTES_MIN)
+        if before and is_slow and not self._is_drained:
+            self.transport.abort()
+            return
+        self._is_drained = False
+        self._looking = self.loop.call_later(SEND_WAIT_S, self._look)
 
     def _end_late(self) -> None:
         if not self._has_head and not self.transport.is_closing():

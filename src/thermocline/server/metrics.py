@@ -4,7 +4,8 @@ In:   requests, rows, queries as they end; the node itself, looked at when someb
 Out:  the text of `/metrics`
 
 - A registry of its own: two nodes in one process do not share counters.
-- Labels are chosen by this package, never by who sends: listener, route, status, signal, outcome.
+- Labels are chosen by this package, never by who sends: listener, route, status, signal, job,
+  outcome.
   No tenant, table or key is in any of them, and their number is bounded.
 - Scraping reads numbers that are in memory; it never waits for the disk or for a lock of a write.
 """
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from thermocline import __version__
 from thermocline.errors import ThermoclineError
+from thermocline.server.jobs import JobWatch, job_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS_MAX = 500
@@ -86,6 +88,7 @@ class Metrics:
     def watch(self, node: Any, is_ready: Callable[[], bool] = lambda: True) -> None:
         """Look at this node, and whether it is ready, at each scrape."""
         self._node.node, self._node.is_ready = node, is_ready
+        self._node.jobs = JobWatch(node)
 
     def render(self) -> bytes:
         """Return the text of a scrape; its type is `CONTENT_TYPE`."""
@@ -111,6 +114,7 @@ class _NodeCollector(Collector):
     def __init__(self) -> None:
         self.node: Any = None
         self.is_ready: Callable[[], bool] = lambda: False
+        self.jobs: JobWatch | None = None
         self._started_s = clock.time()
 
     def collect(self) -> Iterator[Any]:
@@ -133,6 +137,8 @@ class _NodeCollector(Collector):
             return  # it was closed meanwhile; what counts of it is that it is not ready
         for name, text, value in numbers:
             yield _gauge(f"thermocline_{name}", text, value)
+        if self.jobs is not None:
+            yield from job_families(self.jobs.last())
 
 
 def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:

@@ -3,6 +3,10 @@
 In:   unary calls, compressed by gzip, deflate or not at all
 Out:  responses; or a status, with `google.rpc.RetryInfo` where sending again helps
 
+- A call's key is judged by its metadata, before its message is read: of a sender without one the
+  node holds what the connection's window lets in, and nothing more.
+- `READING_MAX` messages are read at once, each within `READ_WAIT_S`; the number of connections has
+  a limit, and one on which nothing is asked for `IDLE_WAIT_S` is closed.
 - A message is inflated by the lane's workers, within the limit, and not by the library: what a
   call holds before it is admitted is what came over the wire.
 - A message that is too large is `RESOURCE_EXHAUSTED` without `RetryInfo`, which is final. Whatever
@@ -12,21 +16,29 @@ Out:  responses; or a status, with `google.rpc.RetryInfo` where sending again he
 
 import asyncio
 import time as clock
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
-from thermocline.errors import Invalid, ThermoclineError
+from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.ingest.otlp.answer import failure, success
 from thermocline.ingest.otlp.together import Body
 from thermocline.server.otlp_verdict import UNAVAILABLE, Verdict, verdict
 from thermocline.server.receiver import Receiver
+from thermocline.server.room import Hold
 
 PORT = 4317
 LISTENER = "otlp_grpc"
 MESSAGE_BYTES_MAX = 64 << 20
 STREAMS_MAX = 256  # calls at once on one connection
+CONNECTIONS_MAX = 1_024
+WINDOW_BYTES = 64 << 10  # what a connection may send before anybody asks for it
+METADATA_BYTES_MAX = 16 << 10
+HANDSHAKE_WAIT_S = 10.0
+IDLE_WAIT_S = 300.0
+READING_MAX = 64
+READ_WAIT_S = 30.0
 _SERVICES = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": "logs",
@@ -34,7 +46,7 @@ _SERVICES = {
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-Export = Callable[[bytes, Any], Awaitable[bytes]]
+Export = Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]
 
 
 class OtlpGrpc:
@@ -47,13 +59,16 @@ class OtlpGrpc:
         host: str = "127.0.0.1",
         port: int = PORT,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
+        connections_max: int = CONNECTIONS_MAX,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._receiver = receiver
         self._host, self._port = host, port
         self._message_bytes_max = message_bytes_max
+        self._connections_max = connections_max
         self._credentials = credentials
         self._server: Any = None
+        self._reading = asyncio.Semaphore(READING_MAX)
         self._is_stopping = False
 
     @property
@@ -67,6 +82,13 @@ class OtlpGrpc:
             options=[
                 ("grpc.max_receive_message_length", self._message_bytes_max),
                 ("grpc.max_concurrent_streams", STREAMS_MAX),
+                ("grpc.max_allowed_incoming_connections", self._connections_max),
+                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+                ("grpc.http2.bdp_probe", 0),  # it would widen the window for everybody
+                ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+                ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+                ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_WAIT_S * 1_000)),
+                ("grpc.max_connection_idle_ms", int(IDLE_WAIT_S * 1_000)),
                 ("grpc.per_message_decompression", 0),
                 ("grpc.so_reuseport", 0),
             ]
@@ -93,11 +115,11 @@ class OtlpGrpc:
             await self._server.stop(deadline_s)
 
     def _exporting(self, signal: str, name: str) -> Export:
-        async def export(message: bytes, context: Any) -> bytes:
+        async def export(messages: AsyncIterator[bytes], context: Any) -> bytes:
             began_s = clock.monotonic()
             told: Verdict | None = None
             try:
-                answer = await self._taken(signal, message, context)
+                answer = await self._taken(signal, messages, context)
             except Exception as error:  # noqa: BLE001  what is not told as passing is dropped
                 told = verdict(error)
                 if not isinstance(error, ThermoclineError):
@@ -111,11 +133,17 @@ class OtlpGrpc:
 
         return export
 
-    async def _taken(self, signal: str, message: bytes, context: Any) -> bytes:
+    async def _taken(self, signal: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
         receiver = self._receiver
         metadata = dict(context.invocation_metadata() or ())
+        # Order matters: whose message it is is known before any of it is asked for.
         tenant = receiver.tenant(_text(metadata.get("authorization")))
-        hold = receiver.room.hold(len(message))
+        hold = receiver.room.hold()
+        try:
+            message = await self._read(messages, hold)
+        except BaseException:
+            hold.release()
+            raise
         body = Body("protobuf", _coding(message), message)
         taking = asyncio.ensure_future(
             receiver.take(tenant, signal, body, _text(metadata.get("idempotency-key")))
@@ -123,13 +151,30 @@ class OtlpGrpc:
         taking.add_done_callback(lambda _: hold.release())
         return success(await asyncio.shield(taking), "protobuf")
 
+    async def _read(self, messages: AsyncIterator[bytes], hold: Hold) -> bytes:
+        """Return the one message of a call, within a time, and hold room for it."""
+        try:
+            async with asyncio.timeout(READ_WAIT_S), self._reading:
+                message = await anext(messages, None)
+        except TimeoutError:
+            hint = "send less at once, or later"
+            raise Unavailable("the message did not arrive in time", hint=hint) from None
+        if message is None:
+            raise Invalid("the call has no message", hint="send one request in each call")
+        hold.grow(len(message))
+        return message
+
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Finds the handler of a call by its name; messages are bytes."""
+    """Finds the handler of a call by its name; messages are bytes.
+
+    A handler of unary calls would be given the message, read already. One of streams asks for it:
+    on the wire both are the same.
+    """
 
     def __init__(self, methods: dict[str, Export]) -> None:
         self._handlers = {
-            name: grpc.unary_unary_rpc_method_handler(export) for name, export in methods.items()
+            name: grpc.stream_unary_rpc_method_handler(export) for name, export in methods.items()
         }
 
     def service(self, handler_call_details: Any) -> Any:

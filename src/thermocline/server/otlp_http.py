@@ -4,6 +4,7 @@ In:   `POST /v1/metrics`, `/v1/logs`, `/v1/traces`, compressed or not
 Out:  the answer in the encoding of the request: success, partial success, or `google.rpc.Status`
 
 - Key, content type and content coding are judged by the head, before the body is read.
+- Where there is no key, only names of this machine are answered, and no page from elsewhere.
 - A success is answered when the rows are durable, and says what was refused of them.
 - An error that is not the request's own is 429 or 503 with `Retry-After`: the sender keeps its
   rows.
@@ -11,7 +12,7 @@ Out:  the answer in the encoding of the request: success, partial success, or `g
 """
 
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from thermocline.errors import ThermoclineError
@@ -22,6 +23,7 @@ from thermocline.ingest.otlp.together import Body
 from thermocline.server.http1 import Http1Server
 from thermocline.server.http1_head import Head, Refused
 from thermocline.server.http1_route import HttpLimits, Request, Response, Route, refused_headers
+from thermocline.server.name import LOOPBACK_NAMES, Stranger, stranger
 from thermocline.server.otlp_verdict import (
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -70,8 +72,12 @@ class OtlpHttp:
         port: int = PORT,
         limits: HttpLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        hosts: Collection[str] = LOOPBACK_NAMES,
+        is_open: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`hosts` are the names it is asked by while `is_open`, which is without keys."""
         self._receiver = receiver
+        self._hosts, self._is_open = frozenset(hosts), is_open
         routes = {
             ("POST", f"/v1/{signal}"): Route(self._answering(signal), self._admit)
             for signal in SIGNALS
@@ -106,6 +112,8 @@ class OtlpHttp:
         await self._server.stop(deadline_s)
 
     def _admit(self, head: Head) -> _Admitted:
+        if self._is_open():
+            self._check_name(head)
         try:
             tenant = self._receiver.tenant(head.text(b"authorization"))
         except ThermoclineError as error:
@@ -117,6 +125,12 @@ class OtlpHttp:
         if coding not in CODINGS:
             raise Refused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
         return _Admitted(tenant, encoding, coding, head.text(b"idempotency-key"))
+
+    def _check_name(self, head: Head) -> None:
+        host = head.text(b"host")
+        found = stranger(self._hosts, [] if host is None else [host], head.text(b"origin"))
+        if found is not None:
+            raise Refused(421 if found is Stranger.NAME else 403, found.value)
 
     def _answering(self, signal: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:

@@ -25,6 +25,7 @@ from thermocline.config import NodeSettings
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.node import Node
 from thermocline.server.audit import Audit
+from thermocline.server.certificate import Certificate
 from thermocline.server.compose import Listener, listeners_of
 from thermocline.server.guard import Caller, Guard, check_exposure, exposed
 from thermocline.server.health import Health
@@ -39,7 +40,6 @@ from thermocline.server.prepare import (
     journal_bytes,
     opened_node,
     prepare_process,
-    tls_context,
 )
 from thermocline.server.quota import Quotas
 from thermocline.tenant import Lake
@@ -111,12 +111,17 @@ class Server:
         self.guard = Guard(self.store, self.audit, self.log, may_be_open=may_be_open)
         self.quotas = Quotas(self.settings)
         self.door = Door(self.guard, self.health)
-        self.tls: ssl.SSLContext | None = None
+        self.certificate: Certificate | None = None
         self.listeners: dict[str, Listener] = {}
         self.is_clean = True
         self._stops = 0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """What the listeners of HTTP speak TLS with; None without a certificate."""
+        return None if self.certificate is None else self.certificate.context
 
     async def run(self) -> int:
         """Serve until a signal says otherwise; return the exit code.
@@ -152,7 +157,7 @@ class Server:
         valid = any(key.revoked_ns is None for key in self.store.read().by_id.values())
         check_exposure(self.settings, has_keys=valid)
         if self.settings.tls_certificate:
-            self.tls = tls_context(self.settings)
+            self.certificate = Certificate(self.settings)
         check_identity(self.settings)
         check_unlocked(self.settings)
 
@@ -333,8 +338,8 @@ class Server:
             self.guard.reload()
             if self._reread is not None:
                 self._take(self._reread())
-            if self.tls is not None:
-                tls_context(self.settings, self.tls)
+            if self.certificate is not None:
+                self.certificate.reload()
             self.log.event("reloaded")
         except Exception as error:  # noqa: BLE001  whoever manages the node waits for `READY`
             self.log.error("not reloaded", error=error)

@@ -59,7 +59,7 @@ KEPT_ROWS_MAX = 1 << 15
 POINT_ATTRIBUTES = 7 << 3 | 2  # the tag of a point's attributes
 
 _KEPT = object()
-_Codes = npt.NDArray[np.int32]
+Codes = npt.NDArray[np.int32]
 _KINDS = {field.name: field.type for field in METRIC_POINTS.schema}
 _SHARED = [*ORIGIN_FIELDS, *METRIC_FIELDS]
 
@@ -70,7 +70,7 @@ class _Shared:
     def __init__(self, column: tuple[Any, ...], kind: pa.DataType) -> None:
         self._values = pa.array(column, kind)
         self._is_word = kind == WORD
-        self._codes: _Codes | None = None
+        self._codes: Codes | None = None
         self._last = pa.nulls(0, kind)
         self._is_constant = len(set(column)) == 1
         if self._is_word:
@@ -80,7 +80,7 @@ class _Shared:
             elif len(words) > 1:
                 self._codes = self._values.indices.to_numpy()
 
-    def by_row(self, codes: _Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
+    def by_row(self, codes: Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
         """Return the column by row, given each row's metric, and as many zeros."""
         if not self._is_constant or codes.size > KEPT_ROWS_MAX:
             return self._made(codes, zeros, by_row)
@@ -88,7 +88,7 @@ class _Shared:
             self._last = self._made(codes, zeros, by_row)
         return self._last if len(self._last) == codes.size else self._last.slice(0, codes.size)
 
-    def _made(self, codes: _Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
+    def _made(self, codes: Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
         if not self._is_word:
             return self._values.take(by_row)
         words = self._values.dictionary
@@ -97,12 +97,18 @@ class _Shared:
         if self._codes is None:
             return pa.DictionaryArray.from_arrays(zeros, words, safe=False)
         indices = self._codes[codes]
-        found = _array(pa.int32(), indices, indices >= 0)
+        found = number_array(pa.int32(), indices, indices >= 0)
         return pa.DictionaryArray.from_arrays(found, words, safe=False)
 
 
 class Memory:
-    """What one thread remembers of the requests it saw, under one set of limits."""
+    """What one thread remembers of the requests it saw, under one set of limits.
+
+    `shared_fields` are the columns of what `shape` is asked for. An entry that is a text is kept
+    among the texts; another one is kept as it was made.
+    """
+
+    shared_fields = _SHARED
 
     def __init__(self, limits: Limits, pairs: Pairs | None = None) -> None:
         from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
@@ -136,7 +142,7 @@ class Memory:
         for place, context in enumerate(contexts):
             raw = arena[starts[place] - starts[0] : starts[place + 1] - starts[0]]
             try:
-                entry = self._made(first + place, context, raw, values)
+                entry = self.made(first + place, context, raw, values)
             except (DecodeError, UnicodeDecodeError):
                 entry = None
             if tally.is_noted:
@@ -144,21 +150,22 @@ class Memory:
                 values = Values(self.limits, tally)
             if entry is None:  # the official way must decide about it, each time
                 self.table.is_bad[first + place] = 1
-            elif context == ATTRIBUTES:
+            elif isinstance(entry, str):
                 texts.append((first + place, entry.encode()))
                 entry = _KEPT
             self.entries.append(entry)
         self._keep_texts(texts)
         return not self.table.is_bad[first:last].any()
 
-    def _made(self, number: int, context: int, raw: bytes, values: Values) -> Any:
+    def made(self, number: int, context: int, raw: bytes, values: Values) -> Any:
+        """Return what bytes stand for in a context; None when the official way must decide."""
         if context == ATTRIBUTES:
             text = self.pairs.text(raw, POINT_ATTRIBUTES)
             if text is not None:
                 return text
             return values.attributes(self._point.FromString(raw).attributes)
         if context == ORIGIN:
-            return self._origin(raw, values)
+            return self.origin(raw, values)
         return self._stream(number, raw, values) if context == METRIC else raw
 
     def _stream(self, number: int, raw: bytes, values: Values) -> Stream | None:
@@ -177,7 +184,8 @@ class Memory:
         self.digests[number] = stream.identity
         return stream
 
-    def _origin(self, raw: bytes, values: Values) -> Origin | None:
+    def origin(self, raw: bytes, values: Values) -> Origin | None:
+        """Return the origin that the numbers of four entries stand for."""
         from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
         from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -205,7 +213,7 @@ class Memory:
         self.digests[numbers] = np.array([digest_of(text) for _, text in texts], np.uint64)
         self.texts_bytes = end
 
-    def shape(self, metrics: _Codes) -> list[_Shared]:
+    def shape(self, metrics: Codes) -> list[_Shared]:
         """Return the shared columns of these metrics: codes by metric, or None, and values."""
         key = metrics.tobytes()
         if key not in self.shapes:
@@ -214,7 +222,8 @@ class Memory:
             streams: list[Stream] = [self.entries[number] for number in metrics.tolist()]
             columns = zip(*(stream.columns for stream in streams), strict=True)
             self.shapes[key] = [
-                _Shared(column, kind) for column, (_, kind) in zip(columns, _SHARED, strict=True)
+                _Shared(column, kind)
+                for column, (_, kind) in zip(columns, self.shared_fields, strict=True)
             ]
         return self.shapes[key]
 
@@ -274,8 +283,8 @@ def _decoded(data: bytes, memory: Memory, columns: Columns) -> Decoded | None:
 def _numbers(
     memory: Memory, columns: Columns, rows: int, exemplars: list[Any] | None
 ) -> pa.RecordBatch:
-    metrics, codes = _compacted(columns.metric[:rows], memory)
-    sets, set_codes = _compacted(columns.attributes[:rows], memory)
+    metrics, codes = compacted(columns.metric[:rows], memory)
+    sets, set_codes = compacted(columns.attributes[:rows], memory)
     time, start = columns.time[:rows].view(np.int64), columns.start[:rows].view(np.int64)
     kind, bits = columns.kind[:rows], columns.bits[:rows]
     numbers = np.where(kind == INT, bits.view(np.int64).astype(np.float64), bits.view(np.float64))
@@ -284,37 +293,39 @@ def _numbers(
     ] * np.uint64(SERIES_FACTOR)
     kinds = _KINDS
     arrays = [
-        _array(kinds["ts"], time // 1_000),
-        _array(kinds["ts_ns"], time),
-        *_shared(memory.shape(metrics), codes),
-        _array(kinds["series_id"], series),
+        number_array(kinds["ts"], time // 1_000),
+        number_array(kinds["ts_ns"], time),
+        *shared_columns(memory.shape(metrics), codes),
+        number_array(kinds["series_id"], series),
         pa.DictionaryArray.from_arrays(
-            _array(pa.int32(), set_codes), _texts(memory, sets), safe=False
+            number_array(pa.int32(), set_codes), texts_of(memory, sets), safe=False
         ),
-        _array(kinds["start_ns"], start, start != 0),
-        _array(kinds["flags"], columns.flags[:rows]),
+        number_array(kinds["start_ns"], start, start != 0),
+        number_array(kinds["flags"], columns.flags[:rows]),
         pa.nulls(rows, kinds["exemplars"])
         if exemplars is None
         else pa.array(exemplars, kinds["exemplars"]),
-        _array(kinds["value"], numbers, kind != 0),
-        _array(kinds["value_int"], bits, kind == INT),
+        number_array(kinds["value"], numbers, kind != 0),
+        number_array(kinds["value_int"], bits, kind == INT),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=METRIC_POINTS.schema)
 
 
-def _shared(shape: list[_Shared], codes: _Codes) -> list[pa.Array]:
-    zeros = _array(pa.int32(), np.zeros(codes.size, np.int32))
-    by_row = _array(pa.int32(), codes)
+def shared_columns(shape: list[_Shared], codes: Codes) -> list[pa.Array]:
+    """Return the columns of a shape by row, given each row's number among its entries."""
+    zeros = number_array(pa.int32(), np.zeros(codes.size, np.int32))
+    by_row = number_array(pa.int32(), codes)
     return [column.by_row(codes, zeros, by_row) for column in shape]
 
 
-def _compacted(ids: _Codes, memory: Memory) -> tuple[_Codes, _Codes]:
+def compacted(ids: Codes, memory: Memory) -> tuple[Codes, Codes]:
     """Return the distinct ids, and for each place the number of its id among them."""
     codes, distinct = np.empty(ids.size, np.int32), np.empty(ids.size, np.int32)
     return distinct[: compact(ids, memory.seen, codes, distinct)], codes
 
 
-def _texts(memory: Memory, ids: _Codes) -> pa.Array:
+def texts_of(memory: Memory, ids: Codes) -> pa.Array:
+    """Return the texts of entries."""
     offsets = np.zeros(ids.size + 1, np.int32)
     np.cumsum(memory.text_lengths[ids], out=offsets[1:])
     data = np.empty(offsets[-1], np.uint8)
@@ -324,7 +335,7 @@ def _texts(memory: Memory, ids: _Codes) -> pa.Array:
     )
 
 
-def _array(kind: pa.DataType, values: Any, is_there: Any = None) -> pa.Array:
+def number_array(kind: pa.DataType, values: Any, is_there: Any = None) -> pa.Array:
     """Return numbers as an Arrow array of a type of their width, without copying them."""
     valid = None
     if is_there is not None and not is_there.all():

@@ -26,7 +26,8 @@ from numba.extending import intrinsic
 Function = TypeVar("Function", bound=Callable[..., Any])
 Bytes = npt.NDArray[np.uint8]
 
-_MODULES = tuple(f"thermocline.ingest.otlp.{name}" for name in ("native", "wire", "scan"))
+_NAMES = ("native", "wire", "scan", "scan_records")
+_MODULES = tuple(f"thermocline.ingest.otlp.{name}" for name in _NAMES)
 
 
 def compiled(function: Function) -> Function:

@@ -6,12 +6,11 @@ Out:  `Decoded`: batches by table, and what the sender must be told
 - Bytes that are no such message, whose texts are not UTF-8, or that are nested deeper than
   protobuf's own limit: `Invalid`, and nothing of them is taken.
 - Fields that this version does not know are ignored, as the specification says.
-- Metrics in the common shape are decoded by compiled code once `warm_up` has returned; the outcome
-  is the same.
+- Requests in the common shape are decoded by compiled code once `warm_up` has returned; the
+  outcome is the same.
 - The protobuf library is imported when the first request is decoded, the compiler by `warm_up`.
 """
 
-import threading
 from typing import Any
 
 from thermocline.errors import Invalid
@@ -19,7 +18,7 @@ from thermocline.ingest.otlp.outcome import Decoded, Limits
 
 SIGNALS = ("metrics", "logs", "traces")
 
-_is_warm = threading.Event()
+_warm: set[str] = set()  # signals; a set's `add` and `in` need no lock
 
 
 def decode_protobuf(
@@ -30,10 +29,8 @@ def decode_protobuf(
     `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
     """
     limits = limits or Limits()
-    if signal == "metrics" and _is_warm.is_set():
-        from thermocline.ingest.otlp.fast import decode_metrics
-
-        decoded = decode_metrics(data, limits)
+    if signal in _warm:
+        decoded = _compiled(signal, data, arrived_ns, limits)
         if decoded is not None:
             return decoded
     return decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
@@ -42,13 +39,13 @@ def decode_protobuf(
 def decode_fast(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded | None:
     """Return the rows of a request that has nothing to refuse and nothing to tell, else None.
 
-    None says nothing about the request; of metrics it is decided without the official library, so
-    that asking costs little.
+    None says nothing about the request. Once `warm_up` has returned it is decided without the
+    official library, so that asking costs little.
     """
+    if signal in _warm:
+        return _compiled(signal, data, arrived_ns, limits)
     if signal == "metrics":
-        from thermocline.ingest.otlp.fast import decode_metrics
-
-        return decode_metrics(data, limits) if _is_warm.is_set() else None
+        return None
     try:
         decoded = decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
     except Invalid:
@@ -56,19 +53,40 @@ def decode_fast(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) ->
     return None if decoded.is_partial else decoded
 
 
+def _compiled(signal: str, data: bytes, arrived_ns: int, limits: Limits) -> Decoded | None:
+    if signal == "metrics":
+        from thermocline.ingest.otlp.fast import decode_metrics
+
+        return decode_metrics(data, limits)
+    from thermocline.ingest.otlp.fast_records import decode_records
+
+    return decode_records(signal, data, limits, arrived_ns)
+
+
 def warm_up() -> None:
-    """Make the fast way for metrics ready; until this has returned, the official one is used.
+    """Make the fast way ready, signal by signal; until one is, the official way is used for it.
 
     Compiling takes up to half a minute once for an installation, and less than a second when the
     result is found in the cache. Call it in a thread beside the first requests.
     """
-    from thermocline.ingest.otlp.fast import decode_metrics
-
     request = empty_message("metrics")
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="warm")
     metric.gauge.data_points.add(time_unix_nano=1, as_int=1)
-    decode_metrics(request.SerializeToString(), Limits())
-    _is_warm.set()
+    _warm_up("metrics", request)
+    request = empty_message("logs")
+    record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=1)
+    record.body.string_value = "warm"
+    _warm_up("logs", request)
+    request = empty_message("traces")
+    request.resource_spans.add().scope_spans.add().spans.add(
+        trace_id=bytes([1] * 16), span_id=bytes([1] * 8), start_time_unix_nano=1
+    )
+    _warm_up("traces", request)
+
+
+def _warm_up(signal: str, request: Any) -> None:
+    _compiled(signal, request.SerializeToString(), 1, Limits())
+    _warm.add(signal)
 
 
 def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded:

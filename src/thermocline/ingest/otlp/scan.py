@@ -95,7 +95,7 @@ def scan_metrics(data: Bytes, table: Interned, columns: Columns) -> int:
 
 
 @compiled
-def _head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> int:
+def find_head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> int:
     """Find the one message of field 1 and the one text of field 3; both may come late."""
     head[0] = head[1] = head[2] = head[3] = 0
     seen_first = seen_third = False
@@ -120,7 +120,7 @@ def _head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> int:
 @compiled
 def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Columns) -> int:
     head = columns.head
-    if _head(data, at, end, head) < 0:
+    if find_head(data, at, end, head) < 0:
         return FAILED
     resource = intern(table, data, head[0], head[1], RESOURCE)
     url = intern(table, data, head[2], head[3], URL)
@@ -133,15 +133,9 @@ def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Column
             at = skip(data, at, end, tag)
             continue
         start, at = read_span(data, at, end)
-        if at < 0 or _head(data, start, at, head) < 0:
+        if at < 0:
             return FAILED
-        scope = intern(table, data, head[0], head[1], SCOPE)
-        scope_url = intern(table, data, head[2], head[3], URL)
-        if scope < 0 or scope_url < 0:
-            return min(scope, scope_url)
-        for place, part in enumerate((resource, url, scope, scope_url)):
-            _put(columns.scratch, 4 * place, part)
-        origin = intern(table, columns.scratch, 0, 16, ORIGIN)
+        origin = scope_origin(data, start, at, resource, url, table, head, columns.scratch)
         if origin < 0:
             return origin
         done = _scan_scope(data, start, at, origin, table, columns)
@@ -151,7 +145,31 @@ def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Column
 
 
 @compiled
-def _put(scratch: Bytes, at: int, value: int) -> None:
+def scope_origin(
+    data: Bytes,
+    start: int,
+    end: int,
+    resource: int,
+    url: int,
+    table: Interned,
+    head: npt.NDArray[np.int64],
+    scratch: Bytes,
+) -> int:
+    """Return the id of a scope's origin: a resource and a scope, each with its schema."""
+    if find_head(data, start, end, head) < 0:
+        return FAILED
+    scope = intern(table, data, head[0], head[1], SCOPE)
+    scope_url = intern(table, data, head[2], head[3], URL)
+    if scope < 0 or scope_url < 0:
+        return min(scope, scope_url)
+    for place, part in enumerate((resource, url, scope, scope_url)):
+        put_number(scratch, 4 * place, part)
+    return intern(table, scratch, 0, 16, ORIGIN)
+
+
+@compiled
+def put_number(scratch: Bytes, at: int, value: int) -> None:
+    """Write a number of four bytes."""
     for place in range(4):
         scratch[at + place] = np.uint8((value >> (8 * place)) & 255)
 
@@ -210,9 +228,9 @@ def _scan_metric(
     form = _form(data, first, last, kind)
     if form < 0:
         return FAILED
-    _put(scratch, 0, origin)
-    _put(scratch, 4, kind)
-    _put(scratch, 8, form)
+    put_number(scratch, 0, origin)
+    put_number(scratch, 4, kind)
+    put_number(scratch, 8, form)
     metric = intern(table, scratch, 0, length, METRIC)
     if metric < 0:
         return metric

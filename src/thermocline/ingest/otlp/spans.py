@@ -68,22 +68,23 @@ def _row(origin: Origin, span: Any, values: Values, tally: Tally) -> tuple[Any, 
         noted_identifier(span.parent_span_id, 8, tally),
         values.optional_text(span.trace_state),
         values.text(span.name),
-        _named(KINDS, span.kind),
+        named(KINDS, span.kind),
         end_ns,
         None if end_ns is None else end_ns - start_ns,
-        _named(STATUS_CODES, span.status.code),
+        named(STATUS_CODES, span.status.code),
         values.optional_text(span.status.message),
         values.attributes(span.attributes),
         span.dropped_attributes_count,
-        [_event(one, values, tally) for one in span.events] or None,
+        [event_row(one, values, tally) for one in span.events] or None,
         span.dropped_events_count,
-        [_link(one, values, tally) for one in span.links] or None,
+        [link_row(one, values, tally) for one in span.links] or None,
         span.dropped_links_count,
         span.flags,
     )
 
 
-def _event(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
+def event_row(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
+    """Return an event of a span as the table has it."""
     time_ns = event.time_unix_nano
     if time_ns > NS_MAX:
         tally.note(EVENT_BEYOND)
@@ -96,7 +97,8 @@ def _event(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _link(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
+def link_row(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
+    """Return a link of a span as the table has it."""
     return {
         "trace_id": noted_identifier(link.trace_id, 16, tally),
         "span_id": noted_identifier(link.span_id, 8, tally),
@@ -107,5 +109,6 @@ def _link(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _named(names: tuple[str, ...], number: int) -> str:
+def named(names: tuple[str, ...], number: int) -> str:
+    """Return the name of a number, or its digits when it has none yet."""
     return names[number] if 0 <= number < len(names) else str(number)

@@ -1,16 +1,19 @@
 """Several requests of one signal decoded as one, as far as nobody can tell.
 
 In:   bodies as they came: encoding, coding, bytes
-Out:  `Share`s: rows, and which of the bodies they are of; or the error of one body
+Out:  `Share`s, in rounds: rows, and which of the bodies they are of; or the error of one body
 
 - Protobuf's requests one after the other are one request, if each of them is whole: decoding many
   small ones costs little more than decoding one.
 - What is decoded together has nothing to refuse and nothing to tell. Where there is anything, each
   body is decoded alone, so that every sender gets its own counts and its own message.
 - A body that cannot be inflated or decoded is refused alone, and nothing of it is taken.
+- A round is of bodies that are `ROUND_BYTES_MAX` together when they are inflated, or of one body:
+  however many bombs wait, one round and the next body are in memory, and no more is inflated
+  before whoever asked has taken the round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from thermocline.errors import Invalid, ThermoclineError
@@ -20,6 +23,7 @@ from thermocline.ingest.otlp.outcome import Decoded, Limits
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_protobuf
 
 TOGETHER_BYTES_MAX = 4 << 20
+ROUND_BYTES_MAX = 16 << 20
 TOP_FIELDS_MAX = 64
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -51,27 +55,52 @@ class Way:
     is_together: bool = True
 
 
-def decode_bodies(signal: str, bodies: Sequence[Body], way: Way) -> list[Share]:
-    """Return what these bodies came to; each of them is in exactly one share."""
-    shares: list[Share] = []
-    waiting: list[tuple[int, bytes | bytearray]] = []
-    waiting_bytes = 0
+def decode_bodies(signal: str, bodies: Sequence[Body], way: Way) -> Iterator[list[Share]]:
+    """Yield what these bodies came to, a round at a time; each of them is in exactly one share."""
+    decoding = _Round(signal, way)
     for place, body in enumerate(bodies):
         try:
             data = _inflated(body, way)
-            is_alone = body.encoding != "protobuf" or not way.is_together or not is_whole(data)
-            if is_alone:
-                shares.append(Share((place,), _decoded(signal, body.encoding, data, way)))
-                continue
         except ThermoclineError as error:
-            shares.append(Share((place,), error))
+            decoding.shares.append(Share((place,), error))
             continue
-        if waiting and waiting_bytes + len(data) > TOGETHER_BYTES_MAX:
-            shares += _decode_waiting(signal, waiting, way)
-            waiting, waiting_bytes = [], 0
-        waiting.append((place, data))
-        waiting_bytes += len(data)
-    return shares + _decode_waiting(signal, waiting, way)
+        if decoding.size_bytes and decoding.size_bytes + len(data) > ROUND_BYTES_MAX:
+            yield decoding.ended()
+            decoding = _Round(signal, way)
+        decoding.add(place, body.encoding, data)
+    yield decoding.ended()
+
+
+class _Round:
+    """Bodies that are inflated at the same time, and what they came to so far."""
+
+    def __init__(self, signal: str, way: Way) -> None:
+        self._signal, self._way = signal, way
+        self._waiting: list[tuple[int, bytes | bytearray]] = []
+        self._waiting_bytes = 0
+        self.shares: list[Share] = []
+        self.size_bytes = 0
+
+    def add(self, place: int, encoding: str, data: bytes | bytearray) -> None:
+        """Decode a body, or let it wait for others to be decoded with."""
+        way = self._way
+        self.size_bytes += len(data)
+        if encoding != "protobuf" or not way.is_together or not is_whole(data):
+            self.shares.append(_alone(self._signal, place, encoding, data, way))
+            return
+        if self._waiting and self._waiting_bytes + len(data) > TOGETHER_BYTES_MAX:
+            self._decode_waiting()
+        self._waiting.append((place, data))
+        self._waiting_bytes += len(data)
+
+    def ended(self) -> list[Share]:
+        """Return what all bodies of the round came to."""
+        self._decode_waiting()
+        return self.shares
+
+    def _decode_waiting(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self.shares += _together(self._signal, waiting, self._way)
 
 
 def _inflated(body: Body, way: Way) -> bytes | bytearray:
@@ -80,21 +109,20 @@ def _inflated(body: Body, way: Way) -> bytes | bytearray:
     return inflate(bytes(body.data), body.coding, limit_bytes=way.body_bytes_max)
 
 
-def _decode_waiting(
-    signal: str, waiting: list[tuple[int, bytes | bytearray]], way: Way
-) -> list[Share]:
+def _together(signal: str, waiting: list[tuple[int, bytes | bytearray]], way: Way) -> list[Share]:
     if len(waiting) > 1:
         joined = b"".join(data for _, data in waiting)
         decoded = decode_fast(signal, joined, arrived_ns=way.arrived_ns, limits=way.limits)
         if decoded is not None:
             return [Share(tuple(place for place, _ in waiting), decoded)]
-    shares = []
-    for place, data in waiting:
-        try:
-            shares.append(Share((place,), _decoded(signal, "protobuf", data, way)))
-        except ThermoclineError as error:
-            shares.append(Share((place,), error))
-    return shares
+    return [_alone(signal, place, "protobuf", data, way) for place, data in waiting]
+
+
+def _alone(signal: str, place: int, encoding: str, data: bytes | bytearray, way: Way) -> Share:
+    try:
+        return Share((place,), _decoded(signal, encoding, data, way))
+    except ThermoclineError as error:
+        return Share((place,), error)
 
 
 def _decoded(signal: str, encoding: str, data: bytes | bytearray, way: Way) -> Decoded:

@@ -14,8 +14,10 @@ import time as clock
 import msgspec
 
 from thermocline.errors import Forbidden, Invalid, NotFound
-from thermocline.format.instant import written
+from thermocline.format.instant import from_datetime, written
 from thermocline.lake.tenants import DEFAULT_TENANT
+from thermocline.pipeline.history import NAME as HISTORY
+from thermocline.pipeline.history import last_runs
 from thermocline.server.api import shape
 from thermocline.server.api.problem import problem_of
 from thermocline.server.api.route import JSON, Call, Done
@@ -23,7 +25,7 @@ from thermocline.server.health import Report
 from thermocline.server.keys import Key
 from thermocline.server.metrics import CONTENT_TYPE
 
-NO_PIPELINE = "only flushes run in this version; there is no pipeline to list jobs of"
+NO_JOBS = "no job of the pipeline has ended yet; `thermocline pipeline run` and `worker` run them"
 
 
 def keys(call: Call) -> shape.Keys:
@@ -86,7 +88,7 @@ def config(call: Call) -> shape.Config:
 
 
 def jobs(call: Call) -> shape.Jobs:
-    """Return what of the caller's tables is hot, and whether flushes fail."""
+    """Return what of the caller's tables is hot, whether flushes fail, and what jobs did."""
     node, lake = call.parts.node, call.lake
     now_s = clock.monotonic()
     flushes = []
@@ -96,14 +98,37 @@ def jobs(call: Call) -> shape.Jobs:
         since_s = hot.hot_since_s
         hot_s = None if since_s is None else round(now_s - since_s, 3)
         flushes.append(shape.FlushJob(name, rows, hot.buffer.size_bytes, hot_s))
-    error = node.flush_error
+    error, runs = node.flush_error, _runs(call)
     return shape.Jobs(
         flushes,
         None if error is None else problem_of(error, call.request_id),
         node.tier.hot_bytes,
         node.tier.hot_bytes_max,
-        [NO_PIPELINE],
+        runs,
+        [] if runs else [NO_JOBS],
     )
+
+
+def _runs(call: Call) -> list[shape.JobRun]:
+    try:
+        table = call.lake.table(HISTORY)
+    except NotFound:
+        return []
+    return [
+        shape.JobRun(
+            started_at=written(from_datetime(row["started_at"])),
+            job=row["job"],
+            table=row["table_name"],
+            state=row["state"],
+            took_ms=row["took_ms"],
+            version=row["version"],
+            numbers=msgspec.json.decode(row["numbers"] or "{}"),
+            error_code=row["error_code"],
+            error_message=row["error_message"],
+            master=row["master"],
+        )
+        for row in last_runs(table.lake, call.asked.limit)
+    ]
 
 
 def live(call: Call) -> Done:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Collection
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
@@ -38,7 +38,7 @@ from thermocline.server.api.incoming import (
     decoded,
     request_id_of,
 )
-from thermocline.server.api.part import LOOPBACK_NAMES, Parts
+from thermocline.server.api.part import Parts
 from thermocline.server.api.problem import Refused
 from thermocline.server.api.reply import made, problem_sent, sent
 from thermocline.server.api.route import Call, Route
@@ -48,11 +48,13 @@ from thermocline.server.guard import ANONYMOUS, Caller, Guard
 from thermocline.server.health import Health
 from thermocline.server.log import Log
 from thermocline.server.metrics import Metrics
+from thermocline.server.name import LOOPBACK_NAMES, Stranger, stranger
 from thermocline.server.quota import Quotas
 from thermocline.server.room import Hold, Room
 
 LISTENER = "api"
 NO_ROUTE = "none"
+HELD_BYTES_MIN = 256 << 10  # smaller answers are no more than what a connection costs anyway
 _SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -179,14 +181,12 @@ class _Front:
         """Refuse names that are not this machine's, and pages from elsewhere (DNS rebinding)."""
         if not self._parts.guard.is_open:
             return
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or _host_of(f"//{hosts[0]}") not in self._parts.hosts:
+        found = stranger(self._parts.hosts, headers.getlist("host"), headers.get("origin"))
+        if found is Stranger.NAME:
             hint = "ask for localhost, or make a key and use any name"
-            raise Refused("the node does not answer to this name", status=421, hint=hint)
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
-            hint = "make a key, and let the page send it"
-            raise Forbidden("a page from elsewhere may not ask", hint=hint)
+            raise Refused(found.value, status=421, hint=hint)
+        if found is Stranger.PAGE:
+            raise Forbidden(found.value, hint="make a key, and let the page send it")
 
 
 def _told(log: Log, error: BaseException, request_id: str) -> None:
@@ -204,13 +204,6 @@ def _path_of(scope: AsgiScope) -> str:
     raw = scope.get("raw_path") or quote(scope["path"]).encode()
     parts = raw.partition(b"?")[0].decode("latin-1").split("/")
     return "/".join(quote(unquote(part), safe="") for part in parts)
-
-
-def _host_of(address: str) -> str:
-    try:
-        return (urlsplit(address).hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 class _Address:
@@ -269,7 +262,14 @@ class _Address:
         assert run is not None, route.name
         threads = self._parts.work if route.scope else self._parts.health_work
         done = await threads.run(lambda: made(call, run(call)))
-        await sent(send, done)
+        # What nobody reads yet is in memory like what nobody has worked on yet.
+        size_bytes = len(done.value)
+        answered = self._parts.room.hold(size_bytes) if size_bytes > HELD_BYTES_MIN else None
+        try:
+            await sent(send, done)
+        finally:
+            if answered is not None:
+                answered.release()
         if route.scope == "admin":
             self._parts.log.event(
                 "administered",

@@ -19,6 +19,7 @@ ROWS_MAX_MAX = 100_000
 SQL_CHARACTERS_MAX = 1_000_000
 TIMEOUT_S_MAX = 3_600.0
 HISTORY_MAX = 100_000
+JOBS_MAX = 1_000
 WAIT_S_MAX = 30.0
 
 Text = Annotated[str, Meta(max_length=10_000)]
@@ -32,6 +33,10 @@ AtText = Annotated[
 Name = Annotated[str, Meta(max_length=300, description=f"a name like {NAME_PATTERN}")]
 Scope = Literal["ingest", "query", "admin"]
 Format = Literal["json", "ndjson", "csv", "arrow", "parquet"]
+Mode = Annotated[
+    Literal["strict", "best_effort", "cached"],
+    Meta(description="how to answer when PostgreSQL or the lake is down"),
+]
 
 
 class Asking(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,6 +67,7 @@ class Query(Asking):
         Annotated[str, Meta(pattern=QUERY_ID_PATTERN, description="to cancel it by; else made")]
         | None
     ) = None
+    mode: Mode | None = None
 
 
 class NewTable(Asking):
@@ -173,6 +179,12 @@ class HistoryAsked(Asking):
     limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX)] = 1_000
 
 
+class JobsAsked(Asking):
+    """How many tasks of the pipeline, the newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=JOBS_MAX)] = 100
+
+
 class DiffAsked(Asking):
     """From which version or instant to which."""
 
@@ -189,10 +201,6 @@ class RowsAsked(Asking):
 
 # Entities
 
-Mode = Annotated[
-    Literal["strict", "best_effort", "cached"],
-    Meta(description="how to answer when PostgreSQL or the lake is down"),
-]
 EntityId = Annotated[str, Meta(min_length=1, max_length=255)]
 Field = Annotated[str, Meta(max_length=1_000)]
 LIMIT_MAX = 1_000

@@ -4,7 +4,8 @@ In:   a call on a route
 Out:  counts and versions; when an answer is sent, the change is durable and visible
 
 - A write is whole or refused. Its `Idempotency-Key` makes a resend a no-op.
-- Bytes are counted against the tenant's quota, and against the room that all requests share.
+- Bytes are counted against the tenant's quota, and against the room that all requests share. So
+  is what JSON becomes: its values are counted before the first of them is made.
 """
 
 import pyarrow as pa
@@ -12,10 +13,17 @@ from starlette.types import Send
 
 from thermocline.errors import Invalid
 from thermocline.server.api import shape
+from thermocline.server.api.extent import json_values_max
 from thermocline.server.api.incoming import body_of, content_type_of, idempotency_key_of
 from thermocline.server.api.reply import made, sent
 from thermocline.server.api.route import Call
-from thermocline.server.api.rows import arrow_rows, json_rows, place_of
+from thermocline.server.api.rows import (
+    VALUE_BYTES,
+    arrow_rows,
+    check_values,
+    json_rows,
+    place_of,
+)
 from thermocline.server.api.table import moment
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -33,6 +41,10 @@ async def write_rows(call: Call, send: Send) -> None:
     try:
         data = await body_of(call.receive, call.headers, parts.body_bytes_max, hold=hold)
         parts.quota.take_ingest(call.caller.tenant, len(data))
+        if media != ARROW:
+            values = await parts.work.run(lambda: json_values_max(data))
+            check_values(values)
+            hold.grow(values * VALUE_BYTES)
         count = await parts.work.run(lambda: _written(call, data, media, key))
     finally:
         hold.release()

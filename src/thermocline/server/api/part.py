@@ -2,6 +2,9 @@
 
 In:   the parts of a node, as whoever starts it has them
 Out:  one value that every route finds them in
+
+- Queries that run read on threads of their own, enough for as many as have a turn. Those that wait
+  have none, so neither they nor other routes keep a query that runs from going on.
 """
 
 from collections.abc import Collection
@@ -12,16 +15,17 @@ from thermocline.errors import Unavailable
 from thermocline.ingest.inflate import BODY_BYTES_MAX
 from thermocline.node import Node
 from thermocline.server.api.running import Running
+from thermocline.server.api.turn import Turns
 from thermocline.server.api.work import Threads
 from thermocline.server.audit import Audit
 from thermocline.server.guard import Caller, Guard
 from thermocline.server.health import Health
 from thermocline.server.log import Log
 from thermocline.server.metrics import Metrics
+from thermocline.server.name import LOOPBACK_NAMES
 from thermocline.server.quota import Quotas
 from thermocline.server.room import Room
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 READING_THREADS = 32
 
 
@@ -43,7 +47,14 @@ class Parts:
     work: Threads = field(default_factory=lambda: Threads("api"))
     # Of their own: health answers also while every other thread waits for the disk.
     health_work: Threads = field(default_factory=lambda: Threads("health", threads=2))
-    reading: Threads = field(default_factory=lambda: Threads("answer", threads=READING_THREADS))
+    turns: Turns = field(init=False)
+    reading: Threads = field(init=False)
+
+    def __post_init__(self) -> None:
+        workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
+        self.turns = Turns(workers)
+        # One more for each: an answer is closed while its last part is still being read.
+        self.reading = Threads("answer", threads=max(READING_THREADS, 2 * workers))
 
     @property
     def node(self) -> Node:
@@ -70,4 +81,4 @@ class Parts:
         self.reading.close()
 
 
-__all__ = ["LOOPBACK_NAMES", "Caller", "Parts"]
+__all__ = ["Caller", "Parts"]

@@ -9,6 +9,7 @@ Out:  bytes as the engine makes them; an error that cannot be taken for an answe
   at `/api/v1/queries/{id}`.
 - Whoever closes the connection ends the query, at any moment, within a second. A client that does
   not read for `SEND_WAIT_S` has gone.
+- A query waits for its turn before the engine is asked: see `turn.py`.
 - `rows_max` reads one row more than asked, so that the answer says in its head whether there are
   more. Past the node's own limits an answer is an error, never shorter.
 """
@@ -17,7 +18,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -30,12 +31,12 @@ from thermocline.server.api.encode import ENCODERS, About, Encoder, content_type
 from thermocline.server.api.incoming import ClientGone
 from thermocline.server.api.param import parameters
 from thermocline.server.api.problem import Refused, problem_bytes, problem_of, scrubbed
-from thermocline.server.api.reply import chosen_form
+from thermocline.server.api.reply import chosen_form, sent_in_time
 from thermocline.server.api.route import Call
 from thermocline.server.api.running import RunningQuery
 from thermocline.server.api.shape import Queries, QueryState
+from thermocline.server.api.turn import QUERY_WAIT_S, Turn
 
-SEND_WAIT_S = 30.0
 SETTLE_WAIT_S = 15.0
 LOOK_S = 0.2
 ANSWER_BYTES_MAX = 4 << 30
@@ -64,6 +65,9 @@ async def query(call: Call, send: Send) -> None:
             raise Conflict("a query of this id is running", hint=hint, query_id=one.query_id)
         answering = _Answering(call, one, form, gone)
         try:
+            turn = call.parts.turns.ask()
+            held.callback(call.parts.turns.leave, turn)
+            await answering.wait(turn)
             await answering.run(send)
         except BaseException as caught:
             error = caught
@@ -113,6 +117,19 @@ class _Answering:
         self._doing: asyncio.Future[Any] | None = None
         self.error: BaseException | None = None
 
+    async def wait(self, turn: Turn) -> None:
+        """Wait until it is this query's turn; `Overloaded` when that takes too long."""
+        until_s = time.monotonic() + QUERY_WAIT_S
+        both: set[asyncio.Future[Any]] = {turn, self._gone}
+        while not turn.done():
+            await asyncio.wait(both, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._gone.done():
+                raise ClientGone
+            if self._one.is_cancelled:
+                raise Unavailable(CANCELLED, hint="it was ended on purpose")
+            if time.monotonic() > until_s and not turn.done():
+                raise self._call.parts.turns.busy()
+
     async def run(self, send: Send) -> None:
         """Send the answer; what fails before its first byte is raised."""
         try:
@@ -134,6 +151,7 @@ class _Answering:
             parameters(body.params),
             timeout_s=body.timeout_s,
             query_id=self._one.engine_id,
+            mode=body.mode,
         )
         if self._gone.done():  # while it waited for a worker
             self._answer.close()
@@ -236,11 +254,7 @@ class _Answering:
             self._lake.cancel(self._one.engine_id)
 
     async def _sent(self, send: Send, message: Any) -> None:
-        sending: Awaitable[None] = send(message)
-        try:
-            await asyncio.wait_for(sending, SEND_WAIT_S)
-        except (TimeoutError, OSError) as error:
-            raise ClientGone from error
+        await sent_in_time(send, message)
         if self._gone.done():
             raise ClientGone
 

@@ -4,15 +4,19 @@ In:   values, Arrow tables, errors
 Out:  ASGI messages
 
 - An answer is sent whole or not at all: its length is known before its first byte.
+- It is handed over in parts, as the client takes them. A client that takes nothing for
+  `SEND_WAIT_S` has gone.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from thermocline.server.api.encode import MEDIA_TYPES, accepted, content_type, whole
+from thermocline.server.api.incoming import ClientGone
 from thermocline.server.api.problem import (
     PROBLEM_TYPE,
     Refused,
@@ -23,6 +27,8 @@ from thermocline.server.api.problem import (
 from thermocline.server.api.route import JSON, Call, Done, First
 
 TRUNCATED = "X-Thermocline-Truncated"
+SEND_WAIT_S = 30.0
+PART_BYTES = 256 << 10
 
 
 def chosen_form(call: Call, named: str | None = None) -> str:
@@ -76,8 +82,22 @@ async def _send(
     if status not in (204, 304):
         pairs.append((b"content-type", media_type.encode()))
         pairs.append((b"content-length", str(len(data)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": data})
+    await sent_in_time(send, {"type": "http.response.start", "status": status, "headers": pairs})
+    rest = memoryview(data)
+    while len(rest) > PART_BYTES:
+        part, rest = rest[:PART_BYTES], rest[PART_BYTES:]
+        await sent_in_time(
+            send, {"type": "http.response.body", "body": bytes(part), "more_body": True}
+        )
+    await sent_in_time(send, {"type": "http.response.body", "body": bytes(rest)})
 
 
-__all__ = ["JSON", "chosen_form", "made", "problem_sent", "sent"]
+async def sent_in_time(send: Send, message: Message) -> None:
+    """Send a part of an answer; `ClientGone` when nobody takes what was sent before."""
+    try:
+        await asyncio.wait_for(send(message), SEND_WAIT_S)
+    except (TimeoutError, OSError) as error:
+        raise ClientGone from error
+
+
+__all__ = ["JSON", "chosen_form", "made", "problem_sent", "sent", "sent_in_time"]

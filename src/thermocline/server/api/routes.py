@@ -9,6 +9,7 @@ from typing import Any
 
 from thermocline.server.api import admin, asking, change, page, query, shape, table
 from thermocline.server.api.route import EVERY_FORMAT, Route
+from thermocline.server.api.routes_console import console_routes
 from thermocline.server.api.routes_entity import contract_routes, entity_routes
 from thermocline.server.metrics import CONTENT_TYPE
 
@@ -202,10 +203,11 @@ def _administration() -> Iterator[Route]:
         f"{API}/jobs",
         "query",
         "jobs",
-        "Tell what is hot, for how long, and whether flushes fail",
+        "Tell what is hot, whether flushes fail, and what jobs did",
         shape.Jobs,
         run=admin.jobs,
-        description="Flushes only: the jobs of a pipeline are not part of this version.",
+        asked=asking.JobsAsked,
+        description="The newest rows of the table `pipeline_jobs`, which SQL reads as well.",
     )
     yield Route(
         "GET",
@@ -256,5 +258,6 @@ ROUTES: tuple[Route, ...] = (
     *contract_routes(),
     *entity_routes(),
     *_administration(),
+    *console_routes(),
     *_open(),
 )

@@ -5,11 +5,14 @@ Out:  rows as `LakeTable.write` takes them; `Invalid` with the line that is wron
 
 - JSON is read strictly, and what JSON has no word for is read as it is written in answers: binary
   as hexadecimal, `NaN` and the infinities as text, decimals as numbers or text, to the last digit.
+- JSON is not made into values when it has more of them than one write takes: each costs many times
+  what it is on the wire.
 - An Arrow stream is checked whole before anything looks at its values. It may not grow: buffers
   that are compressed inside, views and runs are refused, and dictionaries are counted as what they
   stand for, in all batches together. Compress the body instead.
 """
 
+import io
 import struct
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -24,6 +27,8 @@ from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
 from thermocline.ingest.rows import ROWS_MAX, fitted, rows_table
 
 LINE_LOOKS_MAX = 100_000
+JSON_VALUES_MAX = 4_000_000
+VALUE_BYTES = 64  # what a value of JSON costs in memory, at the least
 DECODED_BYTES_MAX = 256 << 20  # of all batches of a body together
 FIXED_BYTES_MAX = 32  # the widest value that has one width is a decimal
 OFFSET_BYTES = 8
@@ -46,6 +51,17 @@ class JsonRows(NamedTuple):
         return {self.word: self.places[index]}
 
 
+def check_values(values: int) -> None:
+    """Refuse JSON with more values than one write takes, before they are made."""
+    if values > JSON_VALUES_MAX:
+        raise BodyTooLarge(
+            "the rows have more values than one write takes",
+            hint="send them in smaller parts, or as an Arrow stream",
+            values=values,
+            values_max=JSON_VALUES_MAX,
+        )
+
+
 def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
     """Return the rows of a JSON array (or one object), or of JSON lines."""
     has_decimals = any(kinds.is_decimal(field.type) for field in schema)
@@ -66,7 +82,7 @@ def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
 
 def _lines(data: bytes, decoder: Any) -> JsonRows:
     rows, places = [], []
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    for number, line in enumerate(io.BytesIO(data), start=1):
         if line.strip():
             rows.append(_row(_value(line, decoder, {"line": number}), {"line": number}))
             places.append(number)

@@ -242,16 +242,29 @@ class FlushJob(Struct):
     hot_s: float | None
 
 
-class Jobs(Struct):
-    """The flushes that are due, and why the last one by the clock failed, if it did.
+class JobRun(Struct):
+    """One task of the pipeline that has ended: `done` or `failed`."""
 
-    Jobs of the pipeline are not listed: there is no pipeline in this version.
-    """
+    started_at: str
+    job: str
+    table: str
+    state: str
+    took_ms: int
+    version: int | None
+    numbers: dict[str, int]
+    error_code: str | None
+    error_message: str | None
+    master: str | None
+
+
+class Jobs(Struct):
+    """What is hot, why the last flush by the clock failed, if it did, and what jobs did."""
 
     flushes: list[FlushJob]
     flush_error: Problem | None
     hot_bytes: int
     hot_bytes_max: int
+    runs: list[JobRun]
     notes: list[str] = field(default_factory=list)
 
 

@@ -1,0 +1,51 @@
+"""The entities of a lake in a backup: what PostgreSQL has of them, of one moment for each tenant.
+
+In:   the lake's settings and folder; a way to put files into the copy
+Out:  `entities/<tenant>/` in the copy; the versions of the tables that go with it
+
+- The tables of a tenant's entities must be copied at just these versions: then the copy is what
+  was committed at that moment, changes that no export has carried included.
+- A server of the lake's own that does not run is started for it, and stopped again.
+"""
+
+import os
+from collections.abc import Callable
+
+from thermocline.config import LakeSettings
+from thermocline.disk import OsDisk
+from thermocline.entity.half import EMBEDDED, EntityHalf
+from thermocline.entity.half import FOLDER as POSTGRES_FOLDER
+from thermocline.entity.restored import DUMP_NAME, FOLDER
+from thermocline.format.layout import Version
+from thermocline.hot.postgres.cluster import running_server
+from thermocline.hot.postgres.dump import dump
+from thermocline.hot.postgres.migrate import open_tenant, tenant_names
+from thermocline.lake.tenants import Tenants
+
+Put = Callable[[str, bytes], None]
+
+
+def copy_entities(settings: LakeSettings, data: str, put: Put) -> dict[str, Version]:
+    """Put the entities of every tenant into a copy; return the versions by table id.
+
+    `Unavailable` when PostgreSQL is not there: a copy without it would lack what is in it alone.
+    """
+    is_ours = settings.postgres == EMBEDDED
+    folder = os.path.join(data, POSTGRES_FOLDER)
+    if is_ours and not os.path.isdir(folder):
+        return {}
+    was_running = not is_ours or running_server(folder) is not None
+    half = EntityHalf(settings, data)
+    heads: dict[str, Version] = {}
+    try:
+        pool = half.pool()
+        known = set(tenant_names(pool))
+        for name in (name for name in Tenants(data, OsDisk()) if name in known):
+            prefix = f"{FOLDER}/{name}"
+            tenant = open_tenant(pool, name)
+            dumped = dump(pool, tenant, lambda part, body: put(f"{prefix}/{part}", body))  # noqa: B023
+            put(f"{prefix}/{DUMP_NAME}", dumped.data)
+            heads |= dumped.heads
+    finally:
+        half.close(is_stopped=not was_running)
+    return heads
