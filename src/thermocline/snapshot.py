@@ -21,13 +21,13 @@ import pyarrow as pa
 from thermocline.errors import Corruption
 from thermocline.format.action import Mark
 from thermocline.format.conflict import Window
-from thermocline.format.coverage import Coverage
+from thermocline.format.coverage import Coverage, empty
 from thermocline.format.schema import Schema
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
 from thermocline.lake.keyed import without_rows
 from thermocline.lake.measure import measure
-from thermocline.lake.segment import filtered, presented, within
+from thermocline.lake.segment import filtered, measure_segment, presented, within
 from thermocline.lake.table import Table
 
 CHUNKS_MAX = 128  # 5,000 batches cost an engine 300 ms to look at, 50 cost nothing
@@ -120,10 +120,24 @@ def hot_within(view: View, names: Sequence[str], window: Window) -> Iterator[pa.
 
 
 def covered(view: View, table: Table) -> Coverage:
-    """Return which buckets a view holds, hot rows included."""
-    cold = table.index.at(view.state)
+    """Return which buckets a view holds, hot rows included.
+
+    Where rows are hidden, those of their segments that are not are measured again.
+    """
+    hidden = {} if view.pairing is None else view.pairing.hidden
+    cold = _shown(view.state, hidden, table) if hidden else table.index.at(view.state)
     if not view.parts:
         return cold
     spec = view.state.spec
     rows = hot_rows(view, [spec.time_column, *spec.entity_columns])
     return cold.union(measure([rows], spec).coverage)
+
+
+def _shown(state: TableState, hidden: Mapping[str, str], table: Table) -> Coverage:
+    coverage = empty(state.spec.bucket.width_s)
+    for segment in state.segments:
+        if segment.segment_id in hidden:
+            coverage = coverage.union(measure_segment(table.storage, state, segment).coverage)
+        else:
+            coverage = coverage.union(table.index.of_segment(state, segment))
+    return coverage

@@ -8,12 +8,16 @@ Out:  `Lake` and `LakeTable`, the same surface whether rows are hot or cold
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid, ThermoclineError
+from thermocline.entity.mode import Mode, mode_of
+from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.flush import flush
 from thermocline.format.action import Mark
 from thermocline.hot.tier import HotSnapshot
@@ -131,8 +135,16 @@ class Lake:
         return self.entities.register(name, document)
 
     def entity(self, name: str) -> "EntityTable":
-        """Return the entities of a type; `NotFound` when none of this name is registered."""
-        return self.entities.table(name)
+        """Return the entities of a type; `NotFound` when none of this name is registered.
+
+        Where PostgreSQL was never there, it is what the lake has: it answers `best_effort` alone.
+        """
+        try:
+            return self.entities.table(name)
+        except Unavailable as error:
+            from thermocline.entity.cold_table import cold_table
+
+            return cold_table(self._catalog, name, error)
 
     def by_id(self, table_id: bytes) -> LakeTable | None:
         """Return the table of an id, or None when it is none of this lake's."""
@@ -147,21 +159,33 @@ class Lake:
 
     def snapshot(self, table: LakeTable) -> HotSnapshot:
         """Return the hot rows of a table, from memory, the journal or PostgreSQL."""
+        return self._snapshot(table, _mode.get())
+
+    def _snapshot(self, table: LakeTable, mode: Mode | None) -> HotSnapshot:
         if table.is_keyed:
-            return self.entity(table.name).snapshot()
+            return self.entity(table.name).snapshot(mode=mode)
         return self.node.snapshot(table.table_id)
 
-    def sql(self, query: str, params: Params = None) -> pa.Table:
-        """Return the answer of one SELECT over the lake's tables, hot and cold rows alike."""
-        if self.node.pool is not None:
-            return self.node.pool.sql(query, params, tables=self._references())
-        return self._ready().sql(query, params)
+    def sql(self, query: str, params: Params = None, *, mode: Mode | str | None = None) -> pa.Table:
+        """Return the answer of one SELECT over the lake's tables, hot and cold rows alike.
 
-    def sql_reader(self, query: str, params: Params = None) -> pa.RecordBatchReader:
+        `mode` says how entities are answered when their PostgreSQL is down. What such an answer
+        is worth is in the report of `answer`.
+        """
+        if self.node.pool is not None:
+            references = self._references(_checked_mode(mode))
+            return self.node.pool.sql(query, params, tables=references)
+        with _asked_in(mode):
+            return self._ready().sql(query, params)
+
+    def sql_reader(
+        self, query: str, params: Params = None, *, mode: Mode | str | None = None
+    ) -> pa.RecordBatchReader:
         """Return the answer of one SELECT as a stream of batches."""
         if self.node.pool is not None:
-            return self.answer(query, params)
-        return self._ready().sql_reader(query, params)
+            return self.answer(query, params, mode=mode)
+        with _asked_in(mode):
+            return self._ready().sql_reader(query, params)
 
     def answer(
         self,
@@ -170,16 +194,19 @@ class Lake:
         *,
         timeout_s: float | None = None,
         query_id: str | None = None,
+        mode: Mode | str | None = None,
     ) -> Answer:
         """Return the answer as a stream that says what it was read from, and can be cancelled.
 
-        `Invalid` in a lake whose queries have no workers.
+        `mode` says how entities are answered when their PostgreSQL is down: `best_effort` and
+        `cached` answers have a warning in the report of the table. `Invalid` in a lake whose
+        queries have no workers.
         """
         pool = self.node.pool
         if pool is None:
             hint = "connect with query_workers"
             raise Invalid("queries of this lake run in its own process", hint=hint)
-        references = self._references()
+        references = self._references(_checked_mode(mode))
         return pool.sql_reader(
             query, params, tables=references, timeout_s=timeout_s, query_id=query_id
         )
@@ -188,11 +215,14 @@ class Lake:
         """End a running query within a second; False when none of this id is running."""
         return self.node.pool is not None and self.node.pool.cancel(query_id)
 
-    def _references(self) -> dict[str, TableRef]:
+    def _references(self, mode: Mode | None) -> dict[str, TableRef]:
         """Return every table of the lake, as a worker process finds it."""
         self.node.check_open()
         tables = [self.table(name) for name in self.tables()]
-        return {one.name: TableRef(one.name, one.root(), hot=one.snapshot) for one in tables}
+        return {
+            one.name: TableRef(one.name, one.root(), hot=partial(self._snapshot, one, mode))
+            for one in tables
+        }
 
     def _ready(self) -> Session:
         """Return the session with every table of the lake in it."""
@@ -245,6 +275,24 @@ class Lake:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_mode: ContextVar[Mode | None] = ContextVar("thermocline_mode", default=None)
+"""How the query that this thread prepares wants to be answered."""
+
+
+def _checked_mode(mode: Mode | str | None) -> Mode | None:
+    return None if mode is None else mode_of(mode)
+
+
+@contextmanager
+def _asked_in(mode: Mode | str | None) -> Iterator[None]:
+    """Let snapshots that this thread takes in the block be of a mode."""
+    token = _mode.set(_checked_mode(mode))
+    try:
+        yield
+    finally:
+        _mode.reset(token)
 
 
 def flush_table(table: LakeTable) -> Mark | None:

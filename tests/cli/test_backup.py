@@ -37,7 +37,8 @@ def test_O15_a_lake_is_copied_and_brought_back(node, target):
 def test_what_a_copy_of_files_cannot_have_is_said(node):
     words = ("backup", "one", "--data", "node", "--json")
     assert node.ok(*words).json()["left_out"] == []
-    ran = node.run("backup", "two", "--data", "node", THERMOCLINE_POSTGRES="embedded")
+    words = ("backup", "two", "--data", "node", "--without-entities")
+    ran = node.run(*words, THERMOCLINE_POSTGRES="embedded")
     assert ran.code == 0
     assert "left out: what of entities is in PostgreSQL" in ran.out
     (node.folder / "node" / "postgres").mkdir()
@@ -75,3 +76,13 @@ def test_what_cannot_be_is_told_in_three_lines(node):
         ran = node.run(*words)
         assert ran.code == code, words
         assert ran.told()
+
+
+def test_a_copy_that_cannot_have_what_postgres_has_is_not_made(node):
+    nobody = "postgresql://nobody@127.0.0.1:1/none"
+    ran = node.run("backup", "copy", "--data", "node", THERMOCLINE_POSTGRES=nobody)
+    assert ran.code == 6
+    assert not (node.folder / "copy").exists()
+    words = ("backup", "copy", "--data", "node", "--without-entities", "--json")
+    ran = node.run(*words, THERMOCLINE_POSTGRES=nobody)
+    assert ran.json()["left_out"] == ["postgres"]

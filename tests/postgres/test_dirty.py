@@ -5,11 +5,19 @@ import threading
 
 import pytest
 
-from postgres.entity_verbs import account, accounts, another, balances, entity_types
+from postgres.entity_verbs import (
+    account,
+    accounts,
+    another,
+    balances,
+    cold_balances,
+    entity_types,
+)
 from postgres.test_export import held_change
 from thermocline.errors import Corruption, Overloaded
 from thermocline.hot.postgres import dirty
 from thermocline.hot.postgres.dirty import DirtySet
+from thermocline.lake.segment import decode_deletes
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -150,6 +158,37 @@ def test_P18_many_dirty_keys_are_read_and_exported_in_parts(accounts, pool, tena
     assert set(sizes) == {500}  # no more rows than that are ever held as Python has them
     assert accounts.export().rows == 5_000
     assert sum(balances(accounts).values()) == 5_000 * 5_001 // 2
+
+
+def test_P18_as_many_dirty_keys_as_cold_rows_are_read_exactly(accounts, pool, tenant):
+    count, gone = 50_000, 1_000
+    fill(pool, tenant, count)
+    assert accounts.export().rows == count
+    table, type_id = accounts.store.layout.table, accounts.store.layout.type_id
+
+    def change_all(connection):
+        connection.execute(f"delete from {table} where h_2 <= {gone}")
+        connection.execute(f"update {table} set ver = 2, h_2 = 1")
+        connection.execute(
+            f"insert into change (type_id, id, ver, op) select {type_id}, "
+            f"'k' || lpad(n::text, 9, '0'), 2, case when n <= {gone} then 'd' else 'u' end "
+            f"from generate_series(1, {count}) as n"
+        )
+
+    pool.run(tenant, change_all)
+    view = accounts.view()
+    assert (len(view.hides), view.rows.num_rows) == (count, count - gone)
+    found = balances(accounts)
+    assert (len(found), sum(found.values())) == (count - gone, count - gone)
+    snapshot = accounts.snapshot()
+    assert sum(part.batch.num_rows for part in snapshot.parts) == count - gone
+    live = accounts.table.state(int(snapshot.pairing.version))
+    hidden = sum(len(decode_deletes(text)) for text in snapshot.pairing.hidden.values())
+    assert hidden == live.totals.rows
+    accounts.patch(f"k{count:09}", {"balance": 5})
+    assert sum(balances(accounts).values()) == count - gone + 4
+    assert accounts.export().keys == count
+    assert sum(cold_balances(accounts).values()) == count - gone + 4
 
 
 def test_P18_more_dirty_keys_than_a_reading_may_hold_are_refused_by_name(

@@ -28,6 +28,8 @@ from postgres.entity_verbs import (
     dies,
     entity_types,
 )
+from thermocline.entity import history as history_room
+from thermocline.entity import table as table_room
 from thermocline.entity.room import EntitySettings
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
@@ -398,6 +400,51 @@ def test_a_version_that_was_vacuumed_before_postgres_followed_is_rolled_past(acc
     vacuum(accounts.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
     assert balances(accounts) == {"a": 2}
     assert accounts.view().hides.to_pylist() == []
+
+
+def vacuumed_now(entities):
+    """Remove all files that no kept version names, however young they are."""
+    return vacuum(entities.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+
+
+def test_a_reading_keeps_the_files_of_its_version_from_a_vacuum(accounts, another, monkeypatch):
+    for key in "abc":
+        accounts.create(account(1), key)
+    accounts.export()
+    other, real, vacuumed = another(), table_room.keyed_batches, []
+
+    def long_reading(storage, view, names):
+        if not vacuumed:
+            for key in "abc":
+                other.replace(key, account(2))
+            other.export()
+            compact(other)
+            vacuumed.append(vacuumed_now(other))
+        yield from real(storage, view, names)
+
+    monkeypatch.setattr(table_room, "keyed_batches", long_reading)
+    assert balances(accounts) == {"a": 1, "b": 1, "c": 1}
+    assert vacuumed
+    assert balances(accounts) == {"a": 2, "b": 2, "c": 2}
+    vacuumed_now(other)
+    assert balances(accounts) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_history_keeps_the_files_it_walks_from_a_vacuum(accounts, another, monkeypatch):
+    for balance in (1, 2, 3):
+        accounts.replace("a", account(balance))
+        accounts.export()
+    other, real, vacuumed = another(), history_room.find_keys, []
+
+    def slow_walk(*args):
+        if not vacuumed:
+            vacuumed.append(vacuumed_now(other))
+        return real(*args)
+
+    monkeypatch.setattr(history_room, "find_keys", slow_walk)
+    assert [one.ver for one in accounts.history("a")] == [1, 2, 3]
+    vacuumed_now(other)
+    assert [one.ver for one in accounts.history("a")] == [3], "it was the history that held them"
 
 
 # Contracts change; rows leave and come back.

@@ -7,7 +7,7 @@ import pytest
 
 import thermocline as tc
 from fixtures.wal import calm, ticks
-from thermocline.errors import Invalid, Unavailable
+from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
 from thermocline.hot.postgres.operation import Deed, Operation
 from thermocline.node import Node, open_lake
 
@@ -134,7 +134,7 @@ def test_the_clock_exports_what_is_due(tmp_path, postgres_dsn):
         for n in range(3):
             account.create({"owner": f"o{n}", "cents": n})
         done = threading.Event()
-        for _ in range(200):
+        for _ in range(1_200):
             if account.table.state().version > before:
                 done.set()
                 break
@@ -186,3 +186,26 @@ def test_a_lake_without_postgres_says_how_to_have_entities(tmp_path):
     with tc.connect(tmp_path / "lake") as lake, pytest.raises(Invalid) as raised:
         lake.register("account", ACCOUNT)
     assert "postgres" in raised.value.hint
+
+
+def test_a_type_whose_name_a_table_has_is_refused_with_nothing_registered(lake):
+    lake.create_table("prices", time_column="ts", bucket="1d")
+    with pytest.raises(Conflict, match="holds no entities"):
+        lake.register("prices", ACCOUNT)
+    assert lake.entities.names() == ["account"]
+    with pytest.raises(NotFound, match="no such type"):
+        lake.entity("prices")
+
+
+def test_coverage_speaks_of_the_rows_that_readings_see(lake):
+    accounts, table = lake.entity("account"), lake.table("account")
+    accounts.create({"owner": "ada", "cents": 5}, "a")
+    lake.flush("account")
+    assert table.coverage().num_rows == 1
+    accounts.delete("a")
+    assert table.coverage().num_rows == 0, "the lake has the row, and no reading does"
+    assert table.coverage(at=int(table.version())).num_rows == 1, "then it was there"
+    lake.flush("account")
+    assert table.coverage().num_rows == 0
+    accounts.create({"owner": "bob", "cents": 5}, "b")
+    assert table.coverage().num_rows == 1

@@ -46,3 +46,32 @@ def test_what_sql_reads_while_a_contract_is_registered_is_known_to_the_log(
     entity_types.register("account", NEWER)
     assert seen
     assert all(seen)
+
+
+def test_an_export_frozen_before_a_contract_never_takes_its_columns_back(entity_types):
+    free = {**deepcopy(ACCOUNT), "x-compatibility": "none"}
+    accounts = entity_types.register("account", free)
+    accounts.create(account(1, note="kept"), "a")
+    renamed = deepcopy(free)
+    ids = {column.name: column.id for column in accounts.store.layout.contract.columns}
+    renamed["properties"]["remark"] = {**renamed["properties"].pop("note"), "x-id": ids["note"]}
+    freeze = accounts.source.freeze
+
+    def frozen_before():
+        accounts.source.freeze = freeze
+        frozen = freeze()
+        entity_types.register("account", renamed)
+        return frozen
+
+    accounts.source.freeze = frozen_before
+    accounts.export()
+    table = accounts.table
+    newest = int(table.state().version)
+    names = [{c.name for c in table.state(n).schema.columns} for n in range(1, newest + 1)]
+    assert "note" in names[0] or "note" in names[1]
+    first = next(place for place, found in enumerate(names) if "remark" in found)
+    assert not [found for found in names[first:] if "note" in found], "a column got its old name"
+    assert accounts.scan(["_id", "remark"]).rows.to_pylist() == [{"_id": "a", "remark": "kept"}]
+    accounts.export()
+    (cold,) = (row for batch in table.read(table.state(), ["remark"]) for row in batch.to_pylist())
+    assert cold == {"remark": "kept"}

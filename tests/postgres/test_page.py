@@ -4,14 +4,17 @@ import base64
 from decimal import Decimal
 from functools import cmp_to_key
 
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg import sql
 
 from postgres.entities import order
 from thermocline.errors import Invalid
 from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Not, parse_filter
 from thermocline.hot.postgres.operation import Deed, Operation
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import Registry
 from thermocline.hot.postgres.rows import EntityStore
 
@@ -176,6 +179,8 @@ def test_the_tables_own_fields_can_be_asked_for(store):
         store.create(order(), key)
     store.patch("b", {"quantity": 1})
     assert [e.id for e in store.page(Comparison("_ver", "gt", 1)).entities] == ["b"]
+    as_json = {"field": "_ver", "op": "gt", "value": 1}
+    assert [e.id for e in store.page(as_json).entities] == ["b"]
     assert [e.id for e in store.page(Comparison("_id", "in", ["a", "c"])).entities] == ["a", "c"]
     assert [e.id for e in store.page(sort=["-_written_at"]).entities] == ["b", "c", "a"]
 
@@ -323,3 +328,72 @@ def test_a_page_follows_a_type_that_has_changed_since_it_was_last_followed(pool,
     scored = {**CUSTOMER["properties"], "score": {"type": "number", "x-hot": True}}
     Registry(pool, tenant).register("customer", {**CUSTOMER, "properties": scored})
     assert sales.page(refs=["customer"]).refs["customer"]["ada"].document == ADA
+
+
+def test_what_only_the_row_after_a_page_refers_to_does_not_come_with_it(sales):
+    sales.create({"customer": "eve"}, "s0")
+    page = sales.page(refs=["customer"], limit=1)
+    assert [entity.id for entity in page.entities] == ["s0"]
+    assert set(page.refs["customer"]) == {"eve"}
+
+
+def test_what_many_rows_refer_to_comes_from_the_server_once(sales):
+    for n in range(20):
+        sales.create({"customer": "ada", "others": ["ada", "bob"]}, f"t{n:02}")
+    rows = []
+    real = sales.pool.run
+
+    class Counted:
+        def __init__(self, connection):
+            self._connection = connection
+
+        def execute(self, query, *arguments, **options):
+            cursor = self._connection.execute(query, *arguments, **options)
+            rows.append(cursor.rowcount)
+            return cursor
+
+    sales.pool.run = lambda tenant, work, **options: real(
+        tenant, lambda connection: work(Counted(connection)), **options
+    )
+    try:
+        page = sales.page(sort=["-customer"], refs=["customer", "others"])
+    finally:
+        del sales.pool.run
+    assert len(page.entities) == 23
+    assert rows[-1] == 23 + len(page.refs["customer"])
+
+
+def test_the_pages_with_references_are_in_order_however_they_are_asked(sales):
+    for n, customer in enumerate(["eve", "bob", "ada", "eve", "bob"]):
+        sales.create({"customer": customer}, f"t{n}")
+    expected = ["s3", "t3", "t0", "t4", "t1", "t2", "s2", "s1"]
+    found, after = [], None
+    for _ in range(4):
+        page = sales.page(sort=["-customer"], refs=["customer"], after=after, limit=2)
+        wanted = {e.document["customer"] for e in page.entities if "customer" in e.document}
+        assert set(page.refs["customer"]) == wanted
+        found += [entity.id for entity in page.entities]
+        after = page.after
+    assert (found, after) == (expected, None)
+
+
+def test_a_server_that_writes_dates_another_way_gives_the_same_pages(postgres_dsn, tenant, sales):
+    role = sales.pool.run(None, lambda c: c.execute("select current_user").fetchone()[0])
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        named = sql.SQL("alter role {} in database {} set datestyle to 'German'").format(
+            sql.Identifier(role), sql.Identifier(connection.info.dbname)
+        )
+        connection.execute(named)
+    pool = Pool(postgres_dsn)
+    try:
+        customers = EntityStore(pool, tenant, "customer")
+        assert customers.page().entities[0].document == ADA
+        assert (
+            EntityStore(pool, tenant, "sale")
+            .page(refs=["customer"])
+            .refs["customer"]["ada"]
+            .document
+            == ADA
+        )
+    finally:
+        pool.close()

@@ -191,7 +191,7 @@ def test_a_reader_with_the_old_layout_never_sees_a_document_without_what_was_mov
 
 def _promote_and_wait(dsn):
     pool = Pool(dsn)
-    promote._finish = lambda *_: time.sleep(60)
+    promote._finish = lambda *_: time.sleep(300)
     Registry(pool, open_tenant(pool, "acme")).register("order", hot("weight"))
 
 

@@ -5,7 +5,8 @@
 """
 
 import os
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,9 @@ from thermocline.cli.node import (
 )
 from thermocline.cli.screen import progress, say
 
+if TYPE_CHECKING:
+    from thermocline.config import LakeSettings
+
 POSTGRES_FOLDER = "postgres"
 
 
@@ -29,15 +33,25 @@ def backup(
     ],
     data: DataOption = None,
     config: ConfigOption = None,
+    without_entities: Annotated[
+        bool,
+        typer.Option("--without-entities", help="Leave out what is in PostgreSQL, and say so."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Copy a lake, its hot rows too, while it is written."""
+    """Copy a lake, its hot rows and its entities too, while it is written."""
     from thermocline.server.backup import backup as copy
 
     folder = data_folder(data, config)
+    settings = settings_from(config, data=folder).lake
+    left_out = _left_out(folder, settings, without_entities=without_entities)
     with private_files(), progress("copying") as report:
-        made = copy(folder, target, report)
-    left_out = _left_out(folder, config)
+        if settings.postgres and not left_out:
+            from thermocline.server.entity_copy import copy_entities
+
+            made = copy(folder, target, report, partial(copy_entities, settings, folder))
+        else:
+            made = copy(folder, target, report)
     if json:
         from thermocline.cli.output import say_json
 
@@ -55,11 +69,12 @@ def backup(
             say("left out: what of entities is in PostgreSQL alone; copy it with pg_dump")
 
 
-def _left_out(folder: str, config: str | None) -> list[str]:
-    """Return what a copy of files cannot have: rows that a database server keeps."""
-    settings = settings_from(config, data=folder)
-    has_server = settings.lake.postgres or os.path.isdir(os.path.join(folder, POSTGRES_FOLDER))
-    return ["postgres"] if has_server else []
+def _left_out(folder: str, settings: "LakeSettings", *, without_entities: bool) -> list[str]:
+    """Return what the copy will not have: rows of a database server that it is not told of."""
+    has_folder = os.path.isdir(os.path.join(folder, POSTGRES_FOLDER))
+    if settings.postgres:
+        return ["postgres"] if without_entities else []
+    return ["postgres"] if has_folder else []
 
 
 def restore(

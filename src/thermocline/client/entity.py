@@ -23,13 +23,14 @@ from thermocline.contract.contract import Contract
 from thermocline.contract.key import parse_id
 from thermocline.contract.register import parse_contract
 from thermocline.contract.text import check_value, decode, encode_text
-from thermocline.entity.answer import Answer, EntityAnswer, Mode, mode_of
-from thermocline.entity.export import Exported
-from thermocline.entity.history import Revision
+from thermocline.entity.answer import Answer, EntityAnswer
+from thermocline.entity.exported import Exported
+from thermocline.entity.mode import Mode, mode_of
+from thermocline.entity.revision import Revision
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.format.instant import parse, to_datetime
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not
+from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not, as_filter
 from thermocline.hot.postgres.operation import Deed, Entity, Operation, Written
 from thermocline.hot.postgres.page import Page
 
@@ -139,7 +140,7 @@ class ClientEntityTable:
 
     def page(
         self,
-        filter: Filter | None = None,  # noqa: A002
+        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
         sort: Sequence[str] = (),
         fields: Sequence[str] | None = None,
         after: str | None = None,
@@ -150,7 +151,7 @@ class ClientEntityTable:
     ) -> Page:
         """Return one page of entities and the cursor of the next; see `EntityStore.page`."""
         body = {
-            "filter": None if filter is None else _filter(filter),
+            "filter": None if (wanted := as_filter(filter)) is None else _filter(wanted),
             "sort": list(sort),
             "fields": None if fields is None else list(fields),
             "after": after,

@@ -14,6 +14,7 @@ from thermocline.client.answer import ClientAnswer
 from thermocline.client.param import wire_params
 from thermocline.client.table import ClientTable, table_path
 from thermocline.client.wire import Wire, quoted, told_error
+from thermocline.entity.mode import Mode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.action import Mark
 
@@ -86,9 +87,9 @@ class Client:
 
         return ClientEntityTable(self._wire, name)
 
-    def sql(self, query: str, params: Params = None) -> pa.Table:
+    def sql(self, query: str, params: Params = None, *, mode: Mode | str | None = None) -> pa.Table:
         """Return the answer of one SELECT over the node's tables, hot and cold rows alike."""
-        with self.answer(query, params) as reader:
+        with self.answer(query, params, mode=mode) as reader:
             batches: list[pa.RecordBatch] = []
             size_bytes = 0
             for batch in reader:
@@ -102,9 +103,11 @@ class Client:
                     )
             return pa.Table.from_batches(batches, reader.schema)
 
-    def sql_reader(self, query: str, params: Params = None) -> pa.RecordBatchReader:
+    def sql_reader(
+        self, query: str, params: Params = None, *, mode: Mode | str | None = None
+    ) -> pa.RecordBatchReader:
         """Return the answer of one SELECT as a stream of batches."""
-        return self.answer(query, params)
+        return self.answer(query, params, mode=mode)
 
     def answer(
         self,
@@ -113,8 +116,12 @@ class Client:
         *,
         timeout_s: float | None = None,
         query_id: str | None = None,
+        mode: Mode | str | None = None,
     ) -> ClientAnswer:
-        """Return the answer as a stream that says what it was read from."""
+        """Return the answer as a stream that says what it was read from.
+
+        `mode` says how entities are answered when the node's PostgreSQL is down.
+        """
         if not isinstance(query, str):
             raise Invalid("a query is a text", type=type(query).__name__)
         body = {
@@ -123,6 +130,8 @@ class Client:
             "timeout_s": timeout_s,
             "query_id": query_id or uuid.uuid4().hex,
         }
+        if mode is not None:
+            body["mode"] = mode_of(mode).value
         return ClientAnswer(
             self._wire.opened("/api/v1/query", body, timeout_s=timeout_s or 0.0), self._why
         )

@@ -13,7 +13,6 @@ Out:  an `Answer`; `Unavailable` rather than an unmarked old one
 - What is remembered for `cached` is bounded, by answers and by bytes.
 """
 
-import enum
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -22,7 +21,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid, NotFound, Unavailable
+from thermocline.entity.mode import Mode
+from thermocline.errors import NotFound, Unavailable
 from thermocline.format.layout import Version
 from thermocline.hot.postgres.operation import Entity
 
@@ -32,23 +32,6 @@ ENTITIES_KEPT_MAX = 1_000
 LAKE_ALONE = "PostgreSQL is not there: this is the lake alone, as of its last export"
 POSTGRES_ALONE = "the lake is not there: rows that were evicted to it are missing"
 REMEMBERED = "a half is not there: this is an answer from before"
-
-
-class Mode(enum.Enum):
-    """How to answer when a half is down."""
-
-    STRICT = "strict"
-    BEST_EFFORT = "best_effort"
-    CACHED = "cached"
-
-
-def mode_of(given: "Mode | str") -> Mode:
-    """Return the mode of this name; `Invalid` names those there are."""
-    try:
-        return Mode(given)
-    except ValueError as error:
-        names = ", ".join(mode.value for mode in Mode)
-        raise Invalid("not a way to answer", hint=f"use one of {names}", mode=given) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Out:  what it should be and have
 - A column of the lake follows its column of the contract by id, kept in the table's `columns`: a
   property that is renamed keeps its values, one that is widened is widened.
 - Columns are never dropped: those of retired properties hold what was written before.
+- A table never goes back: one that fits a contract is left as it is by those before it. Which one
+  gave it its columns is kept in the table's `contract`.
 """
 
 from dataclasses import replace
@@ -20,10 +22,12 @@ from thermocline.hot.postgres.cold import FIXED, kept_columns
 from thermocline.lake.table import Table
 
 COLUMNS = "columns"
+CONTRACT = "contract"
 
 
 def fitted(spec: TableSpec, schema: Schema, contract: Contract) -> tuple[TableSpec, Schema]:
     """Return what the table is and has once it fits the contract; the same values if it does."""
+    before = schema
     if not schema.columns:
         schema = adopt(pa.schema(FIXED), spec.time_column)
     places = {str(key): int(place) for key, place in spec.extra.get(COLUMNS, {}).items()}
@@ -42,14 +46,27 @@ def fitted(spec: TableSpec, schema: Schema, contract: Contract) -> tuple[TableSp
         if str(column.id) not in places:
             places[str(column.id)] = schema.next_id
             schema = schema.added([pa.field(column.name, column.type)])
-    if places != spec.extra.get(COLUMNS, {}):
-        spec = replace(spec, extra={**spec.extra, COLUMNS: places})
+    if schema != before or places != spec.extra.get(COLUMNS, {}):
+        extra = {**spec.extra, COLUMNS: places, CONTRACT: contract.version}
+        spec = replace(spec, extra=extra)
     return spec, schema
 
 
 def fit_table(table: Table, contract: Contract) -> TableState:
-    """Give the table the columns that the contract wants, in one commit if any is missing."""
-    return table.change("set columns", lambda spec, schema: fitted(spec, schema, contract))
+    """Give the table the columns that the contract wants, in one commit if any is missing.
+
+    A table that fits a newer one is left as it is: `is_past` tells.
+    """
+
+    def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+        return (spec, schema) if is_past(spec, contract) else fitted(spec, schema, contract)
+
+    return table.change("set columns", change)
+
+
+def is_past(spec: TableSpec, contract: Contract) -> bool:
+    """Tell whether a table has the columns of a contract that is newer than this one."""
+    return int(spec.extra.get(CONTRACT, 0)) > contract.version
 
 
 def fitted_state(state: TableState, contract: Contract) -> TableState:

@@ -16,12 +16,13 @@ Out:  a version that has every change of one snapshot; views that are exact
   what is committed: no clock is asked, and no writer waits.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
 
-from thermocline.entity.column import as_stored, fit_table, fitted_state
+from thermocline.entity.column import as_stored, fit_table, fitted_state, is_past
+from thermocline.entity.exported import Exported
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.format.instant import from_datetime
 from thermocline.format.layout import Version
@@ -34,17 +35,6 @@ from thermocline.lake.table import Table
 
 EXPORT_TRIES_MAX = 16
 VIEW_TRIES_MAX = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What one export carried: the lake's version that has it, and how much it was."""
-
-    version: Version
-    as_of: datetime
-    keys: int
-    rows: int
-    changes: int
 
 
 def export(source: EntitySource, table: Table) -> Exported | None:
@@ -81,6 +71,9 @@ def _committed(source: EntitySource, table: Table, frozen: Frozen) -> TableState
     snapshot = frozen.snapshot
     # A commit of columns alone is neutral: the export goes onto it as onto the head.
     state = fit_table(table, snapshot.layout.contract)
+    if is_past(state.spec, snapshot.layout.contract):
+        hint = "begin again from a new snapshot"
+        raise Conflict("the type has a newer contract", hint=hint, type=source.type_name)
     rows = as_stored(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
     note = source.claim(frozen)
     return table.supersede(Superseded(snapshot.head.version, snapshot.keys, rows, note, state))

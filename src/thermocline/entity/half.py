@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from thermocline.config import LakeSettings
+from thermocline.entity.restored import load_restored
 from thermocline.entity.room import EntitySettings
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import ThermoclineError, Unavailable
@@ -45,6 +46,7 @@ class EntityHalf:
     def __init__(self, settings: LakeSettings, root: str, *, is_read_only: bool = False) -> None:
         self._settings = settings
         self._is_read_only = is_read_only
+        self._root = root
         self._folder = os.path.join(root, FOLDER)
         self._lock = threading.Lock()
         self._pool: Pool | None = None
@@ -88,7 +90,10 @@ class EntityHalf:
             export_age_s=self._settings.export_age_s,
             is_read_only=self._is_read_only,
         )
-        return EntityTypes(pool, open_tenant(pool, tenant), catalog, settings)
+        opened = open_tenant(pool, tenant)
+        if not self._is_read_only:
+            load_restored(pool, opened, self._root)
+        return EntityTypes(pool, opened, catalog, settings)
 
     def keep(self, keyed: Keyed) -> None:
         """Look after tables from now on: what is due is exported."""

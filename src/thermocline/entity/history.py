@@ -10,13 +10,12 @@ Out:  `Revision`s, oldest first
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
 from thermocline.entity.column import fitted_state
+from thermocline.entity.revision import Revision
 from thermocline.format.action import AddSegment, RemoveSegment, Segment, SetDeletes
 from thermocline.format.commit import Commit
 from thermocline.format.instant import to_datetime
@@ -27,23 +26,10 @@ from thermocline.hot.postgres.dirty import Found
 from thermocline.hot.postgres.layout import Layout
 from thermocline.hot.postgres.operation import Entity
 from thermocline.lake.keyed import rows_of
+from thermocline.lake.pin import pinned
 from thermocline.lake.segment import decode_deletes
 from thermocline.lake.supersede import Hits, find_keys
 from thermocline.lake.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """One entity from a moment on: its document, or None where it was deleted.
-
-    `version` is the lake's that has it first, committed at `at`; None for what is hot still.
-    `ver` is not known of a delete that the lake has.
-    """
-
-    ver: int | None
-    document: dict[str, Any] | None
-    at: datetime
-    version: Version | None = None
 
 
 def found_entities(
@@ -77,9 +63,10 @@ def _cold_history(table: Table, newest: TableState, layout: Layout, key: str) ->
     walk = _Walk(table, fitted_state(newest, layout.contract), layout, key)
     # What is kept is said by the end of the log, which may be past the version that is read.
     oldest = table.state(min(int(table.state().oldest), int(newest.version)))
-    walk.begin(oldest)
-    for version in range(oldest.version + 1, newest.version + 1):
-        walk.step(table.log.commit(version))
+    with pinned(table, oldest.version):
+        walk.begin(oldest)
+        for version in range(oldest.version + 1, newest.version + 1):
+            walk.step(table.log.commit(version))
     return walk.revisions
 
 

@@ -26,8 +26,8 @@ class EntitySettings:
 
     An export is due when `export_changes` wait for it, or any for `export_age_s`. Past
     `changes_warn` it is said in the log, past `changes_max` writes are refused. Rows older than
-    `evict_age_s` leave PostgreSQL once the lake has them; None keeps all. With `is_read_only`
-    nothing is written at all.
+    `evict_age_s` leave PostgreSQL once the lake has them; None keeps all. Of deleted keys,
+    `gone_keys_max` are remembered each for itself. With `is_read_only` nothing is written at all.
     """
 
     mode: str = "strict"
@@ -37,6 +37,7 @@ class EntitySettings:
     changes_max: int = 1_000_000
     look_s: float = 1.0
     evict_age_s: float | None = None
+    gone_keys_max: int = 1_000_000
     is_read_only: bool = False
 
 

@@ -10,41 +10,54 @@ Out:  versions of what was written; answers that are exact, or say what they are
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from thermocline.entity.answer import (
     LAKE_ALONE,
     POSTGRES_ALONE,
+    REMEMBERED,
     Answer,
     Answers,
     EntityAnswer,
     LastEntities,
-    Mode,
     answered,
-    mode_of,
 )
 from thermocline.entity.column import fit_table
 from thermocline.entity.export import (
     VIEW_TRIES_MAX,
-    Exported,
     Pairing,
     cold_view,
     export,
     roll_forward,
 )
-from thermocline.entity.history import Revision, found_entities, history
+from thermocline.entity.exported import Exported
+from thermocline.entity.history import found_entities, history
+from thermocline.entity.mode import Mode, mode_of
+from thermocline.entity.revision import Revision
 from thermocline.entity.room import EntitySettings, Room
-from thermocline.errors import Conflict, Invalid, ThermoclineError, Unavailable, Unsupported
+from thermocline.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    ThermoclineError,
+    Unavailable,
+    Unsupported,
+)
 from thermocline.format.action import Mark
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
 from thermocline.hot.postgres.evict import evict, lake_version
 from thermocline.hot.postgres.export import EntitySource
+from thermocline.hot.postgres.filter import Filter
+from thermocline.hot.postgres.forget import forget
+from thermocline.hot.postgres.layout import Layout
 from thermocline.hot.postgres.operation import Entity, Operation, Written
 from thermocline.hot.postgres.page import Page
 from thermocline.hot.postgres.pool import Connection, Pool
@@ -52,7 +65,10 @@ from thermocline.hot.postgres.rows import EntityStore
 from thermocline.hot.postgres.tenant import Tenant
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
 from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches
+from thermocline.lake.pin import pinned
 from thermocline.lake.table import Table
+
+T = TypeVar("T")
 
 
 class EntityTable:
@@ -77,11 +93,17 @@ class EntityTable:
         self._exporting = threading.Lock()
         self._places = HiddenPlaces(table.storage)
         self._last_parts: tuple[pa.Table, tuple[HotPart, ...]] | None = None
+        self._last_snapshot: HotSnapshot | None = None
 
     @property
     def name(self) -> str:
         """The type's name."""
         return self.store.type_name
+
+    @property
+    def layout(self) -> Layout:
+        """The type as it was last seen: its columns and every version of its contract."""
+        return self.store.layout
 
     # Writing.
 
@@ -148,17 +170,25 @@ class EntityTable:
         return EntityAnswer(entity, found.taken_at)
 
     def _cold_entity(self, key: str, state: TableState) -> Entity | None:
-        return found_entities(self.table, state, self.store.layout, [key]).get(key)
+        return found_entities(self.table, state, self.layout, [key]).get(key)
 
-    def page(self, *args: Any, **options: Any) -> Page:
-        """Return one page of entities and the cursor of the next; see `EntityStore.page`.
+    def page(
+        self,
+        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
+        sort: Sequence[str] = (),
+        **options: Any,
+    ) -> Page:
+        """Return one page of entities and the cursor of the next.
 
-        `Unsupported` where rows may have been evicted: a page is read from PostgreSQL alone.
+        A filter is a value or JSON, such as `{"field": "state", "op": "eq", "value": "open"}`;
+        `sort` names fields, `-field` the other way. `fields`, `after`, `limit`, `refs` and
+        `with_total` are those of `EntityStore.page`. `Unsupported` where rows may have been
+        evicted: a page is read from PostgreSQL alone.
         """
         if self.settings.evict_age_s is not None:
             hint = "ask in SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
             raise Unsupported("a page does not reach rows that were evicted", hint=hint)
-        return self.store.page(*args, **options)
+        return self.store.page(filter, sort, **options)
 
     def view(self, *, mode: Mode | str | None = None) -> KeyedView:
         """Return the two halves of one reading: a state, the keys it hides, the rows that count.
@@ -173,7 +203,24 @@ class EntityTable:
             return cold_view(self.table, self.table.state(), LAKE_ALONE)
 
     def snapshot(self, *, mode: Mode | str | None = None) -> HotSnapshot:
-        """Return what SQL reads beside the lake: the rows that count, and what they go with."""
+        """Return what SQL reads beside the lake: the rows that count, and what they go with.
+
+        In `cached` it is the last one that was exact when PostgreSQL is down, with a warning.
+        """
+        try:
+            made = self._snapshot(mode)
+        except Unavailable:
+            last = self._last_snapshot
+            if last is None or last.pairing is None or self._mode(mode) is not Mode.CACHED:
+                raise
+            if last.pairing.version < self.table.state().oldest:
+                raise  # what it goes with was vacuumed
+            return replace(last, pairing=replace(last.pairing, warning=REMEMBERED))
+        if made.pairing is not None and not made.pairing.warning:
+            self._last_snapshot = made
+        return made
+
+    def _snapshot(self, mode: Mode | str | None) -> HotSnapshot:
         for _ in range(VIEW_TRIES_MAX):
             view = self.view(mode=mode)
             if view.state.schema_id in self.table.state(int(view.state.version)).schemas:
@@ -221,7 +268,7 @@ class EntityTable:
         question = ("scan", names)
         answer = answered(
             self._mode(mode),
-            lambda: self._rows(self._pairing.view(), names),
+            lambda: self._exact_rows(names),
             lake_alone=lambda: self._rows(
                 cold_view(self.table, self.table.state(), LAKE_ALONE), names
             ),
@@ -234,9 +281,12 @@ class EntityTable:
 
     def history(self, id: str) -> list[Revision]:  # noqa: A002
         """Return what an entity was at each export that carried it, oldest first, and is now."""
-        found = self.source.dirty.find(id)
+        return self._unexpired(lambda: self._history(id))
+
+    def _history(self, key: str) -> list[Revision]:
+        found = self.source.dirty.find(key)
         self._pairing.state(found.head)
-        return history(self.table, found, id)
+        return history(self.table, found, key)
 
     # Moving rows.
 
@@ -247,7 +297,10 @@ class EntityTable:
         """
         self._room.check_writable()
         with self._exporting:
-            return export(self.source, self.table)
+            exported = export(self.source, self.table)
+        if exported is not None:
+            self.forget()
+        return exported
 
     def export_if_due(self) -> Exported | None:
         """Export when enough changes wait, or any for long enough; None when it is not due."""
@@ -275,6 +328,15 @@ class EntityTable:
             written_before = datetime.now(UTC) - timedelta(seconds=self.settings.evict_age_s)
         return evict(self.store, written_before)
 
+    def forget(self) -> int:
+        """Forget deleted keys past `gone_keys_max`; return how many. See `forget.py`.
+
+        Exports do it. Where writers are in the way, the next one does.
+        """
+        with suppress(ThermoclineError):
+            return forget(self.store, self.settings.gone_keys_max)
+        return 0
+
     def _cold(
         self, connection: Connection, keys: Sequence[str]
     ) -> dict[str, tuple[int, dict[str, Any]]]:
@@ -287,9 +349,25 @@ class EntityTable:
     def _mode(self, mode: Mode | str | None) -> Mode:
         return mode_of(self.settings.mode if mode is None else mode)
 
+    def _unexpired(self, read: Callable[[], T]) -> T:
+        """Read; once more when the version that was to be read has expired meanwhile."""
+        for _ in range(VIEW_TRIES_MAX):
+            oldest = self.table.state().oldest
+            try:
+                return read()
+            except NotFound:
+                if self.table.state().oldest == oldest:
+                    raise  # nothing expired: what is missing is missing
+                roll_forward(self.source, self.table)
+        return read()
+
+    def _exact_rows(self, names: tuple[str, ...] | None) -> Answer:
+        return self._unexpired(lambda: self._rows(self._pairing.view(), names))
+
     def _rows(self, view: KeyedView, names: tuple[str, ...] | None) -> Answer:
         chosen = _chosen(view.state, names)
-        batches = list(keyed_batches(self.table.storage, view, chosen))
+        with pinned(self.table, view.state.version):
+            batches = list(keyed_batches(self.table.storage, view, chosen))
         fields = [view.state.schema.arrow.field(name) for name in chosen]
         rows = pa.Table.from_batches(batches, pa.schema(fields))
         return Answer(rows, to_datetime(view.as_of), view.state.version, view.warning)

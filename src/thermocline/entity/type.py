@@ -3,8 +3,9 @@
 In:   names and JSON Schema documents
 Out:  `EntityTable`s
 
-- A type is registered in PostgreSQL first and its table made after; whatever died in between is
-  finished by the next one who opens the type.
+- A type's table is made before its contract is committed, so a name that the lake gave to other
+  rows is refused with nothing done. Whatever died in between is finished by the next one who
+  registers or opens the type.
 - A type goes with one table for ever: PostgreSQL knows its id, and refuses another.
 """
 
@@ -12,6 +13,7 @@ import threading
 from typing import Any
 
 from thermocline.entity.column import fit_table
+from thermocline.entity.contract_copy import copy_contracts
 from thermocline.entity.export import roll_forward
 from thermocline.entity.room import EntitySettings
 from thermocline.entity.table import EntityTable
@@ -46,9 +48,10 @@ class EntityTypes:
         """Register a version of a type's contract and return its entities.
 
         When this returns, the type can be written and read, in SQL too. `Invalid` when the
-        contract is none, or may not follow the version before.
+        contract is none, or may not follow the version before. `Conflict` when a table of this
+        name holds other rows. After either, nothing was registered.
         """
-        layout = self.registry.register(name, document)
+        layout = self.registry.register(name, document, lambda: self._claimed(name))
         opened = self.table(name)
         # Order matters: whoever reads by the new contract finds its columns in the log.
         self._fit(opened, layout)
@@ -77,6 +80,10 @@ class EntityTypes:
 
     def _cold_table(self, name: str) -> Table:
         self.registry.layout(name)  # no table is made for a type that does not exist
+        return self._claimed(name)
+
+    def _claimed(self, name: str) -> Table:
+        """Return the table of a type, made if it is not there; `Conflict` if it is another's."""
         try:
             table = self._catalog.table(name)
         except NotFound:
@@ -93,3 +100,5 @@ class EntityTypes:
         """Give the table its columns, so that it can be asked for them before the first export."""
         fit_table(opened.table, layout.contract)
         roll_forward(opened.source, opened.table)
+        if self._settings is None or not self._settings.is_read_only:
+            copy_contracts(opened.table, layout.contracts)

@@ -6,6 +6,7 @@
     _coverage/segments/<id>.roar                    the buckets of one segment
     _coverage/table/<version>.roar                  the buckets of one version
     _pins/<id>.json                                 a reader's lease on one version
+    _contracts/<version>.json                       a copy of one contract of an entity type
     data/<yyyy>/<mm>/<dd>/<hh>/<id>.parquet         a segment
 
 - Paths are relative to the table's root, with forward slashes, and never leave it.
@@ -24,6 +25,7 @@ Version = NewType("Version", int)
 LOG_FOLDER = "_log"
 DATA_FOLDER = "data"
 PINS_FOLDER = "_pins"
+CONTRACTS_FOLDER = "_contracts"
 SEGMENT_COVERAGE_FOLDER = "_coverage/segments"
 TABLE_COVERAGE_FOLDER = "_coverage/table"
 CURRENT_PATH = "_log/CURRENT"
@@ -31,6 +33,7 @@ PATH_LENGTH_MAX = 1024
 
 _COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
+_CONTRACT_NAME = re.compile(r"([0-9]{10})\.json")
 _TABLE_COVERAGE_NAME = re.compile(r"([0-9]{20})\.roar")
 _PART = re.compile(r"[^\x00-\x1f\\/:]+")
 
@@ -58,6 +61,17 @@ def table_coverage_path(version: int) -> str:
 def pin_path(pin_id: str) -> str:
     """Return the path of a reader's lease."""
     return f"{PINS_FOLDER}/{pin_id}.json"
+
+
+def contract_path(schema_version: int) -> str:
+    """Return the path of the copy of one version of an entity type's contract."""
+    return f"{CONTRACTS_FOLDER}/{schema_version:010d}.json"
+
+
+def contract_version(name: str) -> int | None:
+    """Return the version of the contract that a file name in `_contracts` is a copy of, or None."""
+    found = _CONTRACT_NAME.fullmatch(name)
+    return int(found.group(1)) if found else None
 
 
 def segment_path(first: TimeNs, segment_id: str) -> str:

@@ -145,29 +145,7 @@ class DirtySet:
         key that is missing here would be lost with its change.
         """
 
-        def read(layout: Layout, connection: Connection) -> Frozen | None:
-            row = connection.execute(
-                "select array_agg(cid), count(distinct id) from change where type_id = %s",
-                [layout.type_id],
-                binary=True,
-            ).fetchone()
-            assert row is not None
-            if row[0] is None:
-                return None
-            changes = np.sort(np.array(row[0], dtype=np.int64))
-            # Past the limit of readings, too: only an export makes what is dirty less.
-            snapshot = _snapshot(connection, layout, None, keys_max=None)
-            if len(snapshot.keys) != row[1]:
-                raise Corruption(
-                    "the keys to export are not those that changed",
-                    hint="look for damage in PostgreSQL's indexes; nothing was exported",
-                    type=layout.name,
-                    keys=len(snapshot.keys),
-                    changed=row[1],
-                )
-            return Frozen(snapshot, changes)
-
-        return self._run(read)
+        return self._run(lambda layout, connection: frozen_in(connection, layout))
 
     def pressure(self) -> Pressure:
         """Return how much is dirty, counted up to a little over the limit."""
@@ -229,6 +207,38 @@ class DirtySet:
                 if not is_outdated(error) or not self._store.reload():
                     raise
         raise Conflict("the type keeps changing", hint="try again", type=self._store.type_name)
+
+
+def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) -> Frozen | None:
+    """Return what an export has to carry as the running transaction sees it; None for nothing.
+
+    Without `has_rows` the rows are left out, for whoever reads them in parts.
+    """
+    row = connection.execute(
+        "select array_agg(cid), count(distinct id) from change where type_id = %s",
+        [layout.type_id],
+        binary=True,
+    ).fetchone()
+    assert row is not None
+    if row[0] is None:
+        return None
+    changes = np.sort(np.array(row[0], dtype=np.int64))
+    if has_rows:
+        # Past the limit of readings, too: only an export makes what is dirty less.
+        snapshot = _snapshot(connection, layout, None, keys_max=None)
+    else:
+        head, taken_at, token = _moment(connection, layout)
+        keys, none = _changed(connection, layout, None), joined(layout, [])
+        snapshot = DirtySnapshot(head, taken_at, token, layout, keys, none)
+    if len(snapshot.keys) != row[1]:
+        raise Corruption(
+            "the keys to export are not those that changed",
+            hint="look for damage in PostgreSQL's indexes; nothing was exported",
+            type=layout.name,
+            keys=len(snapshot.keys),
+            changed=row[1],
+        )
+    return Frozen(snapshot, changes)
 
 
 def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tuple[str, ...]]:

@@ -28,6 +28,7 @@ from thermocline.contract.kind import Kind
 from thermocline.contract.row import from_stored
 
 _WIDE = {"smallint": "bigint", "integer": "bigint", "real": "double precision"}
+_AS_TEXT = {"timestamptz": "::text", "numeric": "::text"}
 _plain = msgspec.json.Decoder()
 _exact = msgspec.json.Decoder(float_hook=Decimal)
 
@@ -83,6 +84,20 @@ class Layout:
         """The table's own columns, each after a comma, as a list in a statement has them."""
         return "".join(f", {column.sql_name}" for column in self.columns)
 
+    def shown_text(self, row: str) -> str:
+        """Return the columns of a row as a page selects them, each after a comma.
+
+        Instants and decimals come as text: a driver's value takes 2 us to become that.
+        """
+        parts = ((column, f"{row}.{column.sql_name}") for column in self.columns)
+        return "".join(f", {place}{_AS_TEXT.get(c.pg_type, '')}" for c, place in parts)
+
+    @cached_property
+    def blank_text(self) -> str:
+        """Nulls of the types of `shown_text`, for rows of another type in the same answer."""
+        types = (_AS_TEXT.get(c.pg_type, f"::{c.pg_type}") for c in self.columns)
+        return "".join(f", null{cast}" for cast in types)
+
     @cached_property
     def record(self) -> str:
         """The names and types of a record as `record_of` makes it."""
@@ -114,37 +129,21 @@ class Layout:
 
     def document_of(self, schema_version: int, values: Sequence[Any], rest: str | None) -> Json:
         """Return the document of a row: the values of `columns` in order, and `rest` as text."""
-        form = self._form(schema_version)
-        made: Json = {}
-        if rest is not None:
-            made = (_exact if form.is_exact else _plain).decode(rest)
-            for name, kind in form.careful:
-                value = made.get(name)
-                if value is not None and type(value) is not float:
-                    made[name] = canonical(kind, value, (name,), [])
-            if form.is_open:
-                for name in made.keys() - form.kinds.keys():
-                    made[name] = json_form(made[name])
-        for name, shown, value in zip(form.hot_names, form.hot_forms, values, strict=True):
-            if value is not None:
-                made[name] = value if shown is None else shown(value)
-        return form.ordered(made)
+        return self.documents_of([schema_version], [values], [rest])[0]
 
-    def document_in_json(self, schema_version: int, values: Sequence[Any], rest: Json) -> Json:
-        """Return the document of a row that came as JSON, with `Decimal` for every fraction."""
-        form = self._form(schema_version)
-        made = dict(rest)
-        for name, kind in form.careful:
-            if made.get(name) is not None:
-                made[name] = canonical(kind, made[name], (name,), [])
-        for name in made.keys() - form.kinds.keys():
-            made[name] = json_form(made[name])
-        for name, shown, value in zip(form.hot_names, form.hot_forms, values, strict=True):
-            if value is not None:
-                is_plain = shown is None and type(value) is not Decimal
-                kind = form.kinds[name]
-                made[name] = value if is_plain else canonical(kind, value, (name,), [])
-        return form.ordered(made)
+    def documents_of(
+        self,
+        schema_versions: Sequence[int],
+        values: Sequence[Sequence[Any]],
+        rests: Sequence[str | None],
+    ) -> list[Json]:
+        """Return the documents of rows, as `document_of` does; for many it takes 3 us each."""
+        if len(set(schema_versions)) == 1:
+            return self._form(schema_versions[0]).documents(values, rests)
+        return [
+            self._form(version).documents([row], [rest])[0]
+            for version, row, rest in zip(schema_versions, values, rests, strict=True)
+        ]
 
     def _form(self, schema_version: int) -> "_Form":
         found = self._forms.get(schema_version)
@@ -158,30 +157,64 @@ class Layout:
         return {}
 
 
+_ABSENT = object()
+
+
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What reading documents of one contract needs: the kinds, and which need a second look."""
+    """How documents of one contract are read: what needs a second look, and the order.
 
-    kinds: Mapping[str, Kind]
+    `hot` are the properties that have columns, and what makes a column's value one of a document.
+    It goes over all documents for one property, then for the next: half as long as the other way.
+    """
+
+    decode: Callable[[str], Json]
     careful: Sequence[tuple[str, Kind]]
-    is_exact: bool
     is_open: bool
-    hot_names: Sequence[str]
-    hot_forms: Sequence[Callable[[Any], Any] | None]
+    hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
+    places: Mapping[str, object]
 
-    def ordered(self, made: Json) -> Json:
-        """Return a document with its properties in the order of the contract."""
-        known = {name: made[name] for name in self.kinds if name in made}
-        return known if len(known) == len(made) else known | made
+    def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
+        """Return the documents of rows."""
+        decode, places = self.decode, self.places
+        made = [{} if rest is None else decode(rest) for rest in rests]
+        self._look_again(made)
+        for (name, shown), column in zip(self.hot, zip(*values, strict=True), strict=True):
+            for one, value in zip(made, column, strict=True):
+                if value is not None:
+                    one[name] = value if shown is None else shown(value)
+        # In the contract's order, merged: picked one by one it takes four times as long.
+        whole = [{**places, **one} for one in made]
+        return [
+            found if len(found) == len(one) else _without_absent(found)
+            for found, one in zip(whole, made, strict=True)
+        ]
+
+    def _look_again(self, made: Sequence[Json]) -> None:
+        """Put what jsonb may have changed in canonical form."""
+        for name, kind in self.careful:
+            for one in made:
+                value = one.get(name)
+                if value is not None and type(value) is not float:
+                    one[name] = canonical(kind, value, (name,), [])
+        if self.is_open:
+            for one in made:
+                for name in one.keys() - self.places.keys():
+                    one[name] = json_form(one[name])
+
+
+def _without_absent(document: Json) -> Json:
+    return {name: value for name, value in document.items() if value is not _ABSENT}
 
 
 def _form_of(contract: Contract, columns: Sequence[HotColumn]) -> _Form:
     kinds = {part.name: part.kind for part in contract.kind.fields}
     careful = [(name, kind) for name, kind in kinds.items() if _is_changed_by_jsonb(kind)]
     is_exact = contract.is_open or any(_needs_digits(kind) for kind in kinds.values())
+    decode = (_exact if is_exact else _plain).decode
     names = [column.name for column in columns]
-    forms = [_shower(kinds[name]) if name in kinds else None for name in names]
-    return _Form(kinds, careful, is_exact, contract.is_open, names, forms)
+    hot = [(name, _shower(kinds[name]) if name in kinds else None) for name in names]
+    return _Form(decode, careful, contract.is_open, hot, dict.fromkeys(kinds, _ABSENT))
 
 
 def _is_changed_by_jsonb(kind: Kind) -> bool:
@@ -206,14 +239,19 @@ def _shower(kind: Kind) -> Callable[[Any], Any] | None:
     return functools.partial(from_stored, kind)
 
 
-def _decimal(value: Decimal) -> str:
-    """Return a decimal as documents have it, all digits written out."""
+def _decimal(value: Decimal | str) -> str:
+    """Return a decimal as documents have it, all digits written out, as PostgreSQL writes it."""
     text = str(value)
-    return format(value, "f") if "E" in text else text
+    return format(Decimal(value), "f") if "E" in text else text
 
 
-def _instant(value: datetime) -> str:
-    """Return an instant as documents have it. Sessions are in UTC, so what comes is too."""
+def _instant(value: datetime | str) -> str:
+    """Return an instant as documents have it, from the driver's value or PostgreSQL's text of it.
+
+    Sessions are in UTC, so what comes is too.
+    """
+    if isinstance(value, str):
+        return f"{value[:10]}T{value[11:-3]}Z"
     text = value.replace(tzinfo=None).isoformat()
     return (text.rstrip("0") if value.microsecond else text) + "Z"
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import msgspec
 
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.filter import ROW, Binds, place_of
+from thermocline.hot.postgres.condition import ROW, Binds, place_of
 from thermocline.hot.postgres.layout import Layout
 
 FIELDS_MAX = 8

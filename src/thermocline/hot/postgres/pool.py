@@ -95,7 +95,7 @@ class Pool:
     def __init__(self, dsn: str, settings: PoolSettings | None = None) -> None:
         self.settings = settings or PoolSettings()
         self.breaker = Breaker(self.settings.breaker)
-        self._dsn = dsn
+        self.dsn = dsn
         self._changed = threading.Condition()
         self._idle: list[_Held] = []
         self._out = 0
@@ -107,7 +107,7 @@ class Pool:
 
     def move_to(self, dsn: str) -> None:
         """Connect to another address from now on: the server was started again, elsewhere."""
-        self._dsn = dsn
+        self.dsn = dsn
         self._forget_idle(self._era)
         self.breaker.succeeded()
 
@@ -347,7 +347,7 @@ class Pool:
     def _connected(self) -> Connection:
         limits = self.settings
         connection = psycopg.connect(
-            self._dsn,
+            self.dsn,
             autocommit=True,
             connect_timeout=max(int(limits.connect_timeout_s), 1),
             keepalives=1,
@@ -368,8 +368,8 @@ class Pool:
 
 def _limits(settings: PoolSettings) -> sql.Composed:
     return sql.SQL(
-        "set timezone to 'UTC'; set statement_timeout = {}; set lock_timeout = {}; "
-        "set idle_in_transaction_session_timeout = {}"
+        "set timezone to 'UTC'; set datestyle to 'ISO'; set statement_timeout = {}; "
+        "set lock_timeout = {}; set idle_in_transaction_session_timeout = {}"
     ).format(
         int(settings.statement_timeout_s * 1000),
         int(settings.lock_timeout_s * 1000),

@@ -114,7 +114,9 @@ def let_through(folder: str, account: Account) -> None:
     found = os.stat(folder)
     if found.st_uid == os.getuid() and not found.st_mode & stat.S_IXOTH:
         os.chown(folder, -1, account.group_id)
-        os.chmod(folder, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXG | stat.S_IXGRP)
+        # Narrower than it may have been: the group may walk through, and no more.
+        mode = stat.S_IMODE(found.st_mode) & ~stat.S_IRWXG | stat.S_IXGRP
+        os.chmod(folder, mode)
 
 
 def _account() -> Account:

@@ -10,7 +10,7 @@ Out:  a `Layout`; `Invalid` with pointers and reasons when the new version may n
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -39,14 +39,23 @@ class Registry:
         self.pool = pool
         self.tenant = tenant
 
-    def register(self, name: str, document: Any) -> Layout:
+    def register(
+        self, name: str, document: Any, claim: Callable[[], object] | None = None
+    ) -> Layout:
         """Register a version of a type, the first or the next; the one there is, if it is equal.
 
         When this returns, documents of the new version can be written by everyone, and its hot
         properties have their columns. `Invalid` has the fact `problems` (pointer, reason).
+        `claim` is called before a new version is committed, possibly more than once; if it
+        raises, there is none.
         """
         _check_name(name)
-        self.pool.run(self.tenant, lambda connection: _register(connection, name, document))
+
+        def write(connection: Connection) -> None:
+            if _register(connection, name, document) and claim is not None:
+                claim()
+
+        self.pool.run(self.tenant, write)
         return self.finish(name)
 
     def finish(self, name: str) -> Layout:
@@ -67,17 +76,7 @@ class Registry:
 
     def layout(self, name: str) -> Layout:
         """Return a type as it is now; `NotFound` when there is none of this name."""
-
-        def look(connection: Connection) -> Layout:
-            row = connection.execute(
-                "select type_id, table_name from type where name = %s", [name]
-            ).fetchone()
-            if row is None:
-                raise NotFound("no such type", hint="register it first", type=name)
-            columns = _columns(connection, row[0])
-            return Layout(row[0], name, row[1], columns, _versions(connection, row[0]))
-
-        return self.pool.run(self.tenant, look, is_read_only=True)
+        return self.pool.run(self.tenant, lambda c: layout_in(c, name), is_read_only=True)
 
     def names(self) -> list[str]:
         """Return the names of all types, in order."""
@@ -92,6 +91,17 @@ class Registry:
         """Return every version of a type's contract, oldest first."""
         contracts = self.layout(name).contracts
         return [contracts[version] for version in sorted(contracts)]
+
+
+def layout_in(connection: Connection, name: str) -> Layout:
+    """Return a type as the running transaction sees it; `NotFound` when there is none."""
+    row = connection.execute(
+        "select type_id, table_name from type where name = %s", [name]
+    ).fetchone()
+    if row is None:
+        raise NotFound("no such type", hint="register it first", type=name)
+    columns = _columns(connection, row[0])
+    return Layout(row[0], name, row[1], columns, _versions(connection, row[0]))
 
 
 def is_outdated(connection: Connection, layout: Layout) -> bool:
@@ -109,7 +119,8 @@ def _check_name(name: str) -> None:
         raise Invalid("not a type's name", hint=hint, type=name)
 
 
-def _register(connection: Connection, name: str, document: Any) -> None:
+def _register(connection: Connection, name: str, document: Any) -> bool:
+    """Write the next version of a type, unless it is the newest already; return whether it did."""
     made = connection.execute(
         "insert into type (name, table_name) values (%s, '') on conflict (name) do nothing "
         "returning type_id",
@@ -124,7 +135,7 @@ def _register(connection: Connection, name: str, document: Any) -> None:
     versions = _versions(connection, type_id)
     previous = versions[max(versions)] if versions else None
     if previous is not None and previous.document == document:
-        return
+        return False
     contract = evolved(document, previous) if previous else parse_contract(document)
     _check_limits(contract, _columns(connection, type_id))
     connection.execute(
@@ -134,6 +145,7 @@ def _register(connection: Connection, name: str, document: Any) -> None:
     )
     if made is not None:
         _make_table(connection, type_id, contract)
+    return True
 
 
 def _check_limits(contract: Contract, columns: tuple[HotColumn, ...]) -> None:
@@ -151,16 +163,8 @@ def _check_limits(contract: Contract, columns: tuple[HotColumn, ...]) -> None:
 
 def _make_table(connection: Connection, type_id: int, contract: Contract) -> None:
     table = f"e_{type_id}"
-    parts = [_column_text(column.id, wide_type(column.postgres_type)) for column in contract.hot]
-    text = sql.SQL(
-        'create table {} (id text collate "C" primary key '
-        "check (octet_length(id) between 1 and {}), ver bigint not null, "
-        "schema_version int not null, written_at timestamptz not null default clock_timestamp(), "
-        "rest jsonb not null{})"
-    )
-    connection.execute(
-        text.format(sql.Identifier(table), KEY_BYTES_MAX, sql.Composed(parts)), prepare=False
-    )
+    columns = [(column.id, wide_type(column.postgres_type)) for column in contract.hot]
+    create_table(connection, table, columns)
     for column in contract.hot:
         connection.execute(
             "insert into type_column values (%s, %s, %s, %s, true, 'r')",
@@ -171,6 +175,20 @@ def _make_table(connection: Connection, type_id: int, contract: Contract) -> Non
     connection.execute(
         "insert into lake_head (type_id, version, cluster_id) select %s, 0, store_id from store",
         [type_id],
+    )
+
+
+def create_table(connection: Connection, table: str, columns: Sequence[tuple[int, str]]) -> None:
+    """Make the table of a type with these hot columns: the id and the wide type of each."""
+    parts = [_column_text(column_id, pg_type) for column_id, pg_type in columns]
+    text = sql.SQL(
+        'create table {} (id text collate "C" primary key '
+        "check (octet_length(id) between 1 and {}), ver bigint not null, "
+        "schema_version int not null, written_at timestamptz not null default clock_timestamp(), "
+        "rest jsonb not null{})"
+    )
+    connection.execute(
+        text.format(sql.Identifier(table), KEY_BYTES_MAX, sql.Composed(parts)), prepare=False
     )
 
 

@@ -1,25 +1,17 @@
-"""Which properties refer to entities of other types, and how their rows come with a page.
+"""Which properties refer to entities of other types, and where their keys are.
 
 In:   `"x-relation": "customer"` at a property that holds a key, or a list of keys
-Out:  the other type's name; a column of a page's query that holds the rows referred to
-
-One query gives the page and everything it refers to: the rows come as JSON beside each row.
+Out:  the other type's name; the keys that a row refers to, in SQL
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
-import msgspec
-
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.filter import Binds, place_of
+from thermocline.hot.postgres.condition import ROW, Binds, place_of
 from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.operation import Entity
 
-_exact = msgspec.json.Decoder(float_hook=Decimal)
 REFERENCES_MAX = 10
 
 
@@ -48,21 +40,14 @@ def relation_of(layout: Layout, name: str) -> Relation:
     return Relation(name, target, kind.name == "list")
 
 
-def referred(layout: Layout, relation: Relation, target: Layout, binds: Binds) -> str:
-    """Return the rows that a property of a row refers to, as a JSON array of arrays."""
+def reference(layout: Layout, relation: Relation, binds: Binds) -> str:
+    """Return what a row refers to, in SQL: a key as text, or a list of them as jsonb."""
     place, pg_type = place_of(layout, relation.name, binds)
-    columns = "".join(f", other.{column.sql_name}" for column in target.columns)
     if relation.is_list:
-        keys = f"case when jsonb_typeof({place}) = 'array' then {place} else '[]' end"
-        chosen = f"other.id in (select jsonb_array_elements_text({keys}))"
-    else:
-        key = f"{place} #>> '{{}}'" if pg_type == "jsonb" else f"{place}::text"
-        chosen = f"other.id = {key}"
-    return (
-        "(select jsonb_agg(jsonb_build_array(other.id, other.ver, other.schema_version, "  # noqa: S608
-        f"other.written_at, other.rest{columns}) order by other.id) from {target.table} as other "
-        f"where {chosen})::text"
-    )
+        return f"case when jsonb_typeof({place}) = 'array' then {place} else '[]' end"
+    if pg_type == "jsonb":
+        return f"({ROW}.rest ->> {binds.add(relation.name)}::text)"
+    return f"{place}::text"
 
 
 def _said(node: Any) -> str | None:
@@ -74,20 +59,3 @@ def _said(node: Any) -> str | None:
     if isinstance(found, Mapping):
         found = found.get("type")
     return found if isinstance(found, str) else None
-
-
-def entities_in(target: Layout, text: str | None) -> list[Entity]:
-    """Return the entities of the rows that `referred` gave."""
-    if text is None:
-        return []
-    rows = _exact.decode(text)
-    return [
-        Entity(
-            key,
-            ver,
-            version,
-            datetime.fromisoformat(written_at),
-            target.document_in_json(version, values, rest),
-        )
-        for key, ver, version, written_at, rest, *values in rows
-    ]

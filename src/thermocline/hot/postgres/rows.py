@@ -22,7 +22,7 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.hot.postgres import failure
-from thermocline.hot.postgres.filter import Filter
+from thermocline.hot.postgres.filter import Filter, as_filter
 from thermocline.hot.postgres.layout import Layout, Stale
 from thermocline.hot.postgres.operation import (
     OPERATIONS_MAX,
@@ -32,7 +32,8 @@ from thermocline.hot.postgres.operation import (
     Written,
     new_key,
 )
-from thermocline.hot.postgres.page import Page, PageRequest, read_page
+from thermocline.hot.postgres.page import Page, PageRequest
+from thermocline.hot.postgres.page_query import read_page
 from thermocline.hot.postgres.pool import Connection, Pool
 from thermocline.hot.postgres.registry import Registry, is_outdated
 from thermocline.hot.postgres.relation import relation_of
@@ -138,7 +139,7 @@ class EntityStore:
 
     def page(
         self,
-        filter: Filter | None = None,  # noqa: A002
+        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
         sort: Sequence[str] = (),
         fields: Sequence[str] | None = None,
         after: str | None = None,
@@ -147,8 +148,9 @@ class EntityStore:
         *,
         with_total: bool = False,
     ) -> Page:
-        """Return one page of entities, and the cursor of the next; see `page.py`."""
-        request = PageRequest(filter, tuple(sort), fields, after, limit, tuple(refs), with_total)
+        """Return one page of entities, and the cursor of the next; see `page_query.py`."""
+        wanted = as_filter(filter)
+        request = PageRequest(wanted, tuple(sort), fields, after, limit, tuple(refs), with_total)
         for name in refs:  # before the transaction: nobody waits for a connection holding one
             self._target(relation_of(self._layout, name).target)
 

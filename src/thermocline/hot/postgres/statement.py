@@ -86,13 +86,21 @@ def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json])
     _written(connection, layout, query, records)
 
 
-def last_versions(connection: Connection, layout: Layout, keys: Iterable[str]) -> dict[str, int]:
-    """Return the versions that absent keys had reached when they were deleted, as far as seen."""
+def last_versions(
+    connection: Connection, layout: Layout, keys: Iterable[str]
+) -> tuple[dict[str, int], int]:
+    """Return the versions that absent keys had reached when they were deleted, as far as seen.
+
+    And the floor: keys that are not remembered had reached no more than that. One statement: what
+    is forgotten between two would be in neither.
+    """
     found = connection.execute(
-        "select id, ver from gone where type_id = %s and id = any(%s::text[])",
-        [layout.type_id, array_of(keys)],
-    )
-    return dict(found.fetchall())
+        "select id, ver from gone where type_id = %(type)s and id = any(%(keys)s::text[]) "
+        "union all select null, ver_floor from type where type_id = %(type)s",
+        {"type": layout.type_id, "keys": array_of(keys)},
+    ).fetchall()
+    reached: dict[str, int] = {key: ver for key, ver in found if key is not None}
+    return reached, next(ver for key, ver in found if key is None)
 
 
 def take_over_versions(

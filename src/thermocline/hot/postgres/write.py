@@ -139,9 +139,9 @@ class Writer:
 
     def _insert(self, plan: _Plan, results: dict[int, Result]) -> list[Placed]:
         keys = [record["id"] for record in plan.inserts]
-        last = statement.last_versions(self._connection, self._layout, keys)
+        last, floor = statement.last_versions(self._connection, self._layout, keys)
         for record in plan.inserts:
-            record["ver"] = last.get(record["id"], 0) + 1
+            record["ver"] = last.get(record["id"], floor) + 1
         made = statement.insert_rows(self._connection, self._layout, plan.inserts)
         inserted = {r["id"]: r["ver"] for r in plan.inserts if r["id"] in made}
         late, moved = statement.take_over_versions(self._connection, self._layout, inserted)

@@ -1,0 +1,82 @@
+"""An entity type whose PostgreSQL cannot be asked, and was not since this process began.
+
+In:   the type's table in the lake, why PostgreSQL is not there
+Out:  what the lake alone answers to those who said that it may; `Unavailable` to the others
+
+- The contracts are the copies in the table's folder.
+- It is made anew for each who asks: whoever asks when PostgreSQL is back has both halves.
+"""
+
+import threading
+from functools import cached_property
+from typing import Any, NoReturn
+
+from thermocline.entity.answer import Answers, LastEntities
+from thermocline.entity.contract_copy import copied_contracts
+from thermocline.entity.room import EntitySettings, Room
+from thermocline.entity.table import EntityTable
+from thermocline.errors import NotFound, Unavailable
+from thermocline.format.action import ENTITIES
+from thermocline.hot.postgres.layout import Layout
+from thermocline.lake.catalog import Catalog
+from thermocline.lake.keyed import HiddenPlaces
+from thermocline.lake.table import Table
+
+
+class _Absent:
+    """Stands where PostgreSQL would: whatever is asked of it, it is not there."""
+
+    def __init__(self, why: Unavailable) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error() from self._why
+
+    def error(self) -> Unavailable:
+        return Unavailable(self._why.message, hint=self._why.hint, **self._why.facts)
+
+
+class ColdEntityTable(EntityTable):
+    """The entities of a type as the lake alone has them. Any thread may use it."""
+
+    def __init__(self, name: str, table: Table, why: Unavailable) -> None:
+        self.settings = EntitySettings()
+        self.table = table
+        self._name = name
+        self._why = why
+        absent: Any = _Absent(why)
+        self.store = self.source = self._pairing = absent
+        self._room = Room(self.settings, self._refused)
+        self._answers = Answers()
+        self._last_entities = LastEntities()
+        self._exporting = threading.Lock()
+        self._places = HiddenPlaces(table.storage)
+        self._last_parts = None
+        self._last_snapshot = None
+
+    @property
+    def name(self) -> str:
+        """The type's name."""
+        return self._name
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The type as the copies of its contracts have it; nothing is known of PostgreSQL's."""
+        try:
+            return Layout(0, self._name, "", (), copied_contracts(self.table))
+        except NotFound as error:
+            raise Unavailable(error.message, hint=error.hint, type=self._name) from error
+
+    def _refused(self) -> NoReturn:
+        raise Unavailable(self._why.message, hint=self._why.hint, **self._why.facts) from self._why
+
+
+def cold_table(catalog: Catalog, name: str, why: Unavailable) -> ColdEntityTable:
+    """Return what the lake has of a type; the error again when it has nothing of it."""
+    try:
+        table = catalog.table(name)
+    except NotFound:
+        raise why from None
+    if ENTITIES not in table.state().spec.features:
+        raise why
+    return ColdEntityTable(name, table, why)

@@ -1,0 +1,213 @@
+"""A tenant's entities as bytes: all of them of one moment, and back into an empty tenant.
+
+In:   a tenant; a way to put parts, or to read them
+Out:  parts of text as COPY writes it, and a `Dump` that says what they are; the same rows again
+
+- One transaction, REPEATABLE READ and READ ONLY, gives all of it: rows, changes, versions, and the
+  versions of the lake that they go with. A copy of the lake at just those versions is the other
+  half of the moment.
+- What comes back is the same PostgreSQL to the lake: its name, its counters and its changes are
+  those of the copy. Numbers of transactions are not: changes get those of the loading one.
+- Loading is one transaction: all of it is there, or nothing.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from thermocline.errors import Conflict, Corruption
+from thermocline.format.layout import Version
+from thermocline.hot.postgres.pool import Connection, Isolation, Pool
+from thermocline.hot.postgres.promote import index_text
+from thermocline.hot.postgres.registry import create_table
+from thermocline.hot.postgres.tenant import Tenant
+
+PART_BYTES = 8 << 20
+LIMIT_S = 24 * 3_600.0
+# Order matters: what is referred to first.
+_FIXED = ("store", "type", "type_version", "type_column", "change", "gone", "lake_head")
+_NOT_KEPT = {("change", "xid")}
+_COUNTERS = {"type": "type_id", "change": "cid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a dump: its columns in order, and how many parts its rows are in."""
+
+    name: str
+    columns: tuple[str, ...]
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What the parts are. `heads` are the lake's versions that go with it, by table id."""
+
+    store_id: str
+    tables: tuple[Table, ...]
+    counters: Mapping[str, int]
+    heads: Mapping[str, Version]
+
+    @property
+    def data(self) -> bytes:
+        """It as JSON text."""
+        tables = [
+            {"name": one.name, "columns": list(one.columns), "parts": one.parts}
+            for one in self.tables
+        ]
+        counters, heads = dict(self.counters), dict(self.heads)
+        told = {"store": self.store_id, "tables": tables, "counters": counters, "heads": heads}
+        return json.dumps(told).encode()
+
+
+def parse_dump(data: bytes) -> Dump:
+    """Return the dump that `Dump.data` wrote down; `Corruption` when it is none."""
+    try:
+        told = json.loads(data)
+        tables = tuple(
+            Table(str(one["name"]), tuple(map(str, one["columns"])), int(one["parts"]))
+            for one in told["tables"]
+        )
+        counters = {str(name): int(value) for name, value in told["counters"].items()}
+        heads = {str(key): Version(int(value)) for key, value in told["heads"].items()}
+        return Dump(str(told["store"]), tables, counters, heads)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        hint = "use another backup"
+        raise Corruption("the copy of the entities cannot be read", hint=hint) from error
+
+
+def part_name(table: str, number: int) -> str:
+    """Return the name of one part of a table's rows."""
+    return f"{table}.{number:06d}.copy"
+
+
+def dump(pool: Pool, tenant: Tenant, put: Callable[[str, bytes], None]) -> Dump:
+    """Give every row of a tenant to `put`, part by part; return what they are."""
+    with pool.transaction(
+        tenant, isolation=Isolation.REPEATABLE_READ, is_read_only=True, limit_s=LIMIT_S
+    ) as connection:
+        connection.execute("set local statement_timeout = 0")
+        store = connection.execute("select store_id::text from store").fetchone()
+        assert store is not None
+        types = connection.execute("select table_name from type order by type_id").fetchall()
+        names = [*_FIXED, *(row[0] for row in types)]
+        tables = tuple(_dumped(connection, name, put) for name in names)
+        heads = connection.execute(
+            "select lake_table_id, version from lake_head join type using (type_id) "
+            "where lake_table_id is not null"
+        ).fetchall()
+        counters = {name: _last(connection, name) for name in _COUNTERS}
+    return Dump(store[0], tables, counters, {key: Version(found) for key, found in heads})
+
+
+def _dumped(connection: Connection, name: str, put: Callable[[str, bytes], None]) -> Table:
+    rows = connection.execute(
+        "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 "
+        "and not attisdropped order by attnum",
+        [name],
+    ).fetchall()
+    columns = tuple(row[0] for row in rows if (name, row[0]) not in _NOT_KEPT)
+    parts = 0
+    with connection.cursor().copy(_copy(name, columns, "to stdout")) as copy:
+        for data in _parts(bytes(block) for block in copy):
+            put(part_name(name, parts), data)
+            parts += 1
+    return Table(name, columns, parts)
+
+
+def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield blocks joined to parts of about one size."""
+    held: list[bytes] = []
+    size_bytes = 0
+    for block in blocks:
+        held.append(block)
+        size_bytes += len(block)
+        if size_bytes >= PART_BYTES:
+            yield b"".join(held)
+            held, size_bytes = [], 0
+    if held:
+        yield b"".join(held)
+
+
+def _copy(name: str, columns: tuple[str, ...], way: str) -> sql.Composed:
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+    return sql.SQL("copy {} ({}) " + way).format(sql.Identifier(name), listed)
+
+
+def _last(connection: Connection, name: str) -> int:
+    """Return the last number that a table's counter gave, or one past it."""
+    query = sql.SQL("select last_value from {}").format(sql.Identifier(_counter(connection, name)))
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _counter(connection: Connection, name: str) -> str:
+    row = connection.execute(
+        "select relname from pg_class where oid = pg_get_serial_sequence(%s, %s)::regclass",
+        [name, _COUNTERS[name]],
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def load(pool: Pool, tenant: Tenant, dumped: Dump, read: Callable[[str], bytes]) -> bool:
+    """Bring the rows of a dump into a tenant that has none; False when it has just these.
+
+    `Conflict` when it has others.
+    """
+    with pool.transaction(tenant, limit_s=LIMIT_S) as connection:
+        connection.execute("set local statement_timeout = 0")
+        connection.execute("lock table store in exclusive mode")
+        if _is_there(connection, dumped):
+            return False
+        connection.execute("delete from store")
+        for table in dumped.tables:
+            if table.name not in _FIXED:
+                _make(connection, table.name)
+            with connection.cursor().copy(_copy(table.name, table.columns, "from stdin")) as copy:
+                for number in range(table.parts):
+                    copy.write(read(part_name(table.name, number)))
+        _index(connection)
+        for name, last in dumped.counters.items():
+            counter = _counter(connection, name)
+            connection.execute("select setval(%s::regclass, %s)", [f'"{counter}"', last])
+    return True
+
+
+def _is_there(connection: Connection, dumped: Dump) -> bool:
+    row = connection.execute(
+        "select store_id::text, exists (select from type) from store"
+    ).fetchone()
+    assert row is not None
+    if row[0] == dumped.store_id:
+        return True
+    if row[1]:
+        raise Conflict(
+            "PostgreSQL has other entities than the backup that was restored",
+            hint="give the lake an empty database, or drop the tenant there",
+            store=row[0],
+            expected=dumped.store_id,
+        )
+    return False
+
+
+def _make(connection: Connection, name: str) -> None:
+    columns = connection.execute(
+        "select column_id, pg_type from type_column join type using (type_id) "
+        "where table_name = %s order by column_id",
+        [name],
+    ).fetchall()
+    create_table(connection, name, columns)
+
+
+def _index(connection: Connection) -> None:
+    """Make the indexes of columns that are ready; the others get theirs when they are."""
+    rows = connection.execute(
+        "select type_id, table_name, column_id from type_column join type using (type_id) "
+        "where state = 'r' and is_indexed"
+    ).fetchall()
+    for type_id, table, column_id in rows:
+        connection.execute(index_text(type_id, table, column_id, is_online=False), prepare=False)

@@ -1,0 +1,103 @@
+"""SQL and entities of a lake while its PostgreSQL is down, and after a restart without it."""
+
+import time
+
+import pytest
+
+from postgres.test_lake import ACCOUNT, settings
+from thermocline.entity.answer import LAKE_ALONE, REMEMBERED
+from thermocline.errors import Invalid, Unavailable
+from thermocline.node import open_lake
+
+CENTS = "select _id, cents from account order by 1"
+NOW = [("a", 2), ("c", 3)]
+EXPORTED = [("a", 1), ("b", 1)]
+
+
+@pytest.fixture(params=[0, 1], ids=["in this process", "in a worker"])
+def opened(request, way, tmp_path):
+    """A way to open one lake again and again; it has entities hot, cold, changed and deleted."""
+    given = settings(way.dsn, query_workers=request.param)
+
+    def opened():
+        return open_lake(tmp_path / "lake", given)
+
+    with opened() as lake:
+        accounts = lake.register("account", ACCOUNT)
+        for key in "ab":
+            accounts.create({"owner": key, "cents": 1, "paid": "1.50"}, key)
+        lake.flush("account")
+        accounts.patch("a", {"cents": 2})
+        accounts.delete("b")
+        accounts.create({"owner": "c", "cents": 3}, "c")
+        lake.close(is_flushed=False)
+    return opened
+
+
+def cents(lake, **options):
+    rows = lake.sql(CENTS, **options).to_pylist()
+    return [(row["_id"], row["cents"]) for row in rows]
+
+
+def test_P09_a_lake_started_without_postgres_answers_from_its_files_if_that_will_do(opened, way):
+    way.refuse()
+    with opened() as lake:
+        accounts = lake.entity("account")
+        for strict in (
+            lambda: cents(lake),
+            lambda: cents(lake, mode="cached"),
+            lambda: accounts.find("a"),
+            lambda: accounts.scan(),
+            lambda: accounts.create({"owner": "d", "cents": 1}),
+            lambda: accounts.export(),
+            lambda: lake.entities.names(),
+        ):
+            with pytest.raises(Unavailable):
+                strict()
+        assert cents(lake, mode="best_effort") == EXPORTED
+        found = accounts.find("a", mode="best_effort")
+        assert found.entity.document == {"owner": "a", "cents": 1, "paid": "1.50"}
+        scanned = accounts.scan(["_id"], mode="best_effort")
+        assert (found.warning, scanned.warning) == (LAKE_ALONE, LAKE_ALONE)
+        assert found.as_of == scanned.as_of
+        assert scanned.rows.column("_id").to_pylist() == ["a", "b"]
+        way.allow()
+        wait_until_back(lake)
+        assert cents(lake) == NOW
+        assert lake.entity("account").find("c").is_exact
+        lake.close(is_flushed=False)
+
+
+def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, way):
+    with opened() as lake:
+        assert cents(lake) == NOW
+        way.refuse()
+        way.cut()
+        with pytest.raises(Unavailable):
+            cents(lake)
+        assert cents(lake, mode="best_effort") == EXPORTED
+        assert cents(lake, mode="cached") == NOW
+        with pytest.raises(Invalid, match="not a way to answer"):
+            cents(lake, mode="guess")
+        with pytest.raises(Unavailable):
+            cents(lake, mode="strict")
+        if lake.node.pool is not None:
+            warnings = {}
+            for mode in ("best_effort", "cached"):
+                with lake.answer(CENTS, mode=mode) as answer:
+                    answer.read_all()
+                    warnings[mode] = answer.report.tables["account"].warning
+            assert warnings == {"best_effort": LAKE_ALONE, "cached": REMEMBERED}
+        lake.close(is_flushed=False)
+
+
+def wait_until_back(lake):
+    """Ask until PostgreSQL is asked again: it is left alone for a moment after it failed."""
+    for _ in range(300):
+        try:
+            lake.entities.names()
+        except Unavailable as error:
+            time.sleep(min(float(error.facts.get("retry_after_s", 0.1)), 1.0))
+        else:
+            return
+    raise AssertionError("it does not come back")
