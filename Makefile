@@ -5,12 +5,16 @@ READY := .venv/.ready
 # pytest-xdist workers; two is what the smallest machine we test on has.
 WORKERS ?= 2
 
-.PHONY: help demo test check bench evidence clean
+# The browser of the console's tests. Debian's: none is downloaded.
+CHROMIUM ?= /usr/bin/chromium
+
+.PHONY: help demo test check console bench evidence clean
 
 help:
 	@echo "make demo      a node fed, queried, killed with -9; the pipeline; a picture"
 	@echo "make test      style, types, layers and every test"
 	@echo "make check     style, types and layers alone"
+	@echo "make console   builds the page anew (needs Node.js)"
 	@echo "make bench     the benchmarks; rewrites bench/RESULTS.md"
 	@echo "make evidence  the long fault runs; writes evidence/"
 
@@ -29,8 +33,16 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check
+test: check $(CHROMIUM)
 	$(BIN)/pytest -n $(WORKERS)
+
+$(CHROMIUM):
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends chromium
+
+# Builds the page from console/ into the package; needs Node.js, which nothing else does.
+console:
+	cd console && npm install --no-save --no-audit --no-fund && npm run build
 
 bench: $(READY)
 	$(BIN)/python bench/append.py

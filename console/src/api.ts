@@ -1,0 +1,110 @@
+// The node's API: one way to ask, one kind of error.
+import { key } from "./key";
+import type { Params } from "./route";
+
+export interface ProblemDocument {
+  status: number;
+  detail: string;
+  code: string;
+  hint?: string;
+  facts?: Record<string, unknown>;
+  request_id?: string;
+}
+
+/** What the node refused, or that it could not be reached (status 0). */
+export class Problem extends Error {
+  status: number;
+  code: string;
+  hint: string;
+  facts: Record<string, unknown>;
+  requestId: string;
+
+  constructor(document: ProblemDocument) {
+    super(document.detail);
+    this.status = document.status;
+    this.code = document.code;
+    this.hint = document.hint ?? "";
+    this.facts = document.facts ?? {};
+    this.requestId = document.request_id ?? "";
+  }
+}
+
+export interface Asking {
+  method?: string;
+  params?: Params;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+/** Ask, and return the answer whatever its body is; `Problem` where it is an error. */
+export async function fetched(path: string, asking: Asking = {}): Promise<Response> {
+  const kept = Object.entries(asking.params ?? {}).filter(([, value]) => value !== "");
+  const search = new URLSearchParams(kept).toString();
+  const headers: Record<string, string> = {};
+  if (key()) headers["Authorization"] = `Bearer ${key()}`;
+  if (asking.body !== undefined) headers["Content-Type"] = "application/json";
+  const response = await reached(`api/v1/${path}${search ? `?${search}` : ""}`, {
+    method: asking.method ?? (asking.body === undefined ? "GET" : "POST"),
+    headers,
+    body: asking.body === undefined ? null : JSON.stringify(asking.body),
+    signal: asking.signal ?? null,
+    cache: "no-store",
+    credentials: "omit",
+  });
+  if (!response.ok) throw await problemIn(response);
+  return response;
+}
+
+/** Ask for JSON. */
+export async function asked<Answer>(path: string, asking: Asking = {}): Promise<Answer> {
+  const response = await fetched(path, asking);
+  if (response.status === 204) return undefined as Answer;
+  return JSON.parse(await response.text(), exactly as Reviver) as Answer;
+}
+
+type Reviver = (key: string, value: unknown) => unknown;
+
+const RAW = JSON as unknown as { rawJSON?: (text: string) => unknown };
+const DIGITS_KEPT = 15;
+
+/** A number that a double would round stays the text it was, and is written as that text. */
+function exactly(_: string, value: unknown, context?: { source?: string }): unknown {
+  const source = context?.source;
+  if (typeof value !== "number" || !source || !RAW.rawJSON) return value;
+  const digits = source.replace(/e.*$/i, "").replace(/[-.]/g, "").replace(/^0+/, "");
+  const isKept = digits.length <= DIGITS_KEPT || String(value) === source;
+  return isKept ? value : RAW.rawJSON(source);
+}
+
+async function reached(address: string, how: RequestInit): Promise<Response> {
+  try {
+    return await fetch(address, how);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    const hint = "look whether it runs, and whether this machine reaches it";
+    throw new Problem({ status: 0, detail: "the node does not answer", code: "unreachable", hint });
+  }
+}
+
+async function problemIn(response: Response): Promise<Problem> {
+  try {
+    return new Problem((await response.json()) as ProblemDocument);
+  } catch {
+    const detail = "the answer is not one of a node";
+    return new Problem({ status: response.status, detail, code: "unknown" });
+  }
+}
+
+export function isAbort(error: unknown): boolean {
+  return error instanceof DOMException && error.name === "AbortError";
+}
+
+/** Whatever was thrown, as a problem that can be shown. */
+export function problemOf(error: unknown): Problem {
+  if (error instanceof Problem) return error;
+  const detail = error instanceof Error ? error.message : String(error);
+  return new Problem({ status: 0, detail, code: "internal" });
+}
+
+/** Part of an address: names may hold anything. */
+export const part = encodeURIComponent;

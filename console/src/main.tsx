@@ -1,0 +1,12 @@
+// The beginning: styles, and the frame in its place.
+import { render } from "preact";
+import "./style/base.css";
+import "./style/frame.css";
+import "./style/piece.css";
+import "./style/control.css";
+import "./style/query.css";
+import "./style/screen.css";
+import { Frame } from "./frame";
+
+const place = document.getElementById("app");
+if (place) render(<Frame />, place);

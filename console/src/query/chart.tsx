@@ -1,0 +1,127 @@
+// A result as lines: which column goes across, and which go up.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { change } from "../route";
+import { count, counted } from "../format";
+import { Pick } from "../show/listing";
+import { Empty } from "../show/state";
+import { onTheme } from "../theme";
+import type { Rows } from "./arrow";
+import { COLOURS, type Drawing, drawn, sorted } from "./plot";
+
+const LINES_MAX = 6;
+
+interface ChartAsked {
+  rows: Rows;
+  x: string;
+  y: string;
+}
+
+export function Chart({ rows, x, y }: ChartAsked) {
+  const places = rows.names.map((_, place) => place);
+  const drawable = places.filter((place) => rows.isNumeric(place) || rows.isTime(place));
+  const across = places.find((place) => rows.names[place] === x && drawable.includes(place))
+    ?? drawable.find((place) => rows.isTime(place)) ?? drawable[0];
+  const upward = drawable.filter((place) => place !== across && rows.isNumeric(place));
+  const wanted = y ? y.split("\u001f") : [];
+  const named = upward.filter((place) => wanted.includes(rows.names[place] ?? ""));
+  const up = (y ? named : upward.slice(0, 1)).slice(0, LINES_MAX);
+  if (across === undefined || !upward.length) {
+    return (
+      <Empty title="Nothing to draw">
+        <p>A chart takes a column of times or numbers, and one or more of numbers.</p>
+      </Empty>
+    );
+  }
+  const name = (place: number) => rows.names[place] ?? "";
+  const toggle = (place: number) => {
+    const next = up.includes(place) ? up.filter((one) => one !== place) : [...up, place];
+    change({ y: next.map(name).join("\u001f") });
+  };
+  return (
+    <div class="chart">
+      <div class="chartbar">
+        <Pick
+          label="Across"
+          of={drawable.map(name)}
+          chosen={name(across)}
+          choose={(chosen) => change({ x: chosen })}
+        />
+        <fieldset class="lines">
+          <legend>Up</legend>
+          {upward.map((place) => (
+            <label key={place}>
+              <input
+                type="checkbox"
+                checked={up.includes(place)}
+                disabled={!up.includes(place) && up.length >= LINES_MAX}
+                onChange={() => toggle(place)}
+              />
+              <Swatch place={up.indexOf(place)} />
+              {name(place)}
+            </label>
+          ))}
+        </fieldset>
+      </div>
+      <Canvas rows={rows} across={across} up={up} />
+    </div>
+  );
+}
+
+function Swatch({ place }: { place: number }) {
+  if (place < 0) return null;
+  return <span class={`swatch ${COLOURS[place % COLOURS.length]}`} aria-hidden="true" />;
+}
+
+function Canvas({ rows, across, up }: { rows: Rows; across: number; up: number[] }) {
+  const host = useRef<HTMLDivElement>(null);
+  const [pointed, put] = useState<number | null>(null);
+  const [points, putPoints] = useState(0);
+  const drawing = useMemo<Drawing>(
+    () =>
+      sorted({
+        x: rows.numbers(across),
+        isTime: rows.isTime(across),
+        lines: up.map((place) => ({ name: rows.names[place] ?? "", values: rows.numbers(place) })),
+      }),
+    [rows, across, up.join()],
+  );
+  useEffect(() => {
+    const element = host.current;
+    if (!element) return;
+    let plot = drawn(element, drawing, put);
+    putPoints(plot.points);
+    const redraw = () => {
+      plot.destroy();
+      plot = drawn(element, drawing, put);
+    };
+    const size = new ResizeObserver(() => plot.resize(element.clientWidth, element.clientHeight));
+    size.observe(element);
+    const stop = onTheme(redraw);
+    return () => {
+      stop();
+      size.disconnect();
+      plot.destroy();
+    };
+  }, [drawing]);
+  const names = drawing.lines.map((line) => line.name).join(", ");
+  return (
+    <>
+      <div
+        class="canvas"
+        ref={host}
+        role="img"
+        aria-label={`${names || "Nothing"} by ${rows.names[across]}, ${counted(points, "point")}`}
+        data-points={points}
+      />
+      <p class="reading quiet small">{reading(drawing, pointed, rows.names[across] ?? "")}</p>
+    </>
+  );
+}
+
+function reading(drawing: Drawing, place: number | null, across: string): string {
+  if (place === null) return `${count(drawing.x.length)} rows; drag to look closer, double-click to go back`;
+  const x = drawing.x[place] ?? NaN;
+  const at = drawing.isTime && !Number.isNaN(x) ? new Date(x).toISOString() : String(x);
+  const values = drawing.lines.map((line) => `${line.name} ${line.values[place] ?? "null"}`);
+  return `${across} ${at}: ${values.join(", ")}`;
+}

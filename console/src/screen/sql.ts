@@ -1,0 +1,60 @@
+// SQL that the console writes: names and values quoted, so that any of them may hold anything.
+
+export function name(text: string): string {
+  return /^[a-z_][a-z0-9_]*$/.test(text) ? text : `"${text.replaceAll('"', '""')}"`;
+}
+
+export function literal(value: unknown): string {
+  if (value === null || value === undefined) return "null";
+  if (typeof value === "number" || typeof value === "boolean") return String(value);
+  return `'${String(value).replaceAll("'", "''")}'`;
+}
+
+export function isEqual(column: string, value: unknown): string {
+  return value === null ? `${name(column)} is null` : `${name(column)} = ${literal(value)}`;
+}
+
+export interface Stretch {
+  table: string;
+  timeColumn: string;
+  entity: Record<string, unknown>;
+  start: string;
+  end: string;
+}
+
+/** The rows of an entity in a stretch: empty for a gap, until it is filled. */
+export function stretchSql({ table, timeColumn, entity, start, end }: Stretch): string {
+  const conditions = [
+    ...Object.entries(entity).map(([column, value]) => isEqual(column, value)),
+    `${name(timeColumn)} >= timestamp ${literal(plain(start))}`,
+    `${name(timeColumn)} < timestamp ${literal(plain(end))}`,
+  ];
+  return `select *\nfrom ${name(table)}\nwhere ${conditions.join("\n  and ")}\norder by ${name(timeColumn)}`;
+}
+
+/** A command that fills a stretch from files, and one that shows whether it is filled. */
+export function backfill({ table, entity, start, end }: Stretch): string {
+  const named = Object.entries(entity).map(([column, value]) => word(`${column}=${String(value)}`));
+  const which = named.map((one) => ` --entity ${one}`).join("");
+  const span = `--start ${word(start)} --end ${word(end)}`;
+  return [
+    `thermocline pipeline backfill ${word(table)} FILES --data DIR`,
+    `thermocline gaps ${word(`DIR/${table}`)} ${span}${which}`,
+  ].join("\n");
+}
+
+function plain(instant: string): string {
+  return instant.replace("T", " ").replace(/Z$/, "");
+}
+
+/** A word for a shell, quoted where it must be. */
+export function word(text: string): string {
+  return /^[\w.,:/=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+/** The query with every naming of a table after FROM or JOIN turned to one of its versions. */
+export function asOf(sql: string, table: string, version: number): string {
+  const escaped = table.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  const named = new RegExp(`\\b(from|join)(\\s+)("?)(${escaped})\\3(?![\\w".])(?!\\s+as\\s+of\\b)`, "gi");
+  return sql.replace(named, `$1$2$3$4$3 as of version ${version}`);
+}

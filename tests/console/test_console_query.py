@@ -1,0 +1,294 @@
+"""The query on the page: large answers, charts, errors at their place, links, files, keys."""
+
+import io
+import json
+import time
+from urllib.parse import quote
+
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+
+from fixtures.api import make_prices, price, serving
+
+MILLION = "select i, i * 2 as twice, 'row ' || i as name from range(1000000) t(i)"
+POINTS = "select i::double as x, sin(i / 500.0) as y from range(100000) t(i)"
+LONG = "select count(*) from range(3000000) a, range(3000000) b where a.range % 7 = b.range % 5"
+
+
+def address(sql, **more):
+    """Return the place of a query on the page."""
+    settings = "".join(f"&{name}={quote(value)}" for name, value in more.items())
+    return f"#/query?sql={quote(sql)}{settings}"
+
+
+def test_a_million_rows_are_scrolled_to_the_last_with_few_elements(watched):
+    with watched() as one:
+        page = one.open(address(MILLION, rows="all"))
+        grid = page.get_by_role("grid")
+        grid.wait_for()
+        assert grid.get_attribute("aria-rowcount") == "1000001"
+        grid.focus()
+        page.keyboard.press("Control+End")
+        page.locator("[role=gridcell]").get_by_text("row 999999", exact=True).wait_for()
+        assert page.locator("[role=row]").count() < 100
+        grid.evaluate("(grid) => { grid.scrollTop = grid.scrollHeight / 2 }")
+        middle = "document.querySelector('.body [role=row] .rownumber')?.textContent"
+        one.until(f"Math.abs(Number({middle}.replaceAll(',', '')) - 500000) < 2000")
+        page.keyboard.press("ArrowUp")
+        page.locator("#cell-999998-2").wait_for()
+        assert page.locator("#cell-999998-2").inner_text() == "row 999998"
+        page.keyboard.press("Control+Home")
+        page.keyboard.press("ArrowDown")
+        page.locator("#cell-1-0").wait_for()
+        assert page.locator("#cell-1-0").inner_text() == "1"
+
+
+def test_the_first_rows_alone_are_asked_for_unless_all_are_wanted(watched):
+    with watched() as one:
+        page = one.open(address(MILLION))
+        page.get_by_text("first rows only").wait_for()
+        assert page.get_by_role("grid").get_attribute("aria-rowcount") == "100001"
+
+
+def test_a_hundred_thousand_points_are_drawn(watched):
+    with watched() as one:
+        page = one.open(address(POINTS, view="chart"))
+        canvas = page.locator(".canvas canvas")
+        canvas.wait_for()
+        one.until("document.querySelector('.canvas').dataset.points === '100000'")
+        inked = """canvas => {
+            const { width, height } = canvas;
+            const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+            const hasInk = (x) => {
+                for (let y = 0; y < height; y += 1) if (data[(y * width + x) * 4 + 3]) return true;
+            };
+            return [...Array(width).keys()].filter(hasInk).length / width;
+        }"""
+        assert canvas.evaluate(inked) > 0.8
+
+
+def test_a_query_that_runs_is_cancelled_at_the_node(watched, node):
+    with watched() as one, node.client() as client:
+        page = one.open(address(LONG))
+        page.locator("[data-state=running]").wait_for()
+        end_s = time.monotonic() + 60
+        while not client.get("/api/v1/queries").json()["queries"]:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("heading", name="Cancelled").wait_for()
+        while client.get("/api/v1/queries").json()["queries"]:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
+def test_an_error_is_marked_at_its_place_in_the_editor(watched):
+    sql = "select 'é€😀' as text,\n  close\nfrom prices\nwher close > 3"
+    with watched() as one:
+        page = one.open(address(sql))
+        page.get_by_text("Line 4, column 6").wait_for()
+        assert page.locator(".cm-lintRange-error").inner_text() == "close"
+
+
+def test_tables_columns_and_functions_are_completed_and_control_enter_runs(watched):
+    with watched() as one:
+        page = one.open("#/query")
+        editor = page.get_by_role("textbox", name="SQL")
+        editor.wait_for()
+        one.until("performance.getEntriesByName(new URL('api/v1/words', location).href).length > 0")
+        editor.press("Control+A")
+        for typed, chosen in (("select ", ""), ("volu", "volume"), (", date_tr", "date_trunc")):
+            editor.press_sequentially(typed)
+            if chosen:
+                option = page.get_by_role("option", name=chosen).first
+                option.wait_for()
+                option.click()
+        editor.press_sequentially("'day', ts) from pri")
+        page.get_by_role("option", name="prices").first.click()
+        page.keyboard.press("Control+Enter")
+        page.get_by_role("grid").wait_for()
+        heads = page.get_by_role("columnheader").all_inner_texts()
+        assert heads[1].split("\n")[0] == "volume"
+        assert "date_trunc" in heads[2]
+
+
+def test_an_answer_says_which_rows_were_hot_and_which_files_were_pruned(watched):
+    with watched() as one:
+        page = one.open(address("select count(*) as n from prices"))
+        page.get_by_role("grid").wait_for()
+        label = page.locator(".tierbar").get_attribute("aria-label")
+        hot, cold = (int(part.split()[0].replace(",", "")) for part in label.split(", "))
+        assert hot > 0
+        assert cold > 0
+        assert page.locator("#cell-0-0").inner_text() == str(hot + cold)
+        page.get_by_text("pruned").wait_for()
+
+
+def test_a_shared_link_restores_the_query_its_answer_and_its_view(watched):
+    sql = "select ts, close, volume from prices where symbol = 'ARM' order by ts"
+    allowed = {"permissions": ["clipboard-read", "clipboard-write"]}
+    with watched(**allowed) as one:
+        page = one.open(address(sql))
+        page.get_by_role("grid").wait_for()
+        page.get_by_text("Chart", exact=True).click()
+        page.locator(".canvas canvas").wait_for()
+        page.get_by_role("checkbox", name="volume").check()
+        page.get_by_role("button", name="Share").click()
+        page.get_by_text("Copied").wait_for()
+        link = page.evaluate("navigator.clipboard.readText()")
+        assert link.startswith(one.url)
+    with watched() as other:
+        page = other.open(link.removeprefix(one.url).lstrip("/"))
+        page.locator(".canvas canvas").wait_for()
+        assert page.get_by_role("checkbox", name="volume").is_checked()
+        assert page.locator(".cm-content").inner_text().strip() == sql
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "json"])
+def test_an_answer_is_downloaded_in_full(watched, form):
+    sql = "select i from range(1000) t(i)"
+    with watched() as one:
+        page = one.open(address(sql))
+        page.get_by_role("grid").wait_for()
+        with page.expect_download() as started:
+            page.get_by_label("Download the whole answer").select_option(form)
+        with open(started.value.path(), "rb") as file:
+            data = file.read()
+        assert started.value.suggested_filename == f"answer.{form}"
+        if form == "json":
+            assert json.loads(data)["row_count"] == 1000
+        else:
+            read = csv.read_csv if form == "csv" else pq.read_table
+            assert read(io.BytesIO(data)).num_rows == 1000
+
+
+def test_values_keep_every_digit(watched):
+    values = (
+        "select 9223372036854775807::bigint as whole, 12345678901234567.89::decimal(20,2) as exact,"
+        " timestamp_ns '2024-06-01 01:02:03.123456789' as moment, date '2024-06-01' as day,"
+        " [1, 2] as list, null as nothing, true as yes"
+    )
+    with watched() as one:
+        page = one.open(address(values))
+        page.get_by_role("grid").wait_for()
+        assert [page.locator(f"#cell-0-{place}").inner_text() for place in range(7)] == [
+            "9223372036854775807",
+            "12345678901234567.89",
+            "2024-06-01 01:02:03.123456789",
+            "2024-06-01",
+            "[1,2]",
+            "null",
+            "true",
+        ]
+        sql = "select 9223372036854775807::bigint as n, 12345678901234567.89::decimal(20,2) as d"
+        one.go(f"#/history/prices?sql={quote(sql)}")
+        cells = page.locator(".travel tbody td")
+        cells.first.wait_for()
+        assert cells.all_inner_texts() == ["9223372036854775807", "12345678901234567.89"]
+
+
+def test_a_past_query_is_taken_up_again(watched):
+    with watched() as one:
+        page = one.open(address("select 41 as first"))
+        page.get_by_role("grid").wait_for()
+        page.get_by_role("button", name="Past queries").click()
+        page.get_by_role("button", name="select 41 as first").click()
+        page.get_by_role("button", name="Run").click()
+        page.get_by_role("grid").wait_for()
+
+
+def test_a_node_that_is_gone_is_told_and_asked_again(watched):
+    with watched() as one:
+        page = one.open("#/tables")
+        page.locator("td").first.wait_for()
+        page.context.set_offline(True)
+        one.go("#/keys")
+        page.get_by_text("The node does not answer").wait_for()
+        page.context.set_offline(False)
+        page.get_by_role("button", name="Try again").click()
+        page.get_by_role("heading", name="A new key").wait_for()
+
+
+# A node with keys
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory):
+    """A node that asks for keys, without entities."""
+    with serving(tmp_path_factory.mktemp("locked"), has_keys=True) as served:
+        with served.client() as client:
+            make_prices(client)
+            content = json.dumps([price(0), price(3)])
+            headers = {"Content-Type": "application/json"}
+            client.post("/api/v1/tables/prices/rows", content=content, headers=headers)
+        yield served
+
+
+SCREENS = ("tables", "coverage", "freshness", "history", "entities", "jobs", "keys")
+
+
+def test_A02_with_a_wrong_key_every_screen_asks_for_another_and_the_right_one_opens_it(
+    watched, locked
+):
+    with watched(locked.url) as one:
+        page = one.open(address("select count(*) as n from prices"))
+        page.locator("[data-state=forbidden]").wait_for()
+        page.get_by_label("Key", exact=True).fill("tck_wrong000_nobodys")
+        page.get_by_role("button", name="Use this key").click()
+        for screen in SCREENS:
+            one.go(f"#/{screen}")
+            page.locator(f"[aria-current=page][href^='#/{screen}']").wait_for()
+            page.locator("[data-state=forbidden]").wait_for()
+        one.go(address("select 1 as one"))
+        page.locator("[data-state=forbidden]").wait_for()
+        page.get_by_label("Key", exact=True).fill(locked.key)
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_role("grid").wait_for()
+        one.go("#/tables")
+        page.get_by_role("link", name="prices").wait_for()
+        kept = "JSON.stringify(localStorage) + location.href + document.cookie"
+        assert locked.key not in page.evaluate(kept)
+        assert all(locked.key not in url for url in one.requests)
+
+
+def test_A02_a_key_without_the_scope_is_refused_on_its_screen_alone(watched, locked):
+    key = locked.new_key(scopes=["query"])
+    with watched(locked.url) as one:
+        page = one.open("#/keys")
+        page.get_by_label("Key", exact=True).fill(key)
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_text("This key may not see this").wait_for()
+        one.go("#/entities")
+        page.get_by_text("This node keeps no entities").wait_for()
+        one.go("#/jobs")
+        page.get_by_role("heading", name="Flushes").wait_for()
+
+
+def test_a_key_is_made_shown_once_and_revoked(watched, locked):
+    with watched(locked.url) as one:
+        page = one.open("#/keys")
+        page.get_by_label("Key", exact=True).fill(locked.key)
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_label("Note").fill("<b>bold</b>")
+        page.get_by_role("button", name="Make it").click()
+        made = page.get_by_label("The new key").inner_text()
+        assert made.startswith("tck_")
+        page.get_by_role("cell", name="<b>bold</b>").wait_for()
+        revoke = page.get_by_role("button", name=f"Revoke {made.split('_')[1]}")
+        revoke.click()
+        revoke.click()
+        page.get_by_text("is revoked").wait_for()
+
+
+def test_the_first_key_of_an_open_node_is_used_by_whoever_made_it(watched, tmp_path):
+    with serving(tmp_path) as served, watched(served.url) as one:
+        page = one.open("#/keys")
+        page.get_by_role("button", name="Make it").click()
+        page.get_by_text("The first key of a node is an administrator").wait_for()
+        page.get_by_label("admin").check()
+        page.get_by_role("button", name="Make it").click()
+        page.get_by_label("The new key").wait_for()
+        page.locator("td .badge").get_by_text("yours").wait_for()
+        one.go("#/tables")
+        page.get_by_text("No tables yet").wait_for()
