@@ -31,7 +31,10 @@ from pathlib import Path
 from typing import Self
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
-SECTIONS = ("append", "scan", "log", "union", "ingest", "entities", "entities_read")
+SECTIONS = (
+    *("append", "scan", "log", "union", "ingest", "entities", "entities_read"),
+    *("spark", "compact", "rollup", "export"),
+)
 HEADER = """# Bench results
 
 Each section is written by its script and names the command that made it. Times are medians;

@@ -58,10 +58,12 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "spark":  # a module of its own, for those who have Spark
+        return import_module("thermocline.spark")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted({*globals(), *_LAZY, "spark"})

@@ -60,7 +60,8 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _setting(default: Any, kind: str, low: float = 0) -> Any:
+def setting(default: Any, kind: str, low: float = 0) -> Any:
+    """Return the field of a setting: its default, what is read as its value, its least value."""
     return field(default=default, metadata={"kind": kind, "low": low})
 
 
@@ -73,12 +74,12 @@ class WalSettings:
     loses nothing either way.
     """
 
-    sync: Sync = _setting(Sync.ALWAYS, "sync")
-    sync_interval_s: float = _setting(0.05, "seconds")
-    hot_bytes_max: int = _setting(64 << 20, "bytes")
-    write_wait_s: float = _setting(5.0, "seconds")
-    file_bytes_max: int = _setting(16 << 20, "bytes")
-    queue_bytes_max: int = _setting(64 << 20, "bytes")
+    sync: Sync = setting(Sync.ALWAYS, "sync")
+    sync_interval_s: float = setting(0.05, "seconds")
+    hot_bytes_max: int = setting(64 << 20, "bytes")
+    write_wait_s: float = setting(5.0, "seconds")
+    file_bytes_max: int = setting(16 << 20, "bytes")
+    queue_bytes_max: int = setting(64 << 20, "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,50 +93,51 @@ class LakeSettings:
     """
 
     wal: WalSettings = field(default_factory=WalSettings)
-    flush_age_s: float = _setting(60.0, "seconds")
-    flush_look_s: float = _setting(1.0, "seconds")
-    query_workers: int = _setting(0, "count")
-    query_memory_bytes: int = _setting(256 << 20, "bytes")
-    query_timeout_s: float = _setting(60.0, "seconds")
-    postgres: str = _setting("", "text")
-    export_age_s: float = _setting(60.0, "seconds")
-    export_changes: int = _setting(10_000, "count", 1)
+    flush_age_s: float = setting(60.0, "seconds")
+    flush_look_s: float = setting(1.0, "seconds")
+    query_workers: int = setting(0, "count")
+    query_memory_bytes: int = setting(256 << 20, "bytes")
+    query_timeout_s: float = setting(60.0, "seconds")
+    postgres: str = setting("", "text")
+    export_age_s: float = setting(60.0, "seconds")
+    export_changes: int = setting(10_000, "count", 1)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
     """What one tenant may take; 0 is no limit of its own."""
 
-    ingest_bytes_per_s: int = _setting(0, "bytes")
-    ingest_burst_bytes: int = _setting(64 << 20, "bytes", 1)
-    queries_max: int = _setting(8, "count")
-    rows_max: int = _setting(10_000_000, "count")
-    tables_max: int = _setting(1_000, "count")
-    entities_max: int = _setting(1_000_000, "count")
+    ingest_bytes_per_s: int = setting(0, "bytes")
+    ingest_burst_bytes: int = setting(64 << 20, "bytes", 1)
+    queries_max: int = setting(8, "count")
+    rows_max: int = setting(10_000_000, "count")
+    tables_max: int = setting(1_000, "count")
+    entities_max: int = setting(1_000_000, "count")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """How a node is run: where its data is, who may reach it, what it may take.
 
-    `tenants` has the quotas of tenants that differ from `quota`; `origins` says who set what.
+    `tenants` has quotas that differ from `quota`, `pipeline` what jobs read, `origins` who set it.
     """
 
-    data: str = _setting("thermocline-data", "text")
-    lake_id: str = _setting("", "text")
-    http: Address | None = _setting(Address("127.0.0.1", 4318), "address")
-    grpc: Address | None = _setting(Address("127.0.0.1", 4317), "address")
-    api: Address | None = _setting(Address("127.0.0.1", 4320), "address")
-    tls_certificate: str = _setting("", "text")
-    tls_key: str = _setting("", "text")
-    allow_insecure: bool = _setting(default=False, kind="truth")
-    body_bytes_max: int = _setting(64 << 20, "bytes", 1024)
-    inflight_bytes_max: int = _setting(128 << 20, "bytes", 1024)
-    connections_max: int = _setting(1_000, "count", 1)
-    stop_deadline_s: float = _setting(20.0, "seconds")
+    data: str = setting("thermocline-data", "text")
+    lake_id: str = setting("", "text")
+    http: Address | None = setting(Address("127.0.0.1", 4318), "address")
+    grpc: Address | None = setting(Address("127.0.0.1", 4317), "address")
+    api: Address | None = setting(Address("127.0.0.1", 4320), "address")
+    tls_certificate: str = setting("", "text")
+    tls_key: str = setting("", "text")
+    allow_insecure: bool = setting(default=False, kind="truth")
+    body_bytes_max: int = setting(64 << 20, "bytes", 1024)
+    inflight_bytes_max: int = setting(128 << 20, "bytes", 1024)
+    connections_max: int = setting(1_000, "count", 1)
+    stop_deadline_s: float = setting(20.0, "seconds")
     lake: LakeSettings = field(default_factory=lambda: LakeSettings(query_workers=2))
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     tenants: Mapping[str, QuotaSettings] = field(default_factory=dict)
+    pipeline: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def quota_of(self, tenant: str) -> QuotaSettings:
@@ -161,24 +163,25 @@ class NodeSettings:
         return told
 
 
-def _settings(*kinds: Any) -> dict[str, "Field[Any]"]:
+def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:
+    """Return the settings that classes have, by name."""
     return {one.name: one for kind in kinds for one in fields(kind) if "kind" in one.metadata}
 
 
-_LAKE = _settings(WalSettings, LakeSettings)
-_QUOTA = _settings(QuotaSettings)
-_NODE = _settings(NodeSettings, WalSettings, LakeSettings, QuotaSettings)
+_LAKE = settings_in(WalSettings, LakeSettings)
+_QUOTA = settings_in(QuotaSettings)
+_NODE = settings_in(NodeSettings, WalSettings, LakeSettings, QuotaSettings)
 
 
 def _value(node: NodeSettings, name: str) -> Any:
     parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota)
-    return next(getattr(part, name) for part in parts if name in _settings(part))
+    return next(getattr(part, name) for part in parts if name in settings_in(part))
 
 
 def settings_of(given: Mapping[str, Any]) -> LakeSettings:
     """Return the settings that these names stand for; `Invalid` for an unknown name or value."""
-    values = _read(given, _LAKE, "argument")
-    wal = {name: value for name, value in values.items() if name in _settings(WalSettings)}
+    values = read_settings(given, _LAKE, "argument")
+    wal = {name: value for name, value in values.items() if name in settings_in(WalSettings)}
     own = {name: value for name, value in values.items() if name not in wal}
     return LakeSettings(WalSettings(**wal), **own)
 
@@ -196,29 +199,30 @@ def node_settings(
     environment = environment or {}
     path = path or environment.get(CONFIG_VARIABLE)
     text = _file(path) if path else {}
-    tenants = text.pop("tenants", {})
+    tenants, pipeline = text.pop("tenants", {}), text.pop("pipeline", {})
     file_origin = f"file {path}"
-    values = _read(text, _NODE, file_origin)
+    values = read_settings(text, _NODE, file_origin)
     origins = dict.fromkeys(values, file_origin)
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or _OTHERS.fullmatch(variable):
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        values |= _read({name: value}, _NODE, f"environment {variable}", written=variable)
+        values |= read_settings({name: value}, _NODE, f"environment {variable}", written=variable)
         origins[name] = f"environment {variable}"
     for name, value in (options or {}).items():
         if value is not None:
             flag = f"--{name.replace('_', '-')}" if name in FLAGS else f"--set {name}"
             origins[name] = f"option {flag}"
-            values |= _read({name: value}, _NODE, origins[name])
+            values |= read_settings({name: value}, _NODE, origins[name])
     own, wal, lake, quota = (
-        {name: values[name] for name in _settings(kind) if name in values}
+        {name: values[name] for name in settings_in(kind) if name in values}
         for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings)
     )
     shared = QuotaSettings(**quota)
     quotas = _tenants(tenants, shared, file_origin, origins)
     kept = replace(NodeSettings().lake, wal=WalSettings(**wal), **lake)
-    return _agreed(NodeSettings(**own, lake=kept, quota=shared, tenants=quotas, origins=origins))
+    more: dict[str, Any] = {"tenants": quotas, "pipeline": pipeline, "origins": origins}
+    return _agreed(NodeSettings(**own, lake=kept, quota=shared, **more))
 
 
 def _file(path: str) -> dict[str, Any]:
@@ -242,7 +246,7 @@ def _tenants(
         if not isinstance(values, dict) or not re.fullmatch("[a-z_][a-z0-9_]{0,39}", tenant):
             hint, facts = "write a table for each: [tenants.acme]", {"setting": "tenants"}
             raise Invalid("not the quotas of a tenant", hint=hint, got=tenant, **facts)
-        read = _read(values, _QUOTA, origin, prefix=f"tenants.{tenant}.")
+        read = read_settings(values, _QUOTA, origin, prefix=f"tenants.{tenant}.")
         found[tenant] = replace(quota, **read)
         origins |= dict.fromkeys([f"tenants.{tenant}.{name}" for name in read], origin)
     return found
@@ -273,7 +277,7 @@ def _agreed(node: NodeSettings) -> NodeSettings:
     return node
 
 
-def _read(
+def read_settings(
     given: Mapping[str, Any],
     known: Mapping[str, "Field[Any]"],
     origin: str,

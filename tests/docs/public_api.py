@@ -1,6 +1,6 @@
 """The tables of docs/python.md, made from the code: every public class with its methods.
 
-    python tests/docs/public_api.py     # writes them anew
+python tests/docs/public_api.py     # writes them anew
 """
 
 import inspect

@@ -40,6 +40,7 @@ from thermocline.lake.segment import decode_deletes, encode_deletes
 
 DOCS = Path(__file__).parents[2] / "docs"
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+SALTED = Path(__file__).parents[1] / "golden" / "v2"
 PAGES = {
     name: (DOCS / "format" / f"{name}.md").read_text()
     for name in ("log", "segment", "coverage", "checkpoint", "journal", "lake")
@@ -255,17 +256,18 @@ def test_the_fields_of_a_checkpoint_are_all_explained():
 
 def test_the_example_file_of_a_journal_is_the_golden_one_and_says_what_the_page_says():
     data = dumped("journal", "hex journal")
-    assert data == (GOLDEN / "journal.wal").read_bytes()
+    assert data == (SALTED / "journal.wal").read_bytes()
     header = frame.decode_file_header(data)
-    assert (header.number, header.first_lsn, header.previous) == (7, 41, 6)
+    assert (header.number, header.first_lsn, header.salt) == (7, 41, 0xFEDC_BA98_7654_3210)
     assert header.previous_end == 16_777_300
     found = frame.decode_frame_header(header.journal_id, data, frame.FILE_HEADER_BYTES)
-    assert (found.lsn, found.number, found.durable, found.kind) == (41, 7, 40, frame.KIND_ROWS)
+    assert (found.lsn, found.durable, found.kind) == (41, 40, frame.KIND_ROWS)
+    assert found.tag == header.tag
     assert written(found.written_ns) == "2024-06-01T00:00:00Z"
     assert frame.FILE_HEADER_BYTES + found.size_bytes == len(data)
     payload = data[136:146]
     assert payload == b"rows of it"
-    assert frame.is_payload_whole(payload, data[146:])
+    assert frame.whole_payload(found, data, frame.FILE_HEADER_BYTES) == payload
     made = [frame.encode_file_header(header)]
     assert b"".join([*made, *frame.encode_frame(header.journal_id, found, payload)]) == data
 
@@ -275,7 +277,7 @@ def test_the_checksums_of_a_frame_are_found_by_the_rules_on_the_page():
     for covered, stored in (
         (data[0:60], data[60:64]),
         (data[12:28] + data[64:132], data[132:136]),
-        (data[136:146], data[146:150]),
+        (data[12:28] + data[64:132] + data[136:146], data[146:150]),
     ):
         assert google_crc32c.value(covered).to_bytes(4, "little") == stored
 
@@ -337,8 +339,8 @@ def test_every_page_tells_readers_and_writers_what_they_must(page):
 
 
 def test_the_pages_speak_of_the_present_version():
-    assert FORMAT_VERSION == frame.FORMAT_VERSION == 1
-    assert "Format version 1." in PAGES["journal"]
+    assert (FORMAT_VERSION, frame.FORMAT_VERSION) == (1, 2)
+    assert "Format version 2." in PAGES["journal"]
     assert "Format version 1." in PAGES["log"]
     assert "Format version 1." in PAGES["coverage"]
 

@@ -1,6 +1,7 @@
 """The README's examples run as they stand, in an empty folder with the files they name."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 from fixtures.lake import rows
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 600
 MONDAY, WEDNESDAY = range(48, 72), range(96, 120)
 
 
@@ -26,8 +29,21 @@ def blocks(language):
 def run(command, folder):
     """Run a command as a reader would, in the folder with the files."""
     return subprocess.run(
-        command, check=False, cwd=folder, capture_output=True, text=True, timeout=120
+        command,
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=empty_home(folder),
     )
+
+
+def empty_home(folder):
+    """Return an environment in which nothing was ever set up."""
+    home = Path(folder) / "home"
+    home.mkdir(exist_ok=True)
+    return {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
 
 @pytest.fixture
@@ -104,11 +120,23 @@ def test_the_console_example_runs(folder):
         assert ran.returncode == 0, (line, ran.stderr)
 
 
+def test_the_demo_runs_from_an_empty_home_and_ends_by_itself(tmp_path):
+    done = run(["make", "--directory", str(ROOT), "demo"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for seen in (
+        "0 lost, 0 twice",
+        "rows from Parquet, 4 hot",
+        "refused: the document does not fit its contract",
+        "████",
+        "Done.",
+    ):
+        assert seen in done.stdout, done.stdout
+
+
 def test_the_two_commands_and_every_linked_page_exist():
-    root = Path(__file__).parents[2]
-    makefile = (root / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     for target in ("demo", "test"):
         assert f"make {target}" in README
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     linked = re.findall(r"\]\(([^)]+)\)", README)
-    assert [link for link in linked if not (root / link).exists()] == []
+    assert [link for link in linked if not (ROOT / link).exists()] == []

@@ -59,7 +59,12 @@ def settings_from(
             hint = "write --set NAME=VALUE, such as --set flush_age_s=30s"
             raise Invalid("not a setting and its value", hint=hint, got=word)
         options[name.strip()] = value.strip()
-    return node_settings(options, os.environ, config)
+    settings = node_settings(options, os.environ, config)
+    if settings.pipeline:
+        from thermocline.pipeline.settings import pipeline_settings
+
+        pipeline_settings(settings.pipeline)  # what is wrong is said by whoever reads the file
+    return settings
 
 
 def data_folder(data: str | None, config: str | None) -> str:

@@ -86,8 +86,12 @@ def _client(url: str | None, key_file: str | None) -> Any:
     if not address:
         hint = f"give --url or set {URL}; --lake for a folder that no node has open"
         raise Invalid("no lake is named", hint=hint)
-    key = os.environ.get(KEY) if key_file is None else _key(key_file)
-    return Client(address, key or None)
+    return Client(address, key_from(key_file))
+
+
+def key_from(key_file: str | None) -> str | None:
+    """Return the key that a file or the environment has; None when neither has one."""
+    return (os.environ.get(KEY) if key_file is None else _key(key_file)) or None
 
 
 def _key(path: str) -> str:

@@ -7,7 +7,7 @@ Out:  a process that answers on loopback, and where
   kill it takes the same ones again, as a node under systemd would.
 """
 
-import os
+import random
 import socket
 import subprocess
 import sys
@@ -25,6 +25,9 @@ STOP_LIMIT_S = 60.0
 LOOK_EVERY_S = 0.05
 LINES_TOLD_MAX = 5
 PORTS = MappingProxyType({"http": 4318, "grpc": 4317, "api": 4320})
+# Below those that the machine gives to whoever asks for any: none is taken between two starts.
+OTHER_PORTS = range(20_000, 32_000)
+TRIES_MAX = 100
 
 
 class ServedNode:
@@ -115,10 +118,10 @@ class ServedNode:
 
 
 def _free(port: int) -> int:
-    """Return the port, or any other where somebody has it."""
-    for wanted in (port, 0):
-        with suppress(OSError), socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(("127.0.0.1", wanted))
-            return int(tried.getsockname()[1])
-    raise Unavailable("there is no free port", hint="close something that listens", uid=os.getuid())
+    """Return the port, or another where somebody has it."""
+    chosen = random.SystemRandom()
+    for _ in range(TRIES_MAX):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+        port = chosen.choice(OTHER_PORTS)
+    raise Unavailable("there is no free port", hint="close something that listens", tries=TRIES_MAX)

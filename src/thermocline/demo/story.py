@@ -13,24 +13,22 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from thermocline.client import Client
 from thermocline.demo.screen import Screen
 from thermocline.demo.served import ServedNode
 from thermocline.demo.telemetry import Sent, send
 from thermocline.entry import connect
 from thermocline.errors import Corruption, OutcomeUnknown, ThermoclineError, Unavailable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 STEPS = 9
 SETTINGS = """postgres = "embedded"
 
-[[pipeline.rollup]]
+[[pipeline.rollups]]
 name = "readings_1h"
 source = "readings"
 every = "1h"
@@ -147,8 +145,8 @@ class Story:
                 orders.create({"host": "till", "state": "lost"})
             except ThermoclineError as error:
                 self.screen.say(f"refused: {error.message}")
-                for problem in error.facts.get("problems", [])[:3]:
-                    self.screen.say(f"   {problem}")
+                for one in error.facts.get("problems", []):
+                    self.screen.say(f"   {one['pointer']}: {one['expected']}, got {one['got']}")
         counted = self._rows("select state, count(*) as orders from orders group by all order by 1")
         self.screen.rows(counted)
 
@@ -215,7 +213,8 @@ class Story:
             "and hours that changed are rolled up. Spark came with the package; no Java is needed.",
         )
         before = self._files("readings")
-        self._command("pipeline", "run", "--data", str(self.node.data), *self._reached())
+        place = ("--data", str(self.node.data), "--config", str(self._settings))
+        self._command("pipeline", "run", *place)
         after = self._files("readings")
         self.screen.say(f"readings: {before} files before, {after} after; the same rows.")
         counted = self._rows(
@@ -225,7 +224,7 @@ class Story:
         self.screen.rows(counted)
 
     def _files(self, name: str) -> int:
-        with connect(self.node.url) as lake:
+        with Client(self.node.url) as lake:
             return int(lake.table(name).info()["segments"])
 
     def coverage(self) -> None:
@@ -252,9 +251,6 @@ class Story:
     def _rows(self, query: str) -> pa.Table:
         with connect(self.node.url) as lake:
             return lake.sql(query)
-
-    def _reached(self) -> "Sequence[str]":
-        return ("--config", str(self._settings), "--url", self.node.url)
 
     def _command(self, *words: str) -> None:
         """Show a command, run it, and stop if it fails."""

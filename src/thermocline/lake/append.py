@@ -11,13 +11,10 @@ Out:  a plan for the transaction
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
 
 from thermocline.errors import Conflict, CoverageOverlapError, Invalid, Overloaded
 from thermocline.format import instant
@@ -29,8 +26,6 @@ from thermocline.format.action import (
     SetTable,
     SetTxn,
     TableSpec,
-    removal,
-    with_deletes,
 )
 from thermocline.format.bucket import Bucket
 from thermocline.format.conflict import Window
@@ -39,8 +34,8 @@ from thermocline.format.note import NoteRequests
 from thermocline.format.schema import Fit, Schema, adopt, fit
 from thermocline.format.state import TableState
 from thermocline.lake.coverage import CoverageIndex
+from thermocline.lake.hollow import Hollowing
 from thermocline.lake.measure import row_entities
-from thermocline.lake.segment import decode_deletes, encode_deletes, read_rows
 from thermocline.lake.stage import Stage, Staged
 from thermocline.lake.storage import Storage
 from thermocline.lake.transaction import Plan
@@ -178,49 +173,12 @@ class Appending:
     def _replaced(self, state: TableState, new: Coverage) -> list[Action]:
         if not self._overlap(state, new):
             return []
-        bucket = state.spec.bucket
-        start, end = bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1)
-        actions: list[Action] = []
-        for segment in state.segments.overlapping(start, end):
-            held = self._index.of_segment(state, segment)
-            shared = held.overlap(new, has_entities=bool(state.spec.entity_columns))
-            if not shared:
-                continue
-            rest = held.minus(_only(shared, state))
-            if not rest.whole:
-                actions.append(removal(segment))
-                continue
-            positions = self._positions(state, segment, shared)
-            deletes = decode_deletes(segment.deletes) | BitMap(positions)
-            path, checksum = self._stage.put_coverage(rest)
-            actions.append(
-                with_deletes(
-                    segment,
-                    deletes=encode_deletes(deletes),
-                    deleted_count=len(deletes),
-                    coverage_path=path,
-                    coverage_checksum=checksum,
-                )
-            )
-        return actions
-
-    def _positions(
-        self, state: TableState, segment: Segment, shared: dict[str, Buckets]
-    ) -> npt.NDArray[np.uint32]:
-        names = [state.spec.time_column, *state.spec.entity_columns]
-        found = [np.empty(0, dtype=np.uint32)]
-        for rows in read_rows(self._storage, state, segment, names):
-            times = rows.batch.column(state.spec.time_column)
-            unit = times.type.unit
-            buckets = state.spec.bucket.of_values(times.cast(pa.int64()).to_numpy(), unit)
-            hit = np.zeros(len(buckets), dtype=bool)
-            codes, keys = row_entities(rows.batch, state.spec)
-            for code, key in enumerate(keys):
-                if key in shared:
-                    mine = codes == code
-                    hit[mine] = np.isin(buckets[mine], shared[key].numbers())
-            found.append(rows.positions[hit].astype(np.uint32))
-        return np.concatenate(found)
+        bucket, has_entities = state.spec.bucket, bool(state.spec.entity_columns)
+        window = Window(bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1))
+        hollowing = Hollowing(self._storage, self._index, self._stage)
+        return hollowing.actions(
+            state, lambda held: held.overlap(new, has_entities=has_entities), window
+        )
 
 
 def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool) -> Columns:
@@ -295,13 +253,6 @@ def _windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[Window, ...]:
         Window(bucket.start(bucket.of(s.ts_min)), bucket.start(bucket.of(s.ts_max) + 1))
         for s in segments
     )
-
-
-def _only(shared: dict[str, Buckets], state: TableState) -> Coverage:
-    width_s = state.spec.bucket.width_s
-    if not state.spec.entity_columns:
-        return Coverage(width_s, shared[""], {})
-    return replace(empty(width_s), entities=shared)
 
 
 def overlap_error(state: TableState, found: dict[str, Buckets]) -> CoverageOverlapError:

@@ -242,6 +242,23 @@ class LocalStorage:
                     self._disk.unlink(temporary)
                 raise
 
+    def replace(self, path: str, data: bytes) -> None:
+        """Put other bytes in the place of a file: the old or the new at any moment, then durable.
+
+        For bytes that must not stay; everything else of a table is written once.
+        """
+        absolute = self._absolute(path)
+        temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
+        with translated(path):
+            try:
+                self._write_synced(temporary, data)
+                self._disk.rename(temporary, absolute)
+                self._disk.sync_folder(os.path.dirname(absolute))
+            except OSError:
+                with suppress(OSError):
+                    self._disk.unlink(temporary)
+                raise
+
     def open_source(self, source: str) -> pa.NativeFile:
         """Return a random-access input on a caller's file; `NotFound` when there is none."""
         with translated(source):

@@ -1,6 +1,7 @@
 """Exports of entities: new rows in, superseded rows out, in exactly the version after another.
 
-In:   every key that changed, the live rows of those that have one, the version they go onto
+In:   every key that changed, the live rows of those that have one, or segments of them that others
+      staged, the version they go onto
 Out:  a plan for the transaction; keys found in the segments of a version
 
 - One key is at most one live row in every version: the commit that adds a key's row hides the row
@@ -51,7 +52,7 @@ from thermocline.lake.segment import (
     stored_name,
     unreadable,
 )
-from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
+from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage, Staged
 from thermocline.lake.storage import Storage
 from thermocline.lake.transaction import Plan
 
@@ -65,15 +66,25 @@ class Fenced(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
+class Keyed:
+    """A staged segment whose rows are sorted by key, with the first key and the last."""
+
+    staged: Staged
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, slots=True)
 class Superseded:
     """What an export hands over: all keys that changed, and the rows of those that have one.
 
-    `keys` are sorted and distinct. `rows` have the columns of `read_at` and are sorted by key.
+    `keys` are sorted and distinct. `rows` have the columns of `read_at` and are sorted by key; or
+    they are segments of such rows, which others staged in this table's folder.
     """
 
     base: Version
     keys: pa.Array
-    rows: pa.Table
+    rows: pa.Table | Sequence[Keyed]
     note: NoteFlush
     read_at: TableState
 
@@ -155,8 +166,15 @@ class Superseding:
         self._bounds: list[tuple[str, str]] = []
 
     def fill(self) -> None:
-        """Write the rows as segments: sorted as they come, cut at a bounded size."""
+        """Write the rows as segments: sorted as they come, cut at a bounded size.
+
+        Segments that others staged are taken over as they are.
+        """
         rows, spec = self._hand.rows, self._hand.read_at.spec
+        if not isinstance(rows, pa.Table):
+            self._stage.adopt(one.staged for one in rows)
+            self._bounds = [(one.low, one.high) for one in rows]
+            return
         if not rows.num_rows:
             return
         ids = rows.column(KEY_COLUMN)
@@ -179,7 +197,7 @@ class Superseding:
         added = [AddSegment(segment) for segment in self._segments()]
         metrics = {
             "keys": len(self._hand.keys),
-            "rows": self._hand.rows.num_rows,
+            "rows": sum(staged.measured.row_count for staged in self._stage.staged),
             "segments": len(added),
         }
         return Plan("export", (*taken, *added, self._hand.note), (EVERYTHING,), metrics)

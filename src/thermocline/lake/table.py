@@ -77,6 +77,8 @@ class Table:
         self.log = Log(storage, checkpoint_every=checkpoint_every, **clock)
         self.index = CoverageIndex(storage, self.log)
         self._workers = workers
+        self.guard: Callable[[], None] = lambda: None
+        """Called before every try to commit; what it raises keeps the commit from being made."""
 
     def create(self, spec: TableSpec) -> TableState:
         """Make the table; `Conflict` when there is one here already."""
@@ -290,6 +292,7 @@ class Table:
         def planned(state: TableState) -> Plan | None:
             nonlocal is_tried
             is_tried = False  # whoever asks for a plan has no try under way
+            self.guard()
             plan = planner(state)
             if plan is not None:
                 _check_entities(state.spec, plan)

@@ -32,7 +32,6 @@ _ALWAYS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Batches that hold ten thousand rows cost as much in Python as ones that hold thirty.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
 }
@@ -89,7 +88,8 @@ def stop(spark: "SparkSession") -> None:
     from pyspark import SparkContext
 
     # PySpark would go on talking to the Java process that ends now.
-    context._gateway.shutdown()  # noqa: SLF001
+    if context._gateway is not None:  # noqa: SLF001
+        context._gateway.shutdown()  # noqa: SLF001
     SparkContext._gateway = None  # noqa: SLF001
     SparkContext._jvm = None  # noqa: SLF001
     gateway.stop()

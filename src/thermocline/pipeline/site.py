@@ -10,6 +10,7 @@ Out:  tables to rewrite, exact views, and rows carried from hot to cold on deman
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from thermocline.config import LakeSettings
 from thermocline.disk import OsDisk
@@ -20,6 +21,10 @@ from thermocline.lake.table import Table
 from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
 from thermocline.node import Node
 from thermocline.tenant import Lake
+
+if TYPE_CHECKING:
+    from thermocline.entity.half import EntityHalf
+    from thermocline.entity.type import EntityTypes
 
 
 class Site:
@@ -44,6 +49,9 @@ class Site:
         if Catalog(self.root).identity() is None:
             raise NotFound("there is no lake here", hint="check the path", folder=self.root)
         self._reading: Node | None = None
+        self._half: EntityHalf | None = None
+        self._types: EntityTypes | None = None
+        self._has_started = False
 
     def tables(self) -> list[str]:
         """Return the names of the tables."""
@@ -72,6 +80,26 @@ class Site:
             self._reading = Node(self.root, self._settings, is_read_only=True)
         return self._reading.lake(self.tenant)
 
+    def entities(self) -> "EntityTypes | None":
+        """Return the tenant's entity types; None where the lake has no PostgreSQL.
+
+        A server of the lake's own is started where it does not run, and stopped at `close` then.
+        """
+        if not self._settings.postgres:
+            return None
+        from thermocline.entity.half import EMBEDDED, FOLDER, EntityHalf
+        from thermocline.hot.postgres.cluster import running_server
+
+        if self._types is None:
+            if self._settings.postgres == EMBEDDED:
+                folder = os.path.join(self.root, FOLDER)
+                if not os.path.isdir(folder):
+                    return None  # none was ever made, so nothing was ever written to it
+                self._has_started = running_server(folder) is None
+            self._half = EntityHalf(self._settings, self.root)
+            self._types = self._half.types(self.tenant, self.catalog)
+        return self._types
+
     def flush(self, names: list[str]) -> None:
         """Carry what is hot of these tables into the lake.
 
@@ -91,7 +119,10 @@ class Site:
                 lake.flush(name)
 
     def close(self) -> None:
-        """Let go of what was opened for reading."""
+        """Let go of what was opened."""
+        if self._half is not None:
+            self._half.close(is_stopped=self._has_started)
+            self._half = self._types = None
         if self._reading is not None:
             self._reading.close()
             self._reading = None

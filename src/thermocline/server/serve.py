@@ -167,7 +167,11 @@ class Server:
             await listener.start()
             self.listeners[name] = listener
         ports = {name: one.port for name, one in self.listeners.items() if name != "lane"}
-        self.log.event("listening", process=os.getpid(), data=self.settings.data, **ports)
+        scheme = "https" if self.settings.tls_certificate else "http"
+        host = self.settings.api.rpartition(":")[0]
+        console = f"{scheme}://{host}:{ports['api']}/"
+        where = {"process": os.getpid(), "data": self.settings.data, "console": console}
+        self.log.event("listening", **where, **ports)
 
     def _opening(self) -> "Future[Node]":
         """Open the node in a thread of its own; nobody waits for the thread at the end."""

@@ -1,0 +1,137 @@
+"""`thermocline pipeline backfill`: many files into a table of a lake, in one commit.
+
+- A batch has a name, its own or one made of its files, and is taken in once.
+- `--dry-run` looks at the files' names and the log alone.
+- A table that does not exist is made where the command says what it is to be.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import FormatOption, JsonOption, Overlap
+from thermocline.cli.job import answer, progress, said, summary
+from thermocline.cli.node import ConfigOption, DataOption
+from thermocline.cli.site import MasterOption, TenantOption, opened_runner
+from thermocline.errors import NotFound
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.site import Site
+
+
+InputFormatOption = Annotated[
+    str | None,
+    typer.Option("--input-format", metavar="NAME", help="parquet, csv or json; by the name."),
+]
+TimeColumnOption = Annotated[
+    str | None,
+    typer.Option("--time-column", metavar="NAME", help="Make the table, if there is none."),
+]
+BucketOption = Annotated[
+    str, typer.Option("--bucket", metavar="WIDTH", help="With --time-column: its buckets.")
+]
+EntityColumnOption = Annotated[
+    list[str] | None,
+    typer.Option("--entity-column", metavar="NAME", help="With --time-column; once for each."),
+]
+
+
+def backfill(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES", help="Parquet, CSV or JSON files, folders, patterns."),
+    ],
+    batch: Annotated[
+        str | None,
+        typer.Option("--batch", metavar="NAME", help="Its name: a batch is taken in once."),
+    ] = None,
+    input_format: InputFormatOption = None,
+    time_column: TimeColumnOption = None,
+    bucket: BucketOption = "1h",
+    entity_columns: EntityColumnOption = None,
+    overlap: Annotated[
+        Overlap | None,
+        typer.Option("--overlap", help="What to do with buckets that are held already."),
+    ] = None,
+    on_bad: Annotated[
+        str, typer.Option("--on-bad", metavar="POLICY", help="quarantine bad rows, or fail.")
+    ] = "quarantine",
+    bad_rows_max: Annotated[
+        int | None,
+        typer.Option("--bad-rows-max", min=0, metavar="N", help="Fail when more rows are bad."),
+    ] = None,
+    drift: Annotated[
+        str, typer.Option("--drift", metavar="POLICY", help="fail, add or ignore new columns.")
+    ] = "fail",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be taken in, and do nothing.")
+    ] = False,
+    master: MasterOption = None,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    tenant: TenantOption = "default",
+    format: FormatOption = None,  # noqa: A002
+    json: JsonOption = False,
+) -> None:
+    """Take files into a table in one commit; rows that do not fit go to its quarantine."""
+    from thermocline.pipeline.backfill import backfill as take
+    from thermocline.pipeline.boot import spark_home
+    from thermocline.pipeline.job import Task
+    from thermocline.pipeline.run import Asked
+    from thermocline.table import new_spec
+
+    more: dict[str, Any] = {} if bad_rows_max is None else {"bad_rows_max": bad_rows_max}
+    more |= {"format": input_format, "on_bad": on_bad, "drift": drift, "batch_id": batch}
+    more["overlap"] = None if overlap is None else overlap.value
+    with opened_runner(data, config, master, tenant) as (site, runner):
+        if dry_run:
+            told = _would(site, table, files, input_format, batch, is_made=time_column is not None)
+            _tell(told, format, is_json=json)
+            return
+        spark_home()
+        if time_column is not None:
+            site.ensure(table, new_spec(time_column, bucket, entity_columns or (), overlap="allow"))
+        site.table(table)
+        job = Asked(
+            "backfill",
+            lambda at, spark, tell: take(at, table, files, spark=spark, tell=tell, **more),
+        )
+        task = Task("backfill", table, "asked for")
+        with progress() as tell:
+            ran = said(runner.run_task(job, task, tell(task)))
+    summary([ran], format, is_json=json)
+
+
+def _would(
+    site: "Site",
+    table: str,
+    sources: list[str],
+    form: str | None,
+    batch: str | None,
+    *,
+    is_made: bool,
+) -> dict[str, Any]:
+    """Return what a backfill would take in, from names and the log alone."""
+    from thermocline.pipeline.incoming import batch_name, incoming
+
+    found = incoming(sources, form)
+    told: dict[str, Any] = {
+        "table": table,
+        "files": len(found),
+        "size_bytes": sum(file.size_bytes for file in found),
+    }
+    try:
+        state = site.table(table).state()
+    except NotFound:
+        if not is_made:
+            raise
+        return {**told, "batch": batch, "is_in": False}
+    name = batch or batch_name(found, state.spec.table_id)
+    return {**told, "batch": name, "is_in": f"backfill:{name}" in state.txns}
+
+
+def _tell(told: dict[str, Any], form: Any, *, is_json: bool) -> None:
+    import pyarrow as pa
+
+    answer(pa.Table.from_pylist([told]), "backfill", told, form, is_json=is_json)

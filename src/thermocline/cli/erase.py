@@ -1,0 +1,131 @@
+"""`thermocline pipeline erase`: a subject's rows go from every table, with a certificate.
+
+- Nothing is removed unless a person says yes, or `--yes` does; `--dry-run` searches alone.
+- The certificate is kept in the lake's folder and written to stdout. It does not name the subject.
+- An erasure that is not complete says why, and ends with the code of a conflict: run it again.
+"""
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import JsonOption, YesOption
+from thermocline.cli.job import progress, said
+from thermocline.cli.node import ConfigOption, DataOption
+from thermocline.cli.reach import URL, KeyFileOption, UrlOption, key_from
+from thermocline.cli.screen import confirmed, say
+from thermocline.cli.site import MasterOption, TenantOption, opened_runner
+from thermocline.errors import Conflict, Invalid
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.certificate import Certificate
+    from thermocline.pipeline.remains import Searched
+    from thermocline.pipeline.subject import Subject
+
+EVERY_TABLE = "_all"
+
+
+def erase(
+    subject: Annotated[
+        str, typer.Option("--subject", metavar="COLUMN=VALUE", help="Whose rows go: every one.")
+    ],
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="NAME", help="Who asks for it; this user otherwise."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Search, say what is found, and do nothing.")
+    ] = False,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    master: MasterOption = None,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    tenant: TenantOption = "default",
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Erase a subject from every table of a tenant: hot, cold, entities, and the past."""
+    from thermocline.pipeline.boot import spark_home
+    from thermocline.pipeline.remains import remains
+
+    wanted = _subject(subject)
+    address, key = url or os.environ.get(URL), key_from(key_file)
+    opened = opened_runner(data, config, master, tenant, url=address, api_key=key)
+    with opened as (site, runner):
+        if dry_run:
+            _tell_found(remains(site, wanted), is_json=json)
+            return
+        spark_home()
+        otherwise = "erase the subject from every table and every version, for ever"
+        if not confirmed(f"This will {otherwise}. Go on?", is_yes=yes, otherwise=otherwise):
+            raise Invalid("nothing was erased", hint="say yes, or look with --dry-run first")
+        certificate = _erased(runner, wanted, by)
+    if json:
+        from thermocline.cli.output import say_json
+
+        say_json(certificate.json())
+    else:
+        for line in certificate.lines():
+            say(line)
+    if not certificate.is_complete:
+        hint = "wait for the readers that hold old versions, then run it again"
+        raise Conflict("the erasure is not complete", hint=hint, id=certificate.certificate_id)
+
+
+def _erased(runner: Any, subject: "Subject", by: str | None) -> "Certificate":
+    from thermocline.format.layout import Version
+    from thermocline.pipeline.certificate import write_certificate
+    from thermocline.pipeline.compact import merge_on_spark
+    from thermocline.pipeline.erase import Erasure
+    from thermocline.pipeline.erase import erase as erase_subject
+    from thermocline.pipeline.job import Done, Task
+    from thermocline.pipeline.run import Asked
+
+    made: list[Certificate] = []
+
+    def work(site: Any, spark: Any, tell: Any) -> Done:
+        how = Erasure(lambda *given: merge_on_spark(spark(), *given), tell=tell)
+        how = how if by is None else replace(how, by=by)
+        certificate = erase_subject(site, subject, how)
+        write_certificate(site, certificate)
+        made.append(certificate)
+        numbers = {
+            "tables": len(certificate.tables),
+            "rows": sum(one.rows for one in certificate.tables),
+            "places_left": len(certificate.searched.found),
+        }
+        newest = [max(one.versions, default=0) for one in certificate.tables]
+        return Done(Version(max(newest, default=0)), numbers)
+
+    task = Task("erase", EVERY_TABLE, "asked for")
+    with progress() as tell:
+        ran = said(runner.run_task(Asked("erase", work), task, tell(task)))
+    if ran.error is not None:
+        raise ran.error
+    return made[0]
+
+
+def _subject(text: str) -> "Subject":
+    from thermocline.pipeline.subject import Subject
+
+    column, is_pair, value = text.partition("=")
+    if not is_pair:
+        hint = "write --subject COLUMN=VALUE, such as --subject email=ada@example.org"
+        raise Invalid("not a column and its value", hint=hint)
+    return Subject(column, value)
+
+
+def _tell_found(searched: "Searched", *, is_json: bool) -> None:
+    if is_json:
+        from dataclasses import asdict
+
+        from thermocline.cli.output import say_json
+
+        say_json(asdict(searched))
+        return
+    say(f"searched {searched.files:,} files: {len(searched.found):,} places found")
+    for one in searched.found:
+        say(f"{one.table}  {one.path}  {one.what}  {one.rows:,}")

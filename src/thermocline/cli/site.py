@@ -1,0 +1,78 @@
+"""Where the jobs of a command work: a data folder, a tenant, and how Spark is reached.
+
+In:   `--data`, `--config`, `--tenant`, `--master`
+Out:  a site, and what runs jobs there; both are let go of at the end
+
+- A command finds the data folder as `serve` does; a node may be running there.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.node import lake_folder, settings_from
+
+if TYPE_CHECKING:
+    from thermocline.config import NodeSettings
+    from thermocline.pipeline.run import Runner
+    from thermocline.pipeline.settings import PipelineSettings
+    from thermocline.pipeline.site import Site
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[*], spark://…, k8s://…, yarn or sc://….",
+        show_default=False,
+    ),
+]
+TenantOption = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose tables.")]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")]
+
+
+def job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
+    """Return how jobs run: what the file says, and options that win over it."""
+    from thermocline.config import read_settings, settings_in
+    from thermocline.pipeline.settings import PipelineSettings, pipeline_settings
+
+    given = {name: value for name, value in options.items() if value is not None}
+    read = read_settings(given, settings_in(PipelineSettings), "option")
+    return replace(pipeline_settings(node.pipeline), **read)
+
+
+@contextmanager
+def opened_site(
+    data: str | None, config: str | None, tenant: str, **node: str | None
+) -> Iterator["Site"]:
+    """Give the tables that the options mean, for jobs; `node` is how a running one is reached."""
+    from thermocline.pipeline.site import Site
+
+    settings = settings_from(config, data=data)
+    with Site(lake_folder(data, config), tenant, settings=settings.lake, **node) as site:
+        yield site
+
+
+@contextmanager
+def opened_runner(
+    data: str | None,
+    config: str | None,
+    master: str | None,
+    tenant: str,
+    *,
+    is_confirmed: bool = False,
+    **node: str | None,
+) -> Iterator["tuple[Site, Runner]"]:
+    """Give the site that is meant and what runs its jobs; Spark is let go of at the end."""
+    from thermocline.pipeline.run import Runner
+
+    settings = job_settings(settings_from(config, data=data), master=master)
+    with opened_site(data, config, tenant, **node) as site:
+        runner = Runner(site, settings, is_confirmed=is_confirmed)
+        try:
+            yield site, runner
+        finally:
+            runner.sessions.close()

@@ -1,0 +1,107 @@
+"""`thermocline worker`: runs the jobs of a data folder by the clock, beside a node or without one.
+
+- One line a task, on stdout; in JSON when asked.
+- SIGTERM and Ctrl-C let the task under way finish, and begin no other.
+"""
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import JsonOption
+from thermocline.cli.job import line_of, told_of_run
+from thermocline.cli.node import ConfigOption, DataOption, lake_folder, settings_from
+from thermocline.cli.screen import say
+from thermocline.cli.site import MasterOption, job_settings
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.history import Ran
+    from thermocline.pipeline.settings import PipelineSettings
+
+
+def worker(
+    data: DataOption = None,
+    config: ConfigOption = None,
+    master: MasterOption = None,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="How often to look, such as 10s or 1m."),
+    ] = None,
+    job: Annotated[
+        list[str] | None,
+        typer.Option("--job", metavar="JOB", help="Only this job; may be given again."),
+    ] = None,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option("--tenant", metavar="NAME", help="Only this tenant; may be given again."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show how jobs would run, and stop.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run the jobs that are due, by the clock, until it is told to stop."""
+    from thermocline.pipeline.boot import spark_home
+    from thermocline.pipeline.clock import JobClock
+    from thermocline.pipeline.run import in_order
+
+    spark_home()  # says what to install before anything is waited for
+    in_order(job or ())
+    settings = settings_from(config, data=data)
+    folder, wanted = lake_folder(data, config), job_settings(settings, master=master, every=every)
+    if check:
+        _show(wanted, is_json=json)
+        return
+    clock = JobClock(
+        folder,
+        wanted,
+        settings.lake,
+        tenants=tenant or (),
+        jobs=job or (),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: clock.stop())
+
+    def listen(owner: str, ran: "Ran") -> None:
+        _tell(owner, ran, is_json=json)
+
+    clock.run(listen)
+
+
+def _tell(tenant: str, ran: "Ran", *, is_json: bool) -> None:
+    if is_json:
+        from thermocline.cli.output import say_json
+
+        say_json({"tenant": tenant, **told_of_run(ran)})
+    else:
+        say(f"{ran.started_at:%Y-%m-%dT%H:%M:%SZ}  {tenant}  {line_of(ran)}")
+    sys.stdout.flush()
+
+
+def _show(settings: "PipelineSettings", *, is_json: bool) -> None:
+    from thermocline.pipeline.settings import described
+
+    told = described(settings)
+    if is_json:
+        from thermocline.cli.output import say_json
+
+        say_json({"settings": told})
+        return
+    width = max(len(name) for name in told)
+    for name, value in told.items():
+        say(f"{name:<{width}}  {value}")
+
+
+COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "worker",
+        worker,
+        (
+            "thermocline worker --data /var/lib/thermocline",
+            "thermocline worker --config node.toml --master spark://head:7077 --every 30s",
+            "thermocline worker --job compact --job retain --json",
+        ),
+    ),
+)

@@ -1,0 +1,254 @@
+"""Segments written anew: others in their place, in one commit that leaves every row as it is.
+
+In:   live segments as they were read, and what was written from their live rows
+Out:  one version in which the new ones stand for the old ones
+
+- Rows that are appended or flushed meanwhile do not matter, wherever in time they lie.
+- What is deleted from an input meanwhile is never lost. In a table of entities the deletion is
+  carried over by its key; elsewhere the rewrite is `Conflict`, definitely not made, and is to be
+  done again from what is live now. It is always the rewrite that gives way.
+- Rows are neither lost nor made: as many come in as were live in what was read.
+- In a table of entities the commit says that it changes no row: an export that was made before it
+  lands after it all the same, and PostgreSQL passes it by.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from thermocline.errors import Conflict, Corruption, Invalid
+from thermocline.format.action import (
+    ENTITIES,
+    Action,
+    AddSegment,
+    RemoveSegment,
+    Segment,
+    TableSpec,
+    removal,
+)
+from thermocline.format.note import NoteFlush
+from thermocline.format.schema import Fit
+from thermocline.format.state import TableState
+from thermocline.lake.measure import STAT_LENGTH_MAX
+from thermocline.lake.segment import (
+    decode_deletes,
+    encode_deletes,
+    measure_segment,
+    stored_name,
+    unreadable,
+)
+from thermocline.lake.shipped import stage_of
+from thermocline.lake.stage import Stage, Staged
+from thermocline.lake.storage import Storage
+from thermocline.lake.supersede import KEY_COLUMN, find_keys, flush_note
+from thermocline.lake.table import Table
+from thermocline.lake.transaction import Plan
+
+NEUTRAL_EPOCH = 0
+"""The try of a commit that no entity store made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What was read, at which state, and what the commit that replaces it is called.
+
+    `content` is what the rows say, before and after, for whoever reads the history.
+    """
+
+    read_at: TableState
+    inputs: Sequence[Segment]
+    operation: str = "compact"
+    content: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise Invalid("there is nothing to write anew", hint="name at least one segment")
+
+    @property
+    def row_count(self) -> int:
+        """How many rows of the inputs were live when they were read."""
+        return sum(segment.row_count - segment.deleted_count for segment in self.inputs)
+
+
+def rewrite(table: Table, what: Rewrite, staged: Sequence[Staged]) -> TableState:
+    """Put what was staged in the place of what it was written from; return the state after.
+
+    `Conflict` when an input has changed or gone meanwhile and that cannot be carried over. What
+    was staged is removed unless the commit was made.
+    """
+    stage = stage_of(table, staged)
+    rewriting = _Rewriting(table, stage, what)
+    return table.landed(stage, rewriting.plan, before=rewriting.check)
+
+
+class _Rewriting:
+    """Plans the exchange onto whatever state the table has."""
+
+    def __init__(self, table: Table, stage: Stage, what: Rewrite) -> None:
+        self._storage = table.storage
+        self._log = table.log
+        self._index = table.index
+        self._stage = stage
+        self._what = what
+        self._is_keyed = ENTITIES in what.read_at.spec.features
+        self._bounds: dict[str, tuple[str, str]] = {}
+
+    def check(self) -> None:
+        """Raise unless what was written can stand for what was read."""
+        written = sum(staged.measured.row_count for staged in self._stage.staged)
+        if written != self._what.row_count:
+            raise Corruption(
+                "a rewrite has another number of rows than what it was made from",
+                hint="nothing was committed; run fsck on the table, and tell us of it",
+                read=self._what.row_count,
+                written=written,
+            )
+        for staged in self._stage.staged:
+            self._storage.check(staged.path, staged.taken.size_bytes)
+            if self._is_keyed:
+                self._bounds[staged.segment_id] = _key_bounds(self._storage, staged.path)
+
+    def plan(self, state: TableState) -> Plan | None:
+        """Return the commit that exchanges the segments; `Conflict` when they are not as read."""
+        _check_spec(self._what.read_at.spec, state.spec)
+        now = {s.segment_id: self._live(state, s) for s in self._what.inputs}
+        outputs = list(self._outputs())
+        lost = [
+            (before, gone)
+            for before in self._what.inputs
+            if (gone := _gone_since(before, now[before.segment_id]))
+        ]
+        if lost:
+            outputs = list(self._carried(state, outputs, _keys_lost(self._storage, state, lost)))
+        live = [segment for segment in now.values() if segment is not None]
+        actions: list[Action] = [removal(segment) for segment in live]
+        actions += [AddSegment(segment) for segment in outputs]
+        if self._is_keyed:
+            actions.append(NoteFlush(self._what.operation, NEUTRAL_EPOCH, state.time))
+        metrics: dict[str, Any] = {
+            "segments": len(outputs),
+            "rows": sum(segment.row_count - segment.deleted_count for segment in outputs),
+            "replaced": len(live),
+            "purged": sum(segment.deleted_count for segment in self._what.inputs),
+        }
+        if self._what.content:
+            metrics["content"] = self._what.content
+        return Plan(self._what.operation, tuple(actions), (), metrics)
+
+    def _live(self, state: TableState, read: Segment) -> Segment | None:
+        """Return an input as it is now, None when exports have taken all its rows out."""
+        now = state.segments.find(read.segment_id)
+        if now is None:
+            if self._is_keyed and self._is_superseded(state, read.segment_id):
+                return None
+            raise _gave_way("a segment has gone since it was read", read)
+        if now.deletes != read.deletes and not self._is_keyed:
+            raise _gave_way("rows of a segment were deleted since it was read", read)
+        if not decode_deletes(read.deletes) <= decode_deletes(now.deletes):
+            raise _gave_way("deleted rows of a segment came back since it was read", read)
+        return now
+
+    def _is_superseded(self, state: TableState, segment_id: str) -> bool:
+        """Tell whether it was an export that removed a segment, not another rewrite."""
+        for version in range(self._what.read_at.version + 1, state.version + 1):
+            commit = self._log.commit(version)
+            for action in commit.actions:
+                if isinstance(action, RemoveSegment) and action.segment_id == segment_id:
+                    note = flush_note(commit)
+                    return note is not None and bool(note.changes)
+        return False
+
+    def _outputs(self) -> Iterator[Segment]:
+        written = self._what.read_at
+        level = 1 + max(segment.level for segment in self._what.inputs)
+        for staged in self._stage.staged:
+            made = staged.segment(written.schema_id, written.schema, Fit(), written.spec)
+            segment = replace(made, level=level)
+            bounds = self._bounds.get(staged.segment_id)
+            if bounds is not None and max(map(len, bounds)) <= STAT_LENGTH_MAX:
+                key_id = str(written.schema.column(KEY_COLUMN).id)
+                segment = replace(segment, stats={**segment.stats, key_id: bounds})
+            self._index.remember(segment, staged.measured.coverage)
+            yield segment
+
+    def _carried(
+        self, state: TableState, outputs: Sequence[Segment], keys: pa.Array
+    ) -> Iterator[Segment]:
+        """Yield the outputs without the rows of these keys: somebody took them out meanwhile."""
+        found = {
+            hits.segment.segment_id: hits.positions
+            for hits in find_keys(self._storage, state, keys, outputs)
+        }
+        if sum(map(len, found.values())) != len(keys):
+            raise _gave_way("deleted rows were not found again", self._what.inputs[0])
+        for segment in outputs:
+            positions = found.get(segment.segment_id, ())
+            if not len(positions):
+                yield segment
+                continue
+            gone = BitMap(np.asarray(positions, dtype=np.uint32))
+            if len(gone) == segment.row_count:
+                continue  # no version names it: vacuum finds it
+            hidden = replace(segment, deletes=encode_deletes(gone), deleted_count=len(gone))
+            coverage = measure_segment(self._storage, state, hidden).coverage
+            path, checksum = self._stage.put_coverage(coverage)
+            made = replace(hidden, coverage_path=path, coverage_checksum=checksum)
+            self._index.remember(made, coverage)
+            yield made
+
+
+def _gave_way(message: str, segment: Segment) -> Conflict:
+    return Conflict(message, hint="do it again from what is live now", segment=segment.segment_id)
+
+
+def _check_spec(read: TableSpec, now: TableSpec) -> None:
+    """Raise `Conflict` when the table measures its rows otherwise than when they were read."""
+    names = ("table_id", "time_column", "bucket", "entity_columns", "features")
+    changed = [name for name in names if getattr(read, name) != getattr(now, name)]
+    if changed:
+        raise Conflict(
+            "the table was changed while its segments were written anew",
+            hint="do it again from what is live now",
+            changed=changed,
+        )
+
+
+def _gone_since(read: Segment, now: Segment | None) -> BitMap:
+    """Return which rows of a segment were live when it was read and are not any more."""
+    before = decode_deletes(read.deletes)
+    return (BitMap(range(read.row_count)) if now is None else decode_deletes(now.deletes)) - before
+
+
+def _keys_lost(
+    storage: Storage, state: TableState, lost: Sequence[tuple[Segment, BitMap]]
+) -> pa.Array:
+    """Return the keys, sorted, of these rows of segments."""
+    found: list[str] = []
+    column = state.schema.column(KEY_COLUMN)
+    for segment, gone in lost:
+        name = stored_name(state, segment, column)
+        assert name is not None
+        try:
+            with storage.open_input(segment.path) as source:
+                keys = pq.ParquetFile(source).read(columns=[name]).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(segment.path, error) from error
+        found += keys.take(pa.array(gone.to_array(), pa.int64())).to_pylist()
+    return pa.array(sorted(found), pa.string())
+
+
+def _key_bounds(storage: Storage, path: str) -> tuple[str, str]:
+    """Return the first and the last key of a file that is sorted by them."""
+    try:
+        with storage.open_input(path) as source:
+            file = pq.ParquetFile(source)
+            first = file.read_row_group(0, columns=[KEY_COLUMN]).column(0)
+            last = file.read_row_group(file.num_row_groups - 1, columns=[KEY_COLUMN]).column(0)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error
+    return first[0].as_py(), last[-1].as_py()

@@ -1,0 +1,175 @@
+"""Backfill: thousands of files into one commit of a table; what does not fit, into its quarantine.
+
+In:   Parquet, CSV and JSON files, a table, and what to do about overlap, bad rows and new columns
+Out:  one version that has all of them, or none; bad rows in `<table>_quarantine`
+
+- Workers read, check, write and measure; the driver unites what they measured, and checks overlap
+  in the plan of the commit, as every append does.
+- A batch is in once: the commit carries its name, and a run that finds the name does nothing.
+- Order matters: bad rows are in the quarantine before the good ones are in the table. A crash in
+  between loses neither, and the next run of the batch keeps no bad row twice.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from os import PathLike
+
+from thermocline.errors import Invalid, OutcomeUnknown
+from thermocline.format.state import TableState
+from thermocline.lake.append import Appending, Columns, Wish, columns_after
+from thermocline.lake.shipped import append_staged, new_mark, stage_of, sweep
+from thermocline.lake.stage import Staged
+from thermocline.lake.supersede import check_not_entities
+from thermocline.lake.table import Table
+from thermocline.pipeline.fill import Order, Report, look_at_piece, write_piece
+from thermocline.pipeline.guess import united_columns
+from thermocline.pipeline.incoming import Incoming, batch_name, incoming
+from thermocline.pipeline.job import Done, Sparks, Tell, silent
+from thermocline.pipeline.quarantine import quarantine, quarantine_name
+from thermocline.pipeline.ship import Target
+from thermocline.pipeline.sieve import (
+    BAD_ROWS_MAX_DEFAULT,
+    BAD_ROWS_MAX_LIMIT,
+    ON_BAD,
+    Bad,
+    check_count,
+)
+from thermocline.pipeline.site import Site
+from thermocline.pipeline.tasks import run_tasks
+
+DRIFT = ("fail", "add", "ignore")
+PIECE_BYTES = 64 << 20
+PIECES_MIN = 8
+PIECES_MAX = 2_000
+
+
+def backfill(
+    site: Site,
+    table: str,
+    sources: Iterable[str | PathLike[str]],
+    *,
+    format: str | None = None,  # noqa: A002
+    overlap: str | None = None,
+    on_bad: str = "quarantine",
+    bad_rows_max: int = BAD_ROWS_MAX_DEFAULT,
+    drift: str = "fail",
+    batch_id: str | None = None,
+    spark: Sparks,
+    tell: Tell = silent,
+) -> Done:
+    """Take files into a table in one commit; a batch that is in already is left as it is.
+
+    When this returns, every good row is in a durable version and every bad one in the quarantine.
+    When it raises anything but `OutcomeUnknown`, the table is as it was.
+    """
+    _check(on_bad, drift, bad_rows_max)
+    found = site.table(table)
+    state = found.state()
+    check_not_entities(state.spec, "backfill")
+    if on_bad == "quarantine":
+        quarantine_name(table)
+    files = incoming(sources, format)
+    batch = batch_id or batch_name(files, state.spec.table_id)
+    txn = (f"backfill:{batch}", 1)
+    if state.txns.get(txn[0], 0) >= txn[1]:
+        return Done(None, {"files": len(files), "rows": 0})
+    wish = Wish(overlap, evolve=drift == "add" or not state.schema.columns, txn=txn)
+    pieces = cut(files)
+    columns = _columns(state, pieces, drift, spark, tell)
+    target = Target(found.storage.root, state.spec, columns.schema, new_mark())
+    order = Order(target, pieces, on_bad, bad_rows_max, drift)
+    try:
+        tell("reading files", 0, len(files))
+        staged, bad = _gathered(found, run_tasks(spark(), partial(write_piece, order), len(pieces)))
+        tell("reading files", len(files), len(files))
+        check_count(bad, bad_rows_max)
+        after = _commit(site, table, batch, staged, bad, wish)
+    except OutcomeUnknown:
+        raise  # the log may yet name what was staged
+    except BaseException:
+        sweep(found, target.mark)
+        raise
+    sweep(found, target.mark, {path for s in staged for path in (s.path, s.coverage_path)})
+    numbers = {
+        "files": len(files),
+        "rows": sum(one.measured.row_count for one in staged),
+        "segments": len(staged),
+        "bad_rows": len(bad),
+    }
+    return Done(after.version, numbers)
+
+
+def _check(on_bad: str, drift: str, bad_rows_max: int) -> None:
+    for name, got, allowed in (("on_bad", on_bad, ON_BAD), ("drift", drift, DRIFT)):
+        if got not in allowed:
+            hint = f"use one of {', '.join(allowed)}"
+            raise Invalid("not a policy of a backfill", hint=hint, policy=name, got=got)
+    if not 0 <= bad_rows_max <= BAD_ROWS_MAX_LIMIT:
+        hint = f"use a number from 0 to {BAD_ROWS_MAX_LIMIT}"
+        raise Invalid("not a limit of bad rows", hint=hint, got=bad_rows_max)
+
+
+def cut(files: Sequence[Incoming]) -> tuple[tuple[Incoming, ...], ...]:
+    """Cut files, in their order, into pieces of about the same size."""
+    total = sum(file.size_bytes for file in files)
+    count = min(len(files), PIECES_MAX, max(PIECES_MIN, -(-total // PIECE_BYTES)))
+    share = max(1, -(-total // count))
+    pieces: list[list[Incoming]] = [[]]
+    held = 0
+    for file in files:
+        if pieces[-1] and held >= share * len(pieces) and len(pieces) < count:
+            pieces.append([])
+        pieces[-1].append(file)
+        held += file.size_bytes
+    return tuple(tuple(piece) for piece in pieces)
+
+
+def _columns(
+    state: TableState,
+    pieces: tuple[tuple[Incoming, ...], ...],
+    drift: str,
+    spark: Sparks,
+    tell: Tell,
+) -> Columns:
+    """Return the table's columns once the batch is in: looked for in the files where need be."""
+    if state.schema.columns and drift != "add":
+        return Columns(state.spec, state.schema_id, state.schema, is_new=False)
+    tell("looking at columns", 0, len(pieces))
+    looks = run_tasks(
+        spark(), partial(look_at_piece, state.spec, state.schema, pieces), len(pieces)
+    )
+    tell("looking at columns", len(pieces), len(pieces))
+    found = [schema for part in looks for schema in part]
+    if not found:
+        raise Invalid(
+            "none of the files can be read",
+            hint="check the files and their format",
+            files=sum(len(piece) for piece in pieces),
+            first=pieces[0][0].path,
+        )
+    parquet = [schema for is_exact, schema in found if is_exact]
+    guessed = united_columns(schema for is_exact, schema in found if not is_exact)
+    return columns_after(state, parquet + ([guessed] if len(guessed) else []), evolve=True)
+
+
+def _gathered(table: Table, reports: Sequence[Report]) -> tuple[list[Staged], list[Bad]]:
+    """Return all that was staged and all that is bad; the first failure, if a task had one."""
+    staged = [one for report in reports for one in report.staged]
+    failure = next((report.failure for report in reports if report.failure), None)
+    if failure is not None:
+        stage_of(table, staged).discard()
+        raise failure
+    return staged, [one for report in reports for one in report.bad]
+
+
+def _commit(
+    site: Site, name: str, batch: str, staged: list[Staged], bad: list[Bad], wish: Wish
+) -> TableState:
+    table = site.table(name)
+    if bad and (wish.overlap or table.state().spec.overlap) == "reject":
+        # Found out before the bad rows are kept: a batch that is refused leaves nothing behind.
+        stage = stage_of(table, staged)
+        Appending(table.storage, table.index, stage, wish).plan(table.state())
+    # Order matters: see above.
+    quarantine(site, name, batch, bad)
+    return append_staged(table, staged, wish)

@@ -1,0 +1,228 @@
+"""Carries what changed in PostgreSQL into the lake, read by many workers from one snapshot.
+
+In:   a type's entities; how many connections PostgreSQL may be asked for
+Out:  one version that has every change of that snapshot, and PostgreSQL gone with it
+
+    1  share     the driver exports one snapshot and keeps its transaction: head, changes, keys
+    2  stage     each worker imports it, reads a range of keys and writes segments sorted by key
+    3  claim     the driver ends the transaction; PostgreSQL knows of the try before the lake does
+    4  commit    put-if-absent of the next version, with the changes it contains: the only moment
+    5  retire    PostgreSQL's head moves and exactly those changes go, as `entity/export.py` has it
+
+- All partitions are one moment. Sessions of their own would each be another, and money on its way
+  between two rows would be in both or in neither.
+- A worker that cannot import the snapshot fails, and with it the job: nothing is committed, and
+  what was staged is named by no version.
+- A crash after the commit is finished by whoever looks next, here or in a node.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from thermocline.entity.column import as_stored, fit_table, is_past
+from thermocline.entity.export import roll_forward
+from thermocline.entity.table import EntityTable
+from thermocline.errors import Conflict, NotFound, ThermoclineError, Unavailable
+from thermocline.hot.postgres.part import Moment, Part, part_rows, shared_moment
+from thermocline.lake.shipped import new_mark, sweep
+from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
+from thermocline.lake.supersede import KEY_COLUMN, Keyed, Superseded
+from thermocline.pipeline.job import Done, Sparks, Task, Tell
+from thermocline.pipeline.session import without_warnings
+from thermocline.pipeline.ship import Target, opened, sealed
+from thermocline.pipeline.site import Site
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "export"
+TRIES_MAX = 4
+_LOGGERS = ("py4j", "pyspark.sql.connect.logging")
+REPORT = "part long, low string, high string, staged binary"
+_SCHEMA = pa.schema(
+    {"part": pa.int64(), "low": pa.string(), "high": pa.string(), "staged": pa.binary()}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportLimits:
+    """How an export is cut: at least `part_keys` keys a part, and a connection for each part."""
+
+    part_keys: int = 20_000
+    connections_max: int = 8
+
+
+class Export:
+    """The job that exports entities."""
+
+    name = NAME
+
+    def __init__(self, limits: ExportLimits | None = None) -> None:
+        self._limits = limits or ExportLimits()
+
+    def due(self, site: Site) -> Iterator[Task]:
+        """Yield every type with changes that the lake does not have, or has and is not told of."""
+        types = site.entities()
+        for name in types.names() if types is not None else ():
+            assert types is not None
+            entities = types.table(name)
+            changes = entities.source.dirty.pressure().changes
+            behind = entities.table.state().version - entities.source.head().version
+            if changes:
+                yield Task(NAME, name, f"{changes:,} changes wait", {"changes": changes})
+            elif behind:
+                yield Task(NAME, name, "an export was not finished", {"versions": behind})
+
+    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
+        """Export one type; `Conflict` when other exports were first every time."""
+        types = site.entities()
+        if types is None:
+            hint = "set postgres: a DSN, or embedded for a server of the lake's own"
+            raise NotFound("this lake has no entities", hint=hint, table=task.table)
+        entities = types.table(task.table)
+        for _ in range(TRIES_MAX):
+            roll_forward(entities.source, entities.table)
+            if not entities.source.dirty.pressure().changes:
+                return Done(None)
+            with suppress(Conflict):  # somebody else exported: what it left is a new snapshot away
+                done = self._exported(entities, spark(), tell)
+                # Crash here: between commit and retire. The log says that it happened.
+                roll_forward(entities.source, entities.table)
+                return done
+        raise Conflict(
+            "other exports were first every time",
+            hint="let fewer processes export this type",
+            type=task.table,
+            tries=TRIES_MAX,
+        )
+
+    def _exported(self, entities: EntityTable, spark: "SparkSession", tell: Tell) -> Done:
+        """Steps 1 to 4."""
+        table, mark = entities.table, new_mark()
+        try:
+            with shared_moment(entities.store) as moment:
+                if moment is None:
+                    return Done(None)
+                snapshot = moment.frozen.snapshot
+                # A commit of columns alone is neutral: the export goes onto it as onto the head.
+                state = fit_table(table, snapshot.layout.contract)
+                if is_past(state.spec, snapshot.layout.contract):
+                    hint = "begin again from a new snapshot"
+                    raise Conflict("the type has a newer contract", hint=hint, type=entities.name)
+                target = Target(table.storage.root, state.spec, state.schema, mark)
+                parts = cut(entities, moment, self._limits)
+                tell("reading", 0, len(parts))
+                keyed = staged_parts(spark, parts, target)
+                tell("reading", len(parts), len(parts))
+            note = entities.source.claim(moment.frozen)
+        except BaseException:
+            with suppress(ThermoclineError):
+                sweep(table, mark)
+            raise
+        tell("committing", 0, 1)
+        hand = Superseded(snapshot.head.version, snapshot.keys, keyed, note, state)
+        version = table.supersede(hand).version
+        tell("committing", 1, 1)
+        numbers = {
+            "keys": len(snapshot.keys),
+            "rows": sum(one.staged.measured.row_count for one in keyed),
+            "changes": len(moment.frozen.changes),
+            "segments": len(keyed),
+            "bytes": sum(one.staged.taken.size_bytes for one in keyed),
+        }
+        return Done(version, numbers)
+
+
+def cut(entities: EntityTable, moment: Moment, limits: ExportLimits) -> list[Part]:
+    """Return the parts of a moment: ranges of as many keys each, that have every key once."""
+    keys = moment.frozen.snapshot.keys
+    wanted = min(max(len(keys) // limits.part_keys, 1), limits.connections_max, len(keys))
+    edges = [len(keys) * place // wanted for place in range(wanted + 1)]
+    store = entities.store
+    whole = (store.pool.dsn, store.tenant, store.type_name, moment.snapshot_id)
+    return [
+        Part(*whole, keys[first].as_py(), keys[end - 1].as_py()) for first, end in pairwise(edges)
+    ]
+
+
+def staged_parts(spark: "SparkSession", parts: Sequence[Part], target: Target) -> list[Keyed]:
+    """Let workers read and write the parts; return the segments, in the order of their keys."""
+    with without_warnings(), _unlogged():
+        places = spark.range(0, len(parts), 1, len(parts))
+        reports = places.mapInArrow(partial(_reports, tuple(parts), target), REPORT).collect()
+    ended = sorted(report.part for report in reports if report.staged is None)
+    if ended != list(range(len(parts))):
+        raise Unavailable(
+            "not every part of the export came back once",
+            hint="run the export again; nothing was committed",
+            parts=len(parts),
+            ended=len(ended),
+        )
+    found = [
+        Keyed(opened(report.staged)[0], report.low, report.high)
+        for report in reports
+        if report.staged is not None
+    ]
+    return sorted(found, key=lambda one: one.low)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep what is sent to Spark out of a log that has everything: parts have an address."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.INFO))
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _reports(
+    parts: tuple[Part, ...], target: Target, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for place in batch.column(0).to_pylist():
+            written = write_part(parts[place], target)
+            told = [(place, one.low, one.high, sealed([one.staged])) for one in written]
+            # The last row says that the part has ended: one without a segment is told, too.
+            columns = zip(*told, (place, None, None, None), strict=True)
+            arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA)]  # noqa: B905
+            yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def write_part(part: Part, target: Target) -> list[Keyed]:
+    """Read a part and write it as segments, durable when this returns. For workers."""
+    stage = target.stage()
+    bounds: list[tuple[str, str]] = []
+    held: list[pa.Table] = []
+    try:
+        for _, rows in part_rows(part):
+            held.append(as_stored(rows, target.schema))
+            rows_held = sum(one.num_rows for one in held)
+            bytes_held = sum(one.nbytes for one in held)
+            if rows_held >= SEGMENT_ROWS_MAX or bytes_held >= SEGMENT_BYTES_MAX:
+                bounds.append(_written(stage, held, target))
+                held = []
+        if held:
+            bounds.append(_written(stage, held, target))
+    except BaseException:
+        stage.discard()
+        raise
+    return [Keyed(one, *ends) for one, ends in zip(stage.staged, bounds, strict=True)]
+
+
+def _written(stage: Stage, held: list[pa.Table], target: Target) -> tuple[str, str]:
+    rows = pa.concat_tables(held)
+    stage.write_table(rows, target.spec)
+    ids = rows.column(KEY_COLUMN)
+    return ids[0].as_py(), ids[-1].as_py()

@@ -1,0 +1,274 @@
+"""Reads a table with Spark's own Parquet reader: the pinned files, and what they do not say.
+
+In:   a table, and what is wanted of it
+Out:  a frame of one version, or one exact view, with the columns that `format("thermocline")` has
+
+- Files are read natively where they say all there is to say: no row of them is deleted, and Spark
+  reads their types as they are. Files that call a column otherwise, have it in a narrower type or
+  not at all are read natively, too, each kind on its own, and brought into line.
+- All others, and hot rows, go through Python, as shares. The frame is the union of both.
+- Only files of a file system are read natively; those of an object store go through Python.
+"""
+
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as spark_types
+
+from thermocline.errors import Invalid
+from thermocline.format.action import Segment
+from thermocline.format.conflict import Window
+from thermocline.format.instant import NS_PER_UNIT, NS_PER_US, instant
+from thermocline.format.schema import Column
+from thermocline.format.state import TableState
+from thermocline.format.types import decode_type
+from thermocline.lake.local import LocalStorage
+from thermocline.lake.pin import LEASE_S
+from thermocline.lake.place import open_storage
+from thermocline.lake.segment import stored_name
+from thermocline.lake.table import Table
+from thermocline.pipeline.hold import hold
+from thermocline.pipeline.options import PARTITION_BYTES
+from thermocline.pipeline.session import without_warnings
+from thermocline.pipeline.share import Share, hot_shares, plotted, read_share, shares
+from thermocline.pipeline.types import (
+    NANOSECONDS_SUFFIX,
+    chosen,
+    is_nanoseconds,
+    is_native,
+    spark_schema,
+    spark_type,
+)
+from thermocline.snapshot import View, hot_rows, resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KINDS_MAX = 16
+FOOTERS_AT_ONCE = 8
+FOOTERS_KNOWN_MAX = 65_536
+
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+
+Stored = tuple[str, pa.DataType] | None
+"""What a file calls a column, and its type there; None where it has none."""
+
+
+def read(
+    spark: "SparkSession",
+    table: Any,
+    at: object = None,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    end: object = None,
+    hot: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return a frame of a table, read by Spark itself wherever that is exact.
+
+    `table` is a folder, an address or a table; with `hot` it is a table of `tc.connect`. The frame
+    is one version, whose files are kept for a day, whatever is done to the table meanwhile.
+    `storage_options` are those of an object store, for the workers, too.
+    """
+    lake, view, rows = _seen(table, at, storage_options, hot=hot)
+    state = view.state
+    hold(lake, state.version, LEASE_S)
+    window = Window(
+        None if start is None else instant(start), None if end is None else instant(end)
+    )
+    arrow = chosen(state.schema, columns)
+    frame = spark_schema(arrow)
+    groups, odd = _sorted_out(lake, state, arrow.names, window)
+    plot = plotted(lake, state, arrow.names, window, storage_options)
+    parts = shares(plot, odd, PARTITION_BYTES)
+    if rows is not None:
+        parts += hot_shares(plot, rows)
+    frames = [_native(spark, lake, arrow, kind, window) for kind in groups.items()]
+    if parts or not frames:
+        frames.append(_through_python(spark, parts, frame))
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+def _seen(
+    table: Any, at: object, options: Mapping[str, str] | None, *, hot: bool
+) -> tuple[Table, View, pa.Table | None]:
+    """Return the table, what is read of it, and its hot rows where they are asked for."""
+    lake = getattr(table, "lake", None)
+    if not hot:
+        found = lake or Table(open_storage(table, options))
+        return found, View(found.state(at)), None
+    if at is not None:
+        hint = "leave out `at` or `hot`"
+        raise Invalid("a version of the past has no hot rows", hint=hint, at=at)
+    if lake is None or not hasattr(table, "snapshot"):
+        hint = "pass a table of tc.connect(folder)"
+        raise Invalid("hot rows are those of a table of a lake", hint=hint)
+    view = resolve(table.snapshot(), lake)
+    return lake, view, hot_rows(view)
+
+
+def _sorted_out(
+    lake: Table, state: TableState, names: Sequence[str], window: Window
+) -> tuple[dict[tuple[Stored, ...], list[Segment]], list[Segment]]:
+    """Return the segments that Spark can read by how they store the columns, and the others."""
+    loaded = [state.schema.column(name) for name in [*names, state.spec.time_column]]
+    groups: dict[tuple[Stored, ...], list[Segment]] = {}
+    odd = []
+    found = state.segments.overlapping(window.start, window.end)
+    is_local = isinstance(lake.storage, LocalStorage)
+    for segment in sorted(found, key=lambda one: (one.ts_min, one.segment_id)):
+        kind = tuple(_stored(state, segment, column) for column in loaded)
+        is_plain = is_local and not segment.deletes and all(_is_native(one) for one in kind)
+        if is_plain and (kind in groups or len(groups) < KINDS_MAX):
+            groups.setdefault(kind, []).append(segment)
+        else:
+            odd.append(segment)
+    for kind, held in groups.items():
+        if any(one is not None and is_nanoseconds(one[1]) for one in kind):
+            paths = [lake.storage.locate(one.path, one.file_size) for one in held]
+            with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+                counted = list(pool.map(_counts_nanoseconds, paths))
+            odd += [one for one, is_so in zip(held, counted, strict=True) if not is_so]
+            groups[kind] = [one for one, is_so in zip(held, counted, strict=True) if is_so]
+    return {kind: held for kind, held in groups.items() if held}, odd
+
+
+def _stored(state: TableState, segment: Segment, column: Column) -> Stored:
+    name = stored_name(state, segment, column)
+    if name is None:
+        return None
+    narrow = segment.stored.get(str(column.id))
+    if narrow is not None:
+        return name, decode_type(narrow)
+    return name, state.schemas[segment.schema_id].by_id[column.id].type
+
+
+def _is_native(stored: Stored) -> bool:
+    return stored is None or is_native(stored[1])
+
+
+@lru_cache(FOOTERS_KNOWN_MAX)
+def _counts_nanoseconds(path: str) -> bool:
+    """Tell whether a file has no times in Parquet's old form, which Spark reads otherwise."""
+    schema = pq.ParquetFile(path).schema
+    return all(schema.column(place).physical_type != "INT96" for place in range(len(schema)))
+
+
+def _native(
+    spark: "SparkSession",
+    lake: Table,
+    arrow: pa.Schema,
+    kind: tuple[tuple[Stored, ...], list[Segment]],
+    window: Window,
+) -> DataFrame:
+    """Return the rows of files that store the columns alike, as Spark reads them."""
+    stored, segments = kind
+    physical = {one[0]: _physical(one) for one in stored if one is not None}
+    fields = [spark_types.StructField(name, held) for name, held in physical.items()]
+    paths = [lake.storage.locate(one.path, one.file_size) for one in segments]
+    reader = spark.read.schema(spark_types.StructType(fields))
+    rows = reader.parquet(*(_GLOB.sub(r"\\\1", path) for path in paths))
+    time = stored[-1]
+    assert time is not None
+    if not all(_is_inside(one, window) for one in segments):
+        rows = rows.where(_within(time, window))
+    wanted = [
+        expression
+        for field, one in zip(arrow, stored[:-1], strict=True)
+        for expression in _presented(field, one)
+    ]
+    return rows.select(*wanted)
+
+
+def _physical(stored: tuple[str, pa.DataType]) -> spark_types.DataType:
+    name, kind = stored
+    return spark_types.LongType() if is_nanoseconds(kind) else spark_type(kind, name)
+
+
+def _presented(field: pa.Field, stored: Stored) -> list[Expression]:
+    """Return the expressions of a column of the table, from what a file has of it."""
+    shown = spark_schema(pa.schema([field]))
+    if stored is None:
+        return [f.lit(None).cast(one.dataType).alias(one.name) for one in shown.fields]
+    column = _column(stored[0])
+    if not is_nanoseconds(stored[1]):
+        return [column.cast(shown[0].dataType).alias(field.name)]
+    rest = f.pmod(column, f.lit(NS_PER_US))
+    # In whole numbers: a division by `/` is one of floating point, and not exact.
+    named = _quoted(stored[0])
+    micros = f.expr(f"({named} - pmod({named}, {NS_PER_US})) div {NS_PER_US}")
+    if field.type.tz is None:
+        micros_time = f.timestamp_add("MICROSECOND", micros, f.lit(_EPOCH).cast("timestamp_ntz"))
+    else:
+        micros_time = f.timestamp_micros(micros)
+    name = field.name + NANOSECONDS_SUFFIX
+    return [micros_time.alias(field.name), rest.cast("short").alias(name)]
+
+
+_EPOCH = "1970-01-01 00:00:00"
+
+
+def _column(name: str) -> Expression:
+    return f.col(_quoted(name))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _is_inside(segment: Segment, window: Window) -> bool:
+    starts = window.start is None or segment.ts_min >= window.start
+    return starts and (window.end is None or segment.ts_max < window.end)
+
+
+def _within(time: tuple[str, pa.DataType], window: Window) -> Expression:
+    """Return the condition that a time lies in a window."""
+    name, kind = time
+    column = _column(name)
+    conditions = []
+    for bound, compare in ((window.start, "__ge__"), (window.end, "__lt__")):
+        if bound is None:
+            continue
+        if is_nanoseconds(kind):
+            conditions.append(getattr(column, compare)(f.lit(bound)))
+            continue
+        # Rounded up: the first whole unit that is not before the bound.
+        unit_ns = max(NS_PER_UNIT[kind.unit], NS_PER_US)
+        micros = -(-bound // unit_ns) * (unit_ns // NS_PER_US)
+        conditions.append(getattr(column, compare)(_moment(micros, has_zone=bool(kind.tz))))
+    return reduce(lambda one, other: one & other, conditions)
+
+
+def _moment(micros: int, *, has_zone: bool) -> Expression:
+    if has_zone:
+        return f.timestamp_micros(f.lit(micros))
+    return f.timestamp_add("MICROSECOND", f.lit(micros), f.lit(_EPOCH).cast("timestamp_ntz"))
+
+
+def _through_python(
+    spark: "SparkSession", parts: list[Share], frame: spark_types.StructType
+) -> DataFrame:
+    """Return the rows of shares, read by our own workers."""
+    sealed = pa.table({"share": pa.array([pickle.dumps(one) for one in parts], pa.binary())})
+    with without_warnings():
+        return spark.createDataFrame(sealed, "share binary").mapInArrow(
+            partial(_read_sealed, frame), frame
+        )
+
+
+def _read_sealed(
+    frame: spark_types.StructType, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for sealed in batch.column(0).to_pylist():
+            share = pickle.loads(sealed)  # noqa: S301  our own driver's
+            yield from read_share(share, frame)

@@ -1,0 +1,122 @@
+"""What workers do in a backfill: read files, check every row, write segments, report.
+
+In:   the files of a piece, the table they go to, and what to do about what does not fit
+Out:  segments that are durable and in no version; bad rows; the reason when it stopped
+
+- A large Parquet file that fits is copied byte for byte; small ones are written together.
+- A worker that stops removes what it wrote. What is wrong with the rows it tells, and is not tried
+  again; what is wrong with its machine it raises, and another worker may try.
+- It needs the package and the files, nothing else of the one who started it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.format.action import TableSpec
+from thermocline.format.schema import Schema
+from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage, Staged
+from thermocline.pipeline.guess import columns_of
+from thermocline.pipeline.incoming import Incoming
+from thermocline.pipeline.parse import BROKEN, Reading, Unreadable, check_types, read_file
+from thermocline.pipeline.ship import Target
+from thermocline.pipeline.sieve import Bad, Sieve
+
+TAKEN_BYTES_MIN = 16 << 20
+"""A Parquet file of this size is a segment as it is; smaller ones are written together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What every task of a backfill needs to know."""
+
+    target: Target
+    pieces: tuple[tuple[Incoming, ...], ...]
+    on_bad: str
+    bad_rows_max: int
+    drift: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a task did: segments that are durable and in no version, bad rows, why it stopped."""
+
+    staged: tuple[Staged, ...] = ()
+    bad: tuple[Bad, ...] = ()
+    failure: ThermoclineError | None = None
+
+
+def look_at_piece(
+    spec: TableSpec, schema: Schema, pieces: tuple[tuple[Incoming, ...], ...], number: int
+) -> list[tuple[bool, pa.Schema]]:
+    """Return the columns of each file of a piece that can be read. For workers."""
+    found: list[tuple[bool, pa.Schema]] = []
+    for file in pieces[number]:
+        try:
+            arrow = columns_of(file, spec, schema).remove_metadata()
+        except (ThermoclineError, *BROKEN):
+            continue  # whoever reads it says what is wrong with it
+        look = (file.format == "parquet", arrow)
+        if spec.time_column in arrow.names and look not in found:
+            found.append(look)
+    return found
+
+
+def write_piece(order: Order, number: int) -> Report:
+    """Read the files of a piece and write what fits of them. For workers."""
+    sieve, target = Sieve(order.on_bad, order.bad_rows_max), order.target
+    reading = Reading(target.schema, target.spec, sieve, is_strict=order.drift != "ignore")
+    stage = target.stage()
+    try:
+        _write(stage, _left(stage, order.pieces[number], reading), target.spec)
+    except BaseException as error:
+        stage.discard()
+        if isinstance(error, ThermoclineError) and not isinstance(error, Unavailable):
+            return Report(failure=error)  # told, not raised: no other worker would do better
+        raise
+    return Report(tuple(stage.staged), tuple(sieve.bad))
+
+
+def _left(stage: Stage, files: Iterable[Incoming], reading: Reading) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the files that are not taken as they are; those are staged meanwhile."""
+    for file in files:
+        if not _is_taken(stage, file, reading):
+            yield from read_file(file, reading)
+
+
+def _is_taken(stage: Stage, file: Incoming, reading: Reading) -> bool:
+    """Stage a Parquet file byte for byte if it is large and fits; tell whether it was."""
+    if file.format != "parquet" or file.size_bytes < TAKEN_BYTES_MIN:
+        return False
+    try:
+        with pq.ParquetFile(file.path) as opened_file:
+            arrow = opened_file.schema_arrow
+            found = check_types(file, arrow, reading)
+    except (Unreadable, *BROKEN):
+        return False  # whoever reads it says what is wrong with it
+    in_zone = reading.spec.timezone is None or arrow.field(reading.spec.time_column).type.tz
+    if found.must_rewrite or found.unknown or found.wider or not in_zone:
+        return False
+    try:
+        stage.take_parquet(file.path, reading.spec, link=False)
+    except Invalid:
+        return False  # a row has no time, or the file is torn: it is read row by row
+    return True
+
+
+def _write(stage: Stage, batches: Iterator[pa.RecordBatch], spec: TableSpec) -> None:
+    """Write batches that were checked as segments of a bounded size."""
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
+            stage.write_table(pa.Table.from_batches(held), spec)
+            held, rows, size_bytes = [], 0, 0
+    if rows:
+        stage.write_table(pa.Table.from_batches(held), spec)

@@ -1,0 +1,136 @@
+"""What jobs did: one row each, in an ordinary table of the lake.
+
+In:   `Ran`s, as tasks end
+Out:  the table `pipeline_jobs`, which SQL reads like any other; its newest rows, without Spark
+
+- A row is written when its task has ended, done or failed. That a job could not write its row is
+  logged, and is no failure of the job: what it did is in the log of its table.
+- No password is in a row: messages are masked, and of the master only the address is kept.
+- Rows go after `RETENTION`, by the job that retains.
+"""
+
+import logging
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from thermocline.errors import ThermoclineError
+from thermocline.format.instant import from_datetime
+from thermocline.lake.append import Wish
+from thermocline.lake.segment import read_rows
+from thermocline.lake.table import Table
+from thermocline.pipeline.failure import masked
+from thermocline.table import new_spec
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.site import Site
+
+NAME = "pipeline_jobs"
+RETENTION = "90d"
+ROWS_MAX = 1_000
+DONE, FAILED, NOTHING, BUSY = "done", "failed", "nothing", "busy"
+COLUMNS = pa.schema(
+    [
+        pa.field("started_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("job", pa.string()),
+        pa.field("table_name", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("took_ms", pa.int64()),
+        pa.field("version", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("numbers", pa.string()),
+        pa.field("error_code", pa.string()),
+        pa.field("error_message", pa.string()),
+        pa.field("master", pa.string()),
+    ]
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One task that has ended: `done`, `failed`, `nothing` to do, or `busy`: another had it."""
+
+    started_at: datetime
+    job: str
+    table: str
+    state: str
+    took_ms: int = 0
+    version: int | None = None
+    numbers: dict[str, int] = field(default_factory=dict)
+    error: ThermoclineError | None = None
+    master: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the table that says so."""
+        error = self.error
+        return {
+            "started_at": self.started_at,
+            "job": self.job,
+            "table_name": self.table,
+            "state": self.state,
+            "took_ms": self.took_ms,
+            "version": self.version,
+            "rows": self.numbers.get("rows"),
+            "bytes": self.numbers.get("bytes", self.numbers.get("size_bytes")),
+            "numbers": orjson.dumps(self.numbers).decode(),
+            "error_code": None if error is None else error.code,
+            "error_message": None if error is None else masked(str(error).partition("\nhint: ")[0]),
+            "master": address_of(self.master) or None,
+        }
+
+
+def address_of(master: str) -> str:
+    """Return where Spark is, without tokens and logins: `sc://host:15002/;token=...` has one."""
+    return re.sub(r"(?<=://)[^/@]*@", "", master.partition(";")[0]).rstrip("/")
+
+
+def note(site: "Site", ran: Ran) -> None:
+    """Write down what became of a task; what had nothing to do is not worth a row."""
+    if ran.state not in (DONE, FAILED):
+        return
+    try:
+        spec = new_spec("started_at", "1h", overlap="allow", retention=RETENTION)
+        table = site.ensure(NAME, spec)
+        rows = pa.RecordBatch.from_pylist([ran.row()], COLUMNS)
+        reader = pa.RecordBatchReader.from_batches(COLUMNS, [rows])
+        table.append(reader, Wish(evolve=True))
+    except ThermoclineError as error:
+        told = (ran.job, ran.table, masked(str(error)))
+        logger.warning("the row of job %s on %s was not written: %s", *told)
+
+
+def last_runs(table: Table, limit: int = 100) -> list[dict[str, Any]]:
+    """Return the newest rows of the history, the newest first, with Python values by column."""
+    state = table.state()
+    if not state.schema.columns:
+        return []
+    limit = min(limit, ROWS_MAX)
+    names = [name for name in COLUMNS.names if name in state.schema.by_name]
+    found: list[dict[str, Any]] = []
+    for segment in sorted(state.segments, key=lambda one: -one.ts_max):
+        if len(found) >= limit and segment.ts_max < from_datetime(found[limit - 1]["started_at"]):
+            break
+        for rows in read_rows(table.storage, state, segment, names):
+            found += rows.batch.to_pylist()
+        found.sort(key=lambda row: row["started_at"], reverse=True)
+    return found[:limit]
+
+
+def last_of_each(table: Table) -> dict[str, dict[str, Any]]:
+    """Return the newest row of each job, by its name, as far as the newest rows reach."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in last_runs(table, ROWS_MAX):
+        found.setdefault(row["job"], row)
+    return found
+
+
+def now() -> datetime:
+    """Return the time, as the history has it."""
+    return datetime.now(UTC)

@@ -1,0 +1,120 @@
+"""The files of a backfill: which they are, what they are, and whether they were taken in before.
+
+In:   paths, folders and patterns
+Out:  files in order of their paths, each with its format and size; the name of the batch
+
+- A folder is everything below it whose name ends like data, apart from names that begin with `.`
+  or `_`. What is named itself must be known by its ending, or its format be told.
+- A batch is named by its files: their paths, sizes and times of change. The same files again are
+  the same batch; a file that was written anew makes another one.
+- Workers open the same paths: on a cluster they lie where every worker sees them.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
+
+FILES_MAX = 100_000
+FORMATS = ("parquet", "csv", "json")
+_ENDINGS = {
+    "parquet": (".parquet", ".pq"),
+    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
+    "json": (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A file to take in."""
+
+    path: str
+    format: str
+    size_bytes: int
+    modified_ns: int
+
+    @property
+    def is_gzip(self) -> bool:
+        """Whether it is compressed as a whole."""
+        return self.path.lower().endswith(".gz")
+
+    @property
+    def delimiter(self) -> str:
+        """What stands between the fields of a line."""
+        return "\t" if ".tsv" in os.path.basename(self.path).lower() else ","
+
+
+def incoming(sources: Iterable[str | os.PathLike[str]], format: str | None) -> list[Incoming]:  # noqa: A002
+    """Return the files that paths, folders and patterns name, each once, in order of path."""
+    if format is not None and format not in FORMATS:
+        hint = f"use one of {', '.join(FORMATS)}"
+        raise Invalid("not a format that can be taken in", hint=hint, got=format)
+    found: dict[str, Incoming] = {}
+    for source in sources:
+        for path in _paths(os.path.abspath(os.fspath(source)), format):
+            found[path] = _incoming(path, format)
+            if len(found) > FILES_MAX:
+                hint = "take them in by several batches"
+                raise Overloaded("too many files for one batch", hint=hint, files_max=FILES_MAX)
+    if not found:
+        raise Invalid("there is no file to take in", hint="name files, folders or patterns")
+    return [found[path] for path in sorted(found)]
+
+
+def batch_name(files: Sequence[Incoming], table_id: str) -> str:
+    """Return the name of the batch that these files are for a table."""
+    digest = hashlib.sha256(table_id.encode())
+    for file in files:
+        digest.update(f"\n{file.path}\0{file.size_bytes}\0{file.modified_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _paths(source: str, format: str | None) -> Iterator[str]:  # noqa: A002
+    if os.path.isdir(source):
+        yield from _below(source, format)
+        return
+    if os.path.exists(source):
+        yield source
+        return
+    matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []
+    if not matches:
+        raise NotFound("no file matches", hint="check the path or pattern", source=source)
+    for match in matches:
+        if os.path.isdir(match):
+            yield from _below(match, format)
+        else:
+            yield match
+
+
+def _below(folder: str, format: str | None) -> Iterator[str]:  # noqa: A002
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        for name in sorted(names):
+            kind = _format(name)
+            if kind is not None and kind == (format or kind) and not name.startswith((".", "_")):
+                yield os.path.join(parent, name)
+
+
+def _format(path: str) -> str | None:
+    lower = path.lower()
+    return next((kind for kind, ends in _ENDINGS.items() if lower.endswith(ends)), None)
+
+
+def _incoming(path: str, format: str | None) -> Incoming:  # noqa: A002
+    kind = format or _format(path)
+    if kind is None:
+        raise Invalid(
+            "the format of this file cannot be told by its name",
+            hint=f"give its format: {', '.join(FORMATS)}",
+            path=path,
+        )
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise Unavailable(
+            "a file cannot be looked at", hint="check who may read it", path=path, why=str(error)
+        ) from error
+    return Incoming(path, kind, found.st_size, found.st_mtime_ns)

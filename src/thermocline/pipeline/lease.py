@@ -1,0 +1,168 @@
+"""One job a table at a time: a lease that is taken by creating a file, and ends by itself.
+
+    <lake>/leases/<table>/<epoch>.json    who took it, and until when
+    <lake>/leases/<table>/<epoch>.beat    until when it is held by now, written while it is held
+    <lake>/leases/<table>/<epoch>.end     it was given back
+
+In:   a lake, a table's name, who asks
+Out:  a `Lease` with an epoch that nobody else has, or `Busy`
+
+- Of many who ask, one creates the file of the next epoch and has the lease. One whose holder died
+  ends after `term_s`; the next epoch is somebody else's then.
+- A holder looks before every commit whether a later epoch exists, and commits nothing if one does.
+- The lease saves work; it is not what makes commits right. A holder may be stopped between its
+  look and its commit, and clocks of machines differ. That is harmless, because every job's commit
+  is right whoever makes it: the log lets a rewrite land only while the segments it replaces are
+  live, a batch only while its number is new, an export only on the version it was made against, a
+  refill only while the windows it read are as they were. The log is the arbiter, with or without.
+"""
+
+import threading
+import time as clock
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from thermocline.errors import Conflict, NotFound, ThermoclineError
+from thermocline.format.instant import NS_PER_S
+from thermocline.lake.storage import Storage
+
+FOLDER = "leases"
+TERM_S = 60.0
+BEATS_PER_TERM = 4
+EPOCHS_KEPT = 16
+
+
+class Busy(Conflict):
+    """Another job has the table now; it is not wrong to come again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as others see it; `until_ns` is in the past when its holder died."""
+
+    epoch: int
+    holder: str
+    job: str
+    until_ns: int
+    is_ended: bool
+
+
+class Lease:
+    """The right to work on a table, held until the block ends."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        table: str,
+        *,
+        job: str,
+        holder: str,
+        term_s: float = TERM_S,
+        now_ns: Callable[[], int] = clock.time_ns,
+    ) -> None:
+        self._storage = storage
+        self._folder = f"{FOLDER}/{table.lower()}"
+        self._table = table
+        self._job = job
+        self._holder = holder
+        self._term_s = term_s
+        self._now_ns = now_ns
+        self._left = threading.Event()
+        self._beating: threading.Thread | None = None
+        self.epoch = 0
+
+    def __enter__(self) -> "Lease":
+        """Take the lease; `Busy` when another has it."""
+        found = held(self._storage, self._table)
+        if found is not None and not found.is_ended and found.until_ns > self._now_ns():
+            raise self._busy(found)
+        self.epoch = 1 if found is None else found.epoch + 1
+        taken = {"holder": self._holder, "job": self._job, "until_ns": self._until_ns()}
+        if not self._storage.put_new(self._path("json"), orjson.dumps(taken)):
+            raise self._busy(held(self._storage, self._table))
+        # Somebody slow may have counted from an epoch whose successors are removed already.
+        self.check()
+        self._forget()
+        self._beating = threading.Thread(target=self._beat, name="thermocline-lease", daemon=True)
+        self._beating.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the lease back."""
+        self._left.set()
+        if self._beating is not None:
+            self._beating.join()
+        with suppress(ThermoclineError):  # it ends by itself then
+            self._storage.put_new(self._path("end"), b"{}")
+
+    def check(self) -> None:
+        """Raise `Conflict` when somebody else has the lease by now."""
+        newest = held(self._storage, self._table)
+        if newest is not None and newest.epoch > self.epoch:
+            raise Conflict(
+                "the lease of this table was lost while the job ran; it commits nothing",
+                hint="run it again; give the machine more room if it stood still",
+                table=self._table,
+                epoch=self.epoch,
+                newest=newest.epoch,
+                holder=newest.holder,
+            )
+
+    def _beat(self) -> None:
+        while not self._left.wait(self._term_s / BEATS_PER_TERM):
+            with suppress(ThermoclineError):  # the next beat tries again
+                told = orjson.dumps({"until_ns": self._until_ns()})
+                self._storage.put_hint(self._path("beat"), told)
+
+    def _until_ns(self) -> int:
+        return self._now_ns() + int(self._term_s * NS_PER_S)
+
+    def _path(self, kind: str) -> str:
+        return f"{self._folder}/{self.epoch:020d}.{kind}"
+
+    def _forget(self) -> None:
+        """Remove what is left of epochs long ago."""
+        for stored in list(self._storage.list(self._folder)):
+            if _epoch(stored.path) <= self.epoch - EPOCHS_KEPT:
+                with suppress(ThermoclineError):
+                    self._storage.delete(stored.path)
+
+    def _busy(self, found: Held | None) -> Busy:
+        facts: dict[str, Any] = {} if found is None else {"holder": found.holder, "job": found.job}
+        hint = "wait until it is done"
+        return Busy("another job has this table", hint=hint, table=self._table, **facts)
+
+
+def held(storage: Storage, table: str) -> Held | None:
+    """Return the newest lease of a table, whatever became of it; None when there never was one."""
+    folder = f"{FOLDER}/{table.lower()}"
+    paths = {stored.path.rpartition("/")[2] for stored in storage.list(folder)}
+    epoch = max((_epoch(name) for name in paths if name.endswith(".json")), default=0)
+    if not epoch:
+        return None
+    taken = _told(storage, f"{folder}/{epoch:020d}.json")
+    beat = _told(storage, f"{folder}/{epoch:020d}.beat")
+    return Held(
+        epoch,
+        str(taken.get("holder", "")),
+        str(taken.get("job", "")),
+        max(int(one.get("until_ns", 0)) for one in (taken, beat)),
+        f"{epoch:020d}.end" in paths,
+    )
+
+
+def _epoch(path: str) -> int:
+    digits = path.rpartition("/")[2].partition(".")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _told(storage: Storage, path: str) -> dict[str, Any]:
+    try:
+        found = orjson.loads(storage.read(path))
+    except (NotFound, ValueError):
+        return {}  # a hint may be lost, and what is removed is of the past
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,74 @@
+"""Rows that cannot be taken in, kept where a person can look at them.
+
+In:   rows that do not fit, with their file, their line and the reason
+Out:  a table beside the one they were meant for, `<table>_quarantine`
+
+- The same bad rows of the same batch are kept once, however often the batch is run.
+- It is a table like any other: it is asked, kept for a while and emptied as they are.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import orjson
+import pyarrow as pa
+
+from thermocline.errors import Invalid
+from thermocline.format.action import TableSpec
+from thermocline.format.bucket import Bucket
+from thermocline.format.instant import NS_PER_US
+from thermocline.lake.append import Wish
+from thermocline.lake.catalog import is_name
+from thermocline.lake.table import Table
+from thermocline.pipeline.sieve import Bad
+from thermocline.pipeline.site import Site
+
+SUFFIX = "_quarantine"
+SCHEMA = pa.schema(
+    [
+        pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("batch", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("line", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.string()),
+    ]
+)
+
+
+def quarantine_name(table: str) -> str:
+    """Return the name of a table's quarantine; `Invalid` when it would be too long."""
+    name = table + SUFFIX
+    if not is_name(name):
+        hint = "use a shorter name for the table, or on_bad='fail'"
+        raise Invalid("there is no name for the quarantine of this table", hint=hint, name=name)
+    return name
+
+
+def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table | None:
+    """Keep bad rows of a batch, durable when this returns; those that are kept already stay once.
+
+    Returns their table, None when there is no bad row.
+    """
+    if not bad:
+        return None
+    rows = [[one.file, one.line, one.reason, one.raw] for one in bad]
+    digest = hashlib.sha256(orjson.dumps(sorted(rows, key=str))).hexdigest()[:16]
+    kept = site.ensure(quarantine_name(table), _spec())
+    now_us = kept.log.now() // NS_PER_US
+    columns = [
+        pa.array([now_us] * len(bad), pa.int64()).cast(SCHEMA.field("time").type),
+        pa.array([batch] * len(bad), pa.string()),
+        *(
+            pa.array([row[place] for row in rows], SCHEMA.field(place + 2).type)
+            for place in range(4)
+        ),
+    ]
+    data = pa.Table.from_arrays(columns, schema=SCHEMA)
+    wish = Wish(overlap="allow", txn=(f"backfill:{batch}:{digest}", 1))
+    kept.append(data.to_reader(), wish)
+    return kept
+
+
+def _spec() -> TableSpec:
+    return TableSpec("", "time", Bucket(3_600), overlap="allow")

@@ -1,0 +1,196 @@
+"""What is left of a subject: every file of a tenant is opened and searched.
+
+In:   a site, a subject
+Out:  `Found`s, one a file or a table of PostgreSQL that still says something of it
+
+- Nothing is trusted: files that no version names are searched like those that one does, and of a
+  segment the rows that are deleted as well.
+- Parquet is decoded, the journal's frames too; logs and sidecars are searched as bytes.
+- A row is found by the subject's column. Texts that only mention the value are counted apart:
+  whether those are about the subject, a person decides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from thermocline.disk import OsDisk
+from thermocline.errors import NotFound
+from thermocline.format import layout
+from thermocline.format.action import ENTITIES
+from thermocline.format.commit import decode_commit
+from thermocline.format.coverage import decode_coverage
+from thermocline.format.state import TableState
+from thermocline.hot.wal.folder import read_identity
+from thermocline.hot.wal.follow import Follower
+from thermocline.lake.catalog import Catalog
+from thermocline.lake.storage import Stored
+from thermocline.lake.table import Table
+from thermocline.pipeline.site import Site
+from thermocline.pipeline.subject import Subject, is_text
+
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place that says something of the subject: rows of it, or texts that mention its value."""
+
+    table: str
+    path: str
+    what: str
+    rows: int = 0
+    is_mention: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How much was searched, and what was found."""
+
+    files: int
+    size_bytes: int
+    found: tuple[Found, ...]
+
+
+def remains(site: Site, subject: Subject) -> Searched:
+    """Search all tables of a tenant, their logs and their journal for a subject."""
+    files = size_bytes = 0
+    found: list[Found] = []
+    for name in site.tables():
+        table = site.table(name)
+        for stored in _files(table):
+            files += 1
+            size_bytes += stored.size_bytes
+        found += in_table(name, table, subject)
+    journal = list(_in_journal(site, subject))
+    return Searched(files, size_bytes, (*found, *journal))
+
+
+def in_table(name: str, table: Table, subject: Subject) -> list[Found]:
+    """Search every file of one table, those that no version names as well."""
+    state = table.state()
+    return [
+        found
+        for stored in _files(table)
+        for found in _searched(name, table, state, stored.path, subject)
+    ]
+
+
+def _files(table: Table) -> Iterator[Stored]:
+    for folder in (layout.DATA_FOLDER, "_coverage", layout.LOG_FOLDER, layout.PINS_FOLDER):
+        yield from table.storage.list(folder)
+
+
+def _searched(
+    name: str, table: Table, state: TableState, path: str, subject: Subject
+) -> Iterator[Found]:
+    try:
+        if path.startswith(f"{layout.DATA_FOLDER}/") and path.endswith(".parquet"):
+            yield from in_segment(name, table, state, path, subject)
+        elif layout.checkpoint_version(path.rpartition("/")[2]) is not None:
+            yield from _in_checkpoint(name, table, path, subject)
+        elif _says(path, table.storage.read(path), subject):
+            yield Found(name, path, "its bytes have the value in them")
+    except NotFound:
+        return  # it has gone meanwhile, and everything it said with it
+
+
+def _says(path: str, data: bytes, subject: Subject) -> bool:
+    """Tell whether the bytes of a file that holds no rows say something of the subject."""
+    if _has_bytes(data, subject):
+        return True
+    if path.endswith(".roar"):
+        keys = (orjson.loads(key) for key in decode_coverage(data).entities if key)
+        return any(value in subject.numbers for key in keys for value in key)
+    version = layout.commit_version(path.rpartition("/")[2])
+    if version is None or not subject.numbers:
+        return False
+    segments = (getattr(one, "segment", None) for one in decode_commit(data, version).actions)
+    bounds = (both for one in segments if one is not None for both in one.stats.values())
+    return any(bound in subject.numbers for both in bounds for bound in both)
+
+
+def _has_bytes(data: bytes, subject: Subject) -> bool:
+    return any(word.encode() in data for word in subject.words)
+
+
+def in_segment(
+    name: str, table: Table, state: TableState, path: str, subject: Subject
+) -> Iterator[Found]:
+    """Search one file, deleted rows included, under every name the column ever had."""
+    names = {
+        column.name
+        for schema in state.schemas.values()
+        for column in schema.columns
+        if column.id in _ids(state, subject.column)
+    }
+    rows = mentions = 0
+    with table.storage.open_input(path) as source:
+        try:
+            file = pq.ParquetFile(source)
+            texts = [f.name for f in file.schema_arrow if is_text(f.type) or f.name in names]
+            for batch in file.iter_batches(BATCH_ROWS, columns=texts):
+                hit = pa.array([False] * batch.num_rows, pa.bool_())
+                for column in names & {*texts}:
+                    hit = pc.or_(hit, subject.matches(batch.column(column)))
+                said = pc.and_not(subject.mentions(batch), hit)
+                rows += pc.sum(hit).as_py() or 0
+                mentions += pc.sum(said).as_py() or 0
+        except pa.ArrowException as error:
+            yield Found(name, path, f"cannot be read: {str(error).splitlines()[0]}")
+            return
+    if rows:
+        yield Found(name, path, "rows of the subject", rows)
+    if mentions:
+        yield Found(name, path, "texts that mention the value", mentions, is_mention=True)
+
+
+def _ids(state: TableState, name: str) -> set[int]:
+    """Return the ids of the columns that have this name now or had it once."""
+    return {
+        column.id
+        for schema in state.schemas.values()
+        for column in schema.columns
+        if column.name == name
+    }
+
+
+def _in_checkpoint(name: str, table: Table, path: str, subject: Subject) -> Iterator[Found]:
+    with table.storage.open_input(path) as source:
+        try:
+            file = pq.ParquetFile(source)
+            held = [bytes(value) for value in (file.metadata.metadata or {}).values()]
+            held += file.read(["segment"]).column(0).cast(pa.binary()).to_pylist()
+        except pa.ArrowException as error:
+            yield Found(name, path, f"cannot be read: {str(error).splitlines()[0]}")
+            return
+    if any(_has_bytes(data, subject) for data in held):
+        yield Found(name, path, "its segments have the value in their bounds")
+
+
+def _in_journal(site: Site, subject: Subject) -> Iterator[Found]:
+    """Search the rows that the journal's files hold still, flushed ones included."""
+    disk, folder = OsDisk(), Catalog(site.root).journal_folder
+    if disk.size(folder) is None or read_identity(disk, folder) is None:
+        return
+    follower = Follower(disk, folder)
+    for name in site.tables():
+        spec = site.table(name).state().spec
+        if ENTITIES in spec.features:
+            continue
+        rows = 0
+        for part in follower.snapshot(bytes.fromhex(spec.table_id)).parts:
+            if subject.column in part.batch.schema.names:
+                rows += pc.sum(subject.row_test(part.batch)).as_py() or 0
+        if rows:
+            yield Found(name, "journal", "rows of the subject, in a file that is open still", rows)
+
+
+def columns_of(state: TableState, name: str) -> list[str]:
+    """Return what the columns that have a name, or had it once, are called now."""
+    ids = _ids(state, name)
+    return [column.name for column in state.schema.columns if column.id in ids]

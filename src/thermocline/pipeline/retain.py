@@ -1,0 +1,75 @@
+"""Retention: rows past a table's age go, and after a while their files.
+
+In:   tables that have a retention
+Out:  one version a table without those rows; files removed where a vacuum is asked for
+
+- A segment that is too old as a whole is removed; one that is so in part gets a deletion vector,
+  and compaction purges it.
+- A clock that has jumped ahead takes nothing: when every row would go, the table is left alone and
+  told of, until somebody confirms it for that table.
+- Tables of entities have no age: their rows go when they are deleted.
+- No Spark is needed: what goes is found from the log and a look at times.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thermocline.format.action import ENTITIES
+from thermocline.format.instant import NS_PER_S, written
+from thermocline.format.state import TableState
+from thermocline.lake.table import Table
+from thermocline.lake.vacuum import vacuum
+from thermocline.pipeline.job import Done, Sparks, Task, Tell
+from thermocline.pipeline.site import Site
+
+JOB = "retain"
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """The job. With a grace period, versions older than it expire and their files are removed.
+
+    `confirmed` names the tables of which every row may go, should their clock say so.
+    """
+
+    vacuum_grace_s: int | None = None
+    confirmed: frozenset[str] = frozenset()
+    name: str = JOB
+
+    def due(self, site: Site) -> Iterator[Task]:
+        """Yield the tables that have rows past their age, from the log alone."""
+        for name in site:
+            table = site.table(name)
+            state = table.state()
+            cut_off = _cut_off(table, state)
+            if cut_off is None:
+                continue
+            old = [s for s in state.segments if s.ts_min < cut_off]
+            if old:
+                whole = sum(s.ts_max < cut_off for s in old)
+                numbers = {"segments": len(old), "whole": whole}
+                why = f"rows before {written(cut_off)} are past {state.spec.retention}"
+                yield Task(JOB, name, why, numbers)
+
+    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:  # noqa: ARG002
+        """Delete what is past its age in one commit; then vacuum, where that is asked for.
+
+        `Invalid` when every row would go and nobody has confirmed that for this table.
+        """
+        table = site.table(task.table)
+        before = table.state().version
+        tell("retain", 0, 1)
+        state, rows = table.retain(is_confirmed=task.table in self.confirmed)
+        tell("retain", 1, 1)
+        numbers = {"rows": rows}
+        if self.vacuum_grace_s is not None:
+            done = vacuum(table, grace_s=self.vacuum_grace_s, is_dry_run=False)
+            numbers |= {"files": len(done.files), "size_bytes": done.size_bytes}
+        return Done(state.version if state.version != before else None, numbers)
+
+
+def _cut_off(table: Table, state: TableState) -> int | None:
+    """Return the time before which rows go, None when all are kept."""
+    if ENTITIES in state.spec.features or state.spec.retention_s is None:
+        return None
+    return table.log.now() - state.spec.retention_s * NS_PER_S

@@ -1,0 +1,237 @@
+"""Runs jobs: which are due, in order, one a table at a time, each noted in the history.
+
+In:   a site, settings, the names of jobs
+Out:  a `Ran` for every task; rows in the history
+
+- In order: what comes into the lake first, then what makes it smaller, then what is made of it,
+  then what goes. `erase` and `backfill` run only when they are asked for, with what they need.
+- What is due is looked for when a job's turn comes: a rollup sees what the job before it brought.
+- A task that fails keeps no other from running.
+- Spark is started by the first task that needs it, and not at all when none does.
+"""
+
+import os
+import socket
+import time as clock
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from thermocline.config import nearest
+from thermocline.errors import Invalid, NotFound, ThermoclineError, Unsupported
+from thermocline.lake.local import LocalStorage
+from thermocline.pipeline.failure import told_of
+from thermocline.pipeline.history import BUSY, DONE, FAILED, NOTHING, Ran, note, now
+from thermocline.pipeline.job import Done, Job, Sparks, Task, Tell, silent
+from thermocline.pipeline.lease import Busy, Lease
+from thermocline.pipeline.session import session, stop
+from thermocline.pipeline.settings import PipelineSettings
+from thermocline.pipeline.site import Site
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER = ("export", "compact", "rollup", "retain")
+BY_NAME = ("erase", "backfill")
+TASKS_MAX = 10_000
+
+
+class Sessions:
+    """The Spark session of a run, started when it is first asked for."""
+
+    def __init__(self, settings: PipelineSettings, master: str | None = None) -> None:
+        self._settings = settings
+        self.master = master or settings.master
+        self._running: SparkSession | None = None
+
+    def __call__(self) -> "SparkSession":
+        """Return the session."""
+        if self._running is None:
+            self._running = session(
+                self.master, memory=self._settings.memory, settings=self._settings.spark
+            )
+        return self._running
+
+    def close(self) -> None:
+        """End the session, if there is one; the next call starts another."""
+        running, self._running = self._running, None
+        if running is not None:
+            stop(running)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job that runs once, because somebody asked for it: `erase` and `backfill`."""
+
+    name: str
+    work: Callable[[Site, Sparks, Tell], Done]
+
+    def due(self, site: Site) -> Iterator[Task]:  # noqa: ARG002
+        """Yield nothing: it is never due by itself."""
+        return iter(())
+
+    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:  # noqa: ARG002
+        """Do what was asked for."""
+        return self.work(site, spark, tell)
+
+
+class Runner:
+    """Runs the jobs of one site."""
+
+    def __init__(
+        self,
+        site: Site,
+        settings: PipelineSettings | None = None,
+        *,
+        sessions: Sessions | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+        is_confirmed: bool = False,
+    ) -> None:
+        """With `is_confirmed` a retention may take every row of a table."""
+        self._site = site
+        self.settings = settings or PipelineSettings()
+        self.sessions = sessions or Sessions(self.settings)
+        self._is_stopping = is_stopping
+        self._confirmed = frozenset(site.tables() if is_confirmed else ())
+        self._holder = f"{socket.gethostname()}:{os.getpid()}"
+
+    def due(self, names: Sequence[str] = (), table: str | None = None) -> Iterator[Task]:
+        """Yield what is due of these jobs, or of all that run by themselves; nothing is changed."""
+        for name in in_order(names):
+            for task in job_named(name, self.settings, self._confirmed).due(self._site):
+                if table is None or task.table.lower() == table.lower():
+                    yield task
+
+    def run(
+        self,
+        names: Sequence[str] = (),
+        table: str | None = None,
+        tell: Callable[[Task], Tell] = lambda task: silent,
+    ) -> Iterator[Ran]:
+        """Do what is due, one task after the other, and yield what became of each."""
+        for name in in_order(names):
+            job = job_named(name, self.settings, self._confirmed)
+            started_at = now()
+            try:
+                tasks = list(self.due([name], table))[:TASKS_MAX]
+            except Exception as error:  # noqa: BLE001  one job's trouble is not another's
+                failed = Ran(started_at, name, "", FAILED, error=told_of(error))
+                note(self._site, failed)
+                yield failed
+                continue
+            for task in tasks:
+                if self._is_stopping():
+                    return
+                yield self.run_task(job, task, tell(task))
+
+    def run_task(self, job: Job, task: Task, tell: Tell = silent) -> Ran:
+        """Do one task under the table's lease, note it, and return what became of it."""
+        started_at, began_s = now(), clock.monotonic()
+        facts: dict[str, object] = {}
+        try:
+            done = self._leased(job, task, tell)
+        except Busy as busy:
+            state, facts["error"] = BUSY, busy
+        except Exception as error:  # noqa: BLE001  a worker survives whatever a job meets
+            state, facts["error"] = FAILED, told_of(error)
+            if not isinstance(error, ThermoclineError):
+                self._let_go()
+        else:
+            state = NOTHING if done.version is None else DONE
+            facts |= {"version": done.version, "numbers": dict(done.numbers)}
+        took_ms = round((clock.monotonic() - began_s) * 1000)
+        ran = Ran(
+            *(started_at, job.name, task.table, state, took_ms),
+            master=self.sessions.master,
+            **facts,  # type: ignore[arg-type]
+        )
+        note(self._site, ran)
+        return ran
+
+    def _leased(self, job: Job, task: Task, tell: Tell) -> Done:
+        storage = LocalStorage(self._site.catalog.root)
+        lease = Lease(
+            *(storage, task.table),
+            job=job.name,
+            holder=self._holder,
+            term_s=self.settings.lease,
+        )
+        with lease, ExitStack() as guarded:
+            with suppress(NotFound):  # the table of a rollup may be made by the task itself
+                table = self._site.table(task.table)
+                before, table.guard = table.guard, lease.check
+                guarded.callback(setattr, table, "guard", before)
+            return job.run(self._site, task, self.sessions, tell)
+
+    def _let_go(self) -> None:
+        """Start anew with the next task: Spark itself may be what failed."""
+        with suppress(Exception):
+            self.sessions.close()
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Return the jobs that are meant, in the order in which they run; `Invalid` for no job."""
+    for name in names:
+        if name in BY_NAME:
+            hint = f"`thermocline pipeline {name}` takes it"
+            raise Invalid("this job needs to be told of what", hint=hint, job=name)
+        if name not in ORDER:
+            known = (*ORDER, *BY_NAME)
+            hint = f"did you mean {nearest(name, known)}? There are {', '.join(known)}"
+            raise Invalid("no such job", hint=hint, job=name)
+    return [name for name in ORDER if not names or name in names]
+
+
+def job_named(
+    name: str, settings: PipelineSettings, confirmed: frozenset[str] = frozenset()
+) -> Job:
+    """Return a job that runs by itself, with its limits.
+
+    `confirmed` names the tables of which every row may go, should their retention say so.
+    """
+    try:
+        return _LOADERS[name](settings, confirmed)
+    except ImportError as error:
+        hint = "pip install 'thermocline[spark,entities]'"
+        raise Unsupported(
+            "a package that this job needs is not installed", hint=hint, job=name, why=str(error)
+        ) from error
+
+
+def _export(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.pipeline.export import Export, ExportLimits
+
+    limits = settings.limits
+    return Export(ExportLimits(limits.export_part_keys, limits.export_connections))
+
+
+def _compact(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.pipeline.choose import Limits
+    from thermocline.pipeline.compact import Compact
+
+    limits = settings.limits
+    return Compact(
+        Limits(target_bytes=limits.compact_segment_bytes, inputs_min=limits.compact_inputs_min)
+    )
+
+
+def _rollup(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.pipeline.rollup import Rollups
+
+    return Rollups(settings.rollups)
+
+
+def _retain(settings: PipelineSettings, confirmed: frozenset[str]) -> Job:
+    from thermocline.pipeline.retain import Retain
+
+    grace_s = settings.limits.vacuum_grace
+    return Retain(int(grace_s) if grace_s else None, confirmed)
+
+
+_LOADERS: dict[str, Callable[[PipelineSettings, frozenset[str]], Job]] = {
+    "export": _export,
+    "compact": _compact,
+    "rollup": _rollup,
+    "retain": _retain,
+}

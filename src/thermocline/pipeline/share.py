@@ -1,0 +1,107 @@
+"""The share of a table that one task reads: some segments, or some hot rows.
+
+In:   a state, the segments of it that may have rows, hot rows
+Out:  shares, about equal in size; in a worker, the batches of one
+
+- A share says all that its worker needs to know: no worker reads the log, and none can read
+  another version than the others.
+- Rows come with the frame's columns and types; deleted ones do not come.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from thermocline.format.action import Segment
+from thermocline.format.conflict import EVERYTHING, Window
+from thermocline.format.state import SegmentSet, TableState
+from thermocline.lake.place import open_storage
+from thermocline.lake.segment import filtered, read_rows, within
+from thermocline.lake.table import Table
+from thermocline.pipeline.types import canonical, to_spark
+
+ROWS_PER_SHARE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What is read of a table: its state, without its segments, the columns, the times."""
+
+    root: str
+    state: TableState
+    names: tuple[str, ...]
+    window: Window = EVERYTHING
+    options: Mapping[str, str] | None = None
+
+
+class Share(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, plot: Plot, segments: Sequence[Segment] = (), rows: bytes = b"") -> None:
+        super().__init__(None)
+        self.plot = plot
+        self.segments = tuple(segments)
+        self.rows = rows
+
+
+def plotted(
+    table: Table,
+    state: TableState,
+    names: Sequence[str],
+    window: Window = EVERYTHING,
+    options: Mapping[str, str] | None = None,
+) -> Plot:
+    """Return what is read, as small as it goes over the wire."""
+    small = replace(state, segments=SegmentSet(), marks={}, txns={}, requests={}, holes=())
+    return Plot(table.storage.root, small, tuple(names), window, dict(options or {}) or None)
+
+
+def shares(plot: Plot, segments: Iterable[Segment], size_bytes: int) -> list[Share]:
+    """Return the segments in shares of about this size, in the order of their times."""
+    found: list[Share] = []
+    held: list[Segment] = []
+    total = 0
+    for segment in sorted(segments, key=lambda one: (one.ts_min, one.segment_id)):
+        if held and total + segment.file_size > size_bytes:
+            found.append(Share(plot, held))
+            held, total = [], 0
+        held.append(segment)
+        total += segment.file_size
+    return [*found, Share(plot, held)] if held else found
+
+
+def hot_shares(plot: Plot, rows: pa.Table) -> list[Share]:
+    """Return hot rows in shares."""
+    found = []
+    for first in range(0, rows.num_rows, ROWS_PER_SHARE):
+        part = rows.slice(first, ROWS_PER_SHARE).combine_chunks()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema) as stream:
+            stream.write_table(part)
+        found.append(Share(plot, rows=sink.getvalue().to_pybytes()))
+    return found
+
+
+def read_share(share: Share, frame: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a share as the frame has them. For workers."""
+    plot = share.plot
+    shape = canonical(frame)
+    for batch in _batches(share):
+        inside = within(batch.column(plot.state.spec.time_column), plot.window)
+        kept = batch if inside.all() else filtered(batch, inside)
+        if kept.num_rows:
+            yield to_spark(kept.select(list(plot.names)), shape)
+
+
+def _batches(share: Share) -> Iterator[pa.RecordBatch]:
+    plot = share.plot
+    loaded = list(dict.fromkeys([*plot.names, plot.state.spec.time_column]))
+    if share.rows:
+        yield from pa.ipc.open_stream(share.rows)
+    storage = open_storage(plot.root, plot.options)
+    for segment in share.segments:
+        for rows in read_rows(storage, plot.state, segment, loaded):
+            yield rows.batch

@@ -1,0 +1,235 @@
+"""Tables as streams: read commit by commit, written batch by batch.
+
+In:   the commits of a table since an offset; the batches of a query
+Out:  the rows that they added; one commit a batch
+
+- An offset is a version. The first batch is the table as it was at its end; every later one are
+  the segments that were added between two versions.
+- A commit that only lays rows out anew, or drops those past their time, adds nothing. One that
+  changes or deletes rows is an error, because a stream cannot take back what it gave, unless
+  `ignoreChanges` is set: then what it added is given, and what it took is not.
+- A batch that is written names its query and its number in its commit: a query that is started
+  again, and repeats its last batch, changes nothing.
+- Rows that are still hot are not in a stream before they are flushed.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from thermocline.errors import Invalid, NotFound, Unsupported
+from thermocline.format.action import AddSegment, RemoveSegment, Segment, SetDeletes
+from thermocline.format.commit import Commit
+from thermocline.format.layout import Version
+from thermocline.format.state import TableState
+from thermocline.lake.stage import MARK_LENGTH
+from thermocline.lake.table import Table
+from thermocline.pipeline.hold import hold
+from thermocline.pipeline.options import PARTITION_BYTES, Options, opened
+from thermocline.pipeline.share import Share, plotted, read_share, shares
+from thermocline.pipeline.ship import Target, sealed
+from thermocline.pipeline.sink import Report, attempt_now, clean_up, land, staged_of, wish_of
+from thermocline.pipeline.source import table_names
+
+NEUTRAL_OPERATIONS = frozenset({"compact", "retain"})
+LATEST = "latest"
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+Offset = dict[str, int]
+
+
+class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a table commit by commit."""
+
+    def __init__(self, options: Options, frame: StructType, schema_id: int | None) -> None:
+        for name in ("asOf", "hot", "start", "end", "pushdown"):
+            if options.text(name) is not None:
+                hint = "leave it out; startingVersion says where a stream begins"
+                raise Invalid("a stream has no such option", hint=hint, option=name)
+        self._options = options
+        self._frame = frame
+        self._schema_id = schema_id
+        self._table_: Table | None = None
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table_": None}
+
+    @property
+    def _table(self) -> Table:
+        if self._table_ is None:
+            self._table_ = opened(self._options, is_read_only=True)
+        return self._table_
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Return where a new query begins: before the first version, or where it is asked to."""
+        given = self._options.text("startingVersion")
+        if given is None:
+            return _offset(0)
+        head = self._table.state()
+        if given.lower() == LATEST:
+            return _offset(head.version)
+        version = self._options.number("startingVersion", 0)
+        if version > head.version:
+            self._table.log.state(version)  # raises, and says which is the newest
+        # The commit that makes this version is the first that is read.
+        return _offset(version - 1)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch may have."""
+        if self._options.text("maxFilesPerTrigger") is None:
+            return ReadAllAvailable()
+        return ReadMaxFiles(self._options.number("maxFilesPerTrigger", 1))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return the version up to which the next batch goes."""
+        newest = int(self._table.state().version)
+        newest = newest if self._target is None else min(newest, self._target)
+        first = start["version"]
+        if not isinstance(limit, ReadMaxFiles) or not first:
+            return _offset(max(newest, first))
+        files, version = 0, first
+        while version < newest:
+            files += sum(
+                isinstance(a, AddSegment) for a in self._table.log.commit(version + 1).actions
+            )
+            if files > limit.max_files and version > first:
+                break
+            version += 1
+        return _offset(version)
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Return the newest version there is."""
+        return _offset(int(self._table.state().version))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Go no further than the version that is the newest now."""
+        self._target = int(self._table.state().version)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return the shares of what was added after one version and up to another."""
+        first, last = start["version"], end["version"]
+        if first >= last:
+            return []
+        table = self._table
+        if first:
+            self._check_kept(table.state(), first)
+            state = table.state()
+            segments = [s for one in self._commits(first, last) for s in self._added(one)]
+        else:
+            state = table.state(last)
+            segments = list(state.segments)
+        hold(table, Version(last if not first else min(first + 1, last)), self._options.lease_s)
+        state = self._as_loaded(state)
+        names = table_names(self._frame, state.schema)
+        plot = plotted(table, state, names, options=self._options.storage)
+        size_bytes = self._options.number("partitionBytes", PARTITION_BYTES)
+        return [*shares(plot, segments, size_bytes)]
+
+    def _as_loaded(self, state: TableState) -> TableState:
+        """Return the state with the columns that the stream was loaded with."""
+        return state if self._schema_id is None else replace(state, schema_id=self._schema_id)
+
+    def _check_kept(self, head: TableState, first: int) -> None:
+        if first + 1 < head.oldest:
+            raise NotFound(
+                "what the stream was to read next was vacuumed",
+                hint="begin anew with another checkpointLocation, and vacuum with a longer grace",
+                version=first + 1,
+                oldest=head.oldest,
+            )
+
+    def _commits(self, first: int, last: int) -> Iterator[Commit]:
+        for version in range(first + 1, last + 1):
+            yield self._table.log.commit(version)
+
+    def _added(self, commit: Commit) -> list[Segment]:
+        takes = any(isinstance(a, RemoveSegment | SetDeletes) for a in commit.actions)
+        if takes and commit.operation in NEUTRAL_OPERATIONS:
+            return []
+        if takes and not self._options.flag("ignoreChanges"):
+            raise Unsupported(
+                "a commit changed or deleted rows that a stream has given already",
+                hint="set option('ignoreChanges', 'true'), or begin anew after it with"
+                " option('startingVersion', ...) and another checkpointLocation",
+                version=commit.version,
+                operation=commit.operation,
+            )
+        return [a.segment for a in commit.actions if isinstance(a, AddSegment)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a share. For workers."""
+        if isinstance(partition, Share):
+            yield from read_share(partition, self._frame)
+
+    def commit(self, end: Offset) -> None:
+        """Do nothing: Spark keeps the offsets."""
+
+    def stop(self) -> None:
+        """Let go of the table."""
+        self._table_ = None
+
+
+def _offset(version: int) -> Offset:
+    return {"version": int(version)}
+
+
+class BatchWriter(DataSourceStreamArrowWriter):
+    """Appends each batch of a query to a table, once."""
+
+    def __init__(self, options: Options, frame: StructType, target: Target) -> None:
+        if options.text("batchId") is not None:
+            hint = "leave it out: a stream numbers its batches"
+            raise Invalid("a stream takes no batch id", hint=hint)
+        self._options = options
+        self._frame = frame
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
+        """Write the rows of one task of a batch as segments. For workers."""
+        task = TaskContext.get()
+        assert task is not None
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        assert query is not None
+        assert batch is not None
+        # All attempts at a batch leave their files under one mark, whichever run they are of.
+        mark = hashlib.blake2b(f"{query}:{batch}".encode()).hexdigest()[:MARK_LENGTH]
+        target = replace(self._target, mark=mark)
+        staged = staged_of(iterator, self._frame, target)
+        return Report(sealed(staged), mark, attempt_now(), query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make one version of a batch, unless an earlier run of the query did."""
+        reports = [one for one in messages if isinstance(one, Report)]
+        if not reports:
+            return
+        wish = wish_of(self._options, (f"spark:{reports[0].query}", batchId))
+        land(self._options, messages, wish)
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: ARG002, N803
+    ) -> None:
+        """Remove what the tasks of a batch wrote, where no commit of it was tried."""
+        marks = {one.mark for one in messages if isinstance(one, Report)}
+        for mark in marks:
+            clean_up(self._options, mark, messages)

@@ -1,0 +1,51 @@
+"""What workers do in a rollup: read the segments of some windows, aggregate, write the result.
+
+In:   the source at one version, the windows of a piece and the segments that meet them
+Out:  segments of the target that are durable and in no version
+
+- A window is computed in one piece, from every segment that may have rows in it.
+- It needs the package and the table's files, nothing else of the one who started it.
+"""
+
+from dataclasses import dataclass
+
+from thermocline.format.action import Segment
+from thermocline.format.coverage import Buckets
+from thermocline.format.state import TableState
+from thermocline.lake.place import open_storage
+from thermocline.lake.segment import read_rows
+from thermocline.lake.stage import Staged
+from thermocline.pipeline.aggregate import Kernel
+from thermocline.pipeline.ship import Target, write
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task computes: some windows, from the segments that may have rows in them."""
+
+    windows: Buckets
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the tasks of a run need to know: the source at one version, and the target."""
+
+    kernel: Kernel
+    source_root: str
+    read_at: TableState
+    target: Target
+    pieces: tuple[Piece, ...]
+
+
+def compute_piece(work: Work, number: int) -> list[Staged]:
+    """Compute the windows of one piece, and stage them. For workers."""
+    piece = work.pieces[number]
+    storage, names = open_storage(work.source_root), work.kernel.columns
+    rows = (
+        rows.batch
+        for segment in piece.segments
+        for rows in read_rows(storage, work.read_at, segment, names)
+    )
+    result = work.kernel.aggregate(rows, piece.windows)
+    return write(work.target, result.to_batches())

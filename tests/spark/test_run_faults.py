@@ -1,0 +1,240 @@
+"""Jobs under faults, and on every kind of Spark: the same answers; nothing, or one commit."""
+
+import os
+import resource
+import signal
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fixtures.entities import database
+from fixtures.postgres import postgres_run, postgres_server
+from postgres.entity_verbs import ACCOUNT, account, balances, cold_balances
+from thermocline import connect as open_lake
+from thermocline.config import LakeSettings
+from thermocline.errors import ThermoclineError
+from thermocline.hot.postgres.operation import Deed, Operation
+from thermocline.lake.fsck import fsck
+from thermocline.lake.table import Table
+from thermocline.pipeline import export as exporting
+from thermocline.pipeline.declare import rollup
+from thermocline.pipeline.export import Export, ExportLimits
+from thermocline.pipeline.history import DONE, NAME, last_runs
+from thermocline.pipeline.job import Task, silent
+from thermocline.pipeline.run import Runner
+from thermocline.pipeline.settings import LimitSettings, PipelineSettings
+from thermocline.pipeline.site import Site
+
+__all__ = ["postgres_run", "postgres_server"]
+
+CALM = {"export_changes": 1_000_000, "export_age_s": 3_600.0}
+KEYS = 20
+WAIT_LIMIT_S = 240.0
+TASK = Task("export", "account", "asked for")
+SETTINGS = PipelineSettings(
+    limits=LimitSettings(export_part_keys=5, export_connections=4, compact_inputs_min=4),
+    rollups=(rollup("metrics_1h", "metrics", "1h", by=["host"], aggregates={"n": "count(*)"}),),
+)
+
+
+@contextmanager
+def opened(folder, dsn):
+    """Give a lake with accounts that are not exported and metrics in many segments."""
+    with open_lake(folder, postgres=dsn, **CALM) as lake:
+        entities = lake.register("account", ACCOUNT)
+        made = [Operation(Deed.CREATE, f"a{n:03d}", account(n)) for n in range(KEYS)]
+        entities.bulk(made)
+        metrics = lake.create_table("metrics", time_column="ts", bucket="1h")
+        for number in range(6):
+            moment = datetime(2024, 6, 1, tzinfo=UTC) + timedelta(minutes=25 * number)
+            metrics.write([{"ts": moment, "host": f"h{number % 2}", "value": float(number)}])
+            lake.flush("metrics")
+    yield Path(folder)
+
+
+@pytest.fixture
+def lake(tmp_path, postgres_server):
+    """A lake, the address of its PostgreSQL."""
+    with database(postgres_server) as dsn, opened(tmp_path / "lake", dsn) as folder:
+        yield str(folder), dsn
+
+
+class Given:
+    """A session that somebody else starts and stops, as a runner asks for it."""
+
+    def __init__(self, spark, master):
+        self.spark, self.master = spark, master
+
+    def __call__(self):
+        return self.spark
+
+    def close(self):
+        pass
+
+
+def site_of(folder, dsn):
+    return Site(folder, settings=LakeSettings(postgres=dsn, **CALM))
+
+
+def every_job(spark, master, folder, dsn):
+    """Run what is due; return what became of it, and what the tables hold. In any process."""
+    with site_of(folder, dsn) as site:
+        runner = Runner(site, SETTINGS, sessions=Given(spark, master))
+        ran = [
+            (one.job, one.table, one.state) for one in runner.run(["export", "compact", "rollup"])
+        ]
+        entities = site.entities().table("account")
+        counted = site.table("metrics_1h")
+        windows = [
+            (row["host"], row["n"])
+            for batch in counted.read(counted.state(), None)
+            for row in batch.to_pylist()
+        ]
+        held = cold_balances(entities)
+        segments = len(list(site.table("metrics").state().segments))
+        assert {row["master"] for row in last_runs(site.table(NAME))} == {master}
+        findings = [
+            f for name in site for f in fsck(site.table(name)).findings if not f.is_harmless
+        ]
+    return ran, sorted(windows), held, segments, findings
+
+
+def exported_elsewhere(spark, folder, dsn):
+    """Export in this process, with this session."""
+    with site_of(folder, dsn) as site:
+        job = Export(ExportLimits(5, 4))
+        return job.run(site, TASK, lambda: spark, silent).version
+
+
+def wait_for(condition):
+    """Wait until something is so, and return it."""
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while not (found := condition()):
+        assert time.monotonic() < end_s, "it never was"
+        time.sleep(0.02)
+    return found
+
+
+EVERYTHING = (
+    [
+        ("export", "account", DONE),
+        ("compact", "account", DONE),
+        ("compact", "metrics", DONE),
+        ("rollup", "metrics_1h", DONE),
+    ],
+    [("h0", 1), ("h0", 2), ("h1", 1), ("h1", 1), ("h1", 1)],
+    {f"a{n:03d}": n for n in range(KEYS)},
+    1,
+    [],
+)
+
+
+def test_every_job_does_its_work_in_a_session_of_this_machine(spark, lake):
+    assert every_job(spark, "local[2]", *lake) == EVERYTHING
+
+
+def test_the_same_jobs_give_the_same_answers_through_spark_connect(connect, elsewhere, lake):
+    assert elsewhere(every_job, connect, connect, *lake) == EVERYTHING
+
+
+# Dying.
+
+
+def stopped_once(parts, target, batches):
+    """Write a part, and the first time stand still before it is reported. For workers."""
+    place = Path(target.root).parent.parent
+    for report in _reports(parts, target, batches):
+        with open(place / f"written-{os.getpid()}", "w"):
+            pass
+        while not (place / "killed").exists():
+            time.sleep(0.02)
+        yield report
+
+
+_reports = exporting._reports
+
+
+def every_job_with_a_stop(spark, master, folder, dsn):
+    exporting._reports = stopped_once
+    return every_job(spark, master, folder, dsn)
+
+
+def test_S01_on_a_cluster_an_executor_killed_between_write_and_report_counts_nothing_twice(
+    cluster, started_elsewhere, lake
+):
+    folder, dsn = lake
+    call = started_elsewhere(every_job_with_a_stop, cluster.url, cluster.url, folder, dsn)
+    wait_for(lambda: list(Path(folder).glob("written-*")))
+    cluster.kill_executor()
+    (Path(folder) / "killed").touch()
+    assert call.result() == EVERYTHING  # on a cluster, too, and whoever died
+    with site_of(folder, dsn) as site:
+        table = site.table("account")
+        written = len(list(table.storage.list("data")))
+        assert written > len(list(table.state().segments))  # what the dead one had written
+
+
+def kill_driver(when):
+    supersede = Table.supersede
+
+    def last(table, hand):
+        if when == "after":
+            supersede(table, hand)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Table.supersede = last
+
+
+def exported_until_killed(spark, folder, dsn, when):
+    kill_driver(when)
+    return exported_elsewhere(spark, folder, dsn)
+
+
+@pytest.mark.parametrize(("when", "commits"), [("before", 0), ("after", 1)])
+def test_S02_a_driver_killed_around_its_commit_leaves_nothing_or_one(
+    spark, started_elsewhere, lake, when, commits
+):
+    folder, dsn = lake
+    with site_of(folder, dsn) as site:
+        entities = site.entities().table("account")
+        before = entities.table.state().version
+        call = started_elsewhere(exported_until_killed, "local[2]", folder, dsn, when)
+        assert call.process.wait(WAIT_LIMIT_S) == -signal.SIGKILL
+        assert entities.table.state().version == before + commits
+        assert balances(entities) == {f"a{n:03d}": n for n in range(KEYS)}
+        (task,) = Export().due(site)
+        assert task.table == "account"
+        assert exported_elsewhere(spark, folder, dsn) == (None if commits else before + 1)
+        assert entities.table.state().version == before + 1 == entities.source.head().version
+        assert cold_balances(entities) == {f"a{n:03d}": n for n in range(KEYS)}
+        assert list(Export().due(site)) == []
+
+
+def on_a_full_disk(parts, target, batches):
+    """Write a part where no file may have more than a kilobyte. For workers."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        yield from _reports(parts, target, batches)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, monkeypatch):
+    folder, dsn = lake
+    with site_of(folder, dsn) as site:
+        entities = site.entities().table("account")
+        before = entities.table.state().version
+        monkeypatch.setattr(exporting, "_reports", on_a_full_disk)
+        runner = Runner(site, SETTINGS, sessions=Given(spark, "local[2]"))
+        (ran,) = runner.run(["export"])
+        assert isinstance(ran.error, ThermoclineError)
+        assert ran.state == "failed"
+        assert entities.table.state().version == before
+        assert list(entities.table.storage.list("data")) == []
+        monkeypatch.undo()
+        (ran,) = runner.run(["export"])
+        assert (ran.state, ran.version) == (DONE, before + 1)
