@@ -121,6 +121,8 @@ def started(jars: str) -> tuple[Any, dict[str, str]]:
                 lines = [line.strip() for line in str(error).splitlines()]
                 found = [line for line in lines if "Error" in line or "Exception" in line]
                 trouble[task] = (found or lines)[0].removeprefix(": ")[:100]
+    if "read" in trouble:  # a stream reads the table's log before each batch but the first
+        trouble.setdefault("stream", trouble["read"])
     return spark, trouble
 
 

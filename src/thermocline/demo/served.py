@@ -79,9 +79,10 @@ class ServedNode:
             if self._is_ready(seen):
                 return clock.monotonic() - began_s
             clock.sleep(LOOK_EVERY_S)
-        lines = self._log.read_text(errors="replace").splitlines()[-LINES_TOLD_MAX:]
         self.kill()
-        raise Unavailable("the node did not start", hint="see what it told", told=lines)
+        told = self._log.read_bytes()[seen:].decode(errors="replace").splitlines()
+        told = told[:LINES_TOLD_MAX]
+        raise Unavailable("the node did not start", hint="see what it told", told=told)
 
     def _is_ready(self, seen: int) -> bool:
         with open(self._log, "rb") as log:

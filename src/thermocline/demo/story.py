@@ -27,6 +27,7 @@ from thermocline.errors import Corruption, OutcomeUnknown, ThermoclineError, Una
 
 STEPS = 9
 SETTINGS = """postgres = "embedded"
+export_age_s = "1h"
 
 [[pipeline.rollups]]
 name = "readings_1h"
@@ -214,7 +215,7 @@ class Story:
         )
         before = self._files("readings")
         place = ("--data", str(self.node.data), "--config", str(self._settings))
-        self._command("pipeline", "run", *place)
+        self._command("pipeline", "run", *place, "--format", "box")
         after = self._files("readings")
         self.screen.say(f"readings: {before} files before, {after} after; the same rows.")
         counted = self._rows(

@@ -98,6 +98,8 @@ class Site:
                 self._has_started = running_server(folder) is None
             self._half = EntityHalf(self._settings, self.root)
             self._types = self._half.types(self.tenant, self.catalog)
+        elif self._half is not None:
+            self._half.pool()  # a server of our own that died since is started again
         return self._types
 
     def flush(self, names: list[str]) -> None:

@@ -168,8 +168,7 @@ class Server:
             self.listeners[name] = listener
         ports = {name: one.port for name, one in self.listeners.items() if name != "lane"}
         scheme = "https" if self.settings.tls_certificate else "http"
-        host = self.settings.api.rpartition(":")[0]
-        console = f"{scheme}://{host}:{ports['api']}/"
+        console = f"{scheme}://{self.settings.api.host}:{ports['api']}/"
         where = {"process": os.getpid(), "data": self.settings.data, "console": console}
         self.log.event("listening", **where, **ports)
 
