@@ -74,6 +74,7 @@ def test_segments_that_are_too_old_as_a_whole_are_removed_and_others_hide_what_i
     run(site, Retain())
     assert ages(site, "logs") == [1, 5, 9]
     assert sorted(s.deleted_count for s in site.table("logs").state().segments) == [0, 0, 1]
+    assert list(Retain().due(site)) == [], "the row that is hidden is not due again"
 
 
 def test_space_comes_back_when_a_vacuum_is_asked_for(site, monkeypatch):

@@ -3,7 +3,8 @@
 import pytest
 
 import thermocline as tc
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, Unsupported
+from thermocline.pipeline.failure import told_of
 from thermocline.pipeline.session import session
 
 
@@ -31,3 +32,10 @@ def ended_and_begun(spark):
 
 def test_a_session_may_end_and_another_begin(elsewhere):
     assert elsewhere(ended_and_begun, "local[1]") == (3, 4, "local[1]")
+
+
+def test_a_package_that_workers_lack_is_not_taken_for_a_machine_that_is_too_small():
+    error = RuntimeError("Traceback ...\nModuleNotFoundError: No module named 'pyroaring'\n")
+    told = told_of(error)
+    assert isinstance(told, Unsupported)
+    assert "pyroaring" in str(told.facts["why"])

@@ -13,7 +13,7 @@ import re
 
 from thermocline import errors
 from thermocline.config import shown
-from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.errors import ThermoclineError, Unavailable, Unsupported
 
 WHY_LENGTH_MAX = 500
 _OURS = re.compile(
@@ -37,6 +37,12 @@ def told_of(error: BaseException) -> ThermoclineError:
         return made
     others = _LAST.findall(text)
     why = others[-1] if others else text.strip().splitlines()[0]
+    if "ModuleNotFoundError" in why or "ImportError" in why:
+        return Unsupported(
+            "a package is missing where Spark's workers run",
+            hint="install the same thermocline[spark] there, and set PYSPARK_PYTHON to its Python",
+            why=masked(why),
+        )
     return Unavailable(
         "the job failed in Spark",
         hint="nothing was committed; see what Spark told, then run it again",

@@ -37,15 +37,17 @@ class Retain:
     name: str = JOB
 
     def due(self, site: Site) -> Iterator[Task]:
-        """Yield the tables that have rows past their age, from the log alone."""
+        """Yield the tables that hold a bucket past their age, from metadata alone."""
         for name in site:
             table = site.table(name)
             state = table.state()
             cut_off = _cut_off(table, state)
             if cut_off is None:
                 continue
-            old = [s for s in state.segments if s.ts_min < cut_off]
-            if old:
+            # By what is held: rows that are deleted already are in the segments still.
+            held = table.index.at(state).whole
+            if held and state.spec.bucket.start(held.first() + 1) <= cut_off:
+                old = [s for s in state.segments if s.ts_min < cut_off]
                 whole = sum(s.ts_max < cut_off for s in old)
                 numbers = {"segments": len(old), "whole": whole}
                 why = f"rows before {written(cut_off)} are past {state.spec.retention}"
