@@ -150,6 +150,7 @@ def test_the_folder_on_the_page_is_the_layout():
         layout.segment_coverage_path("<id>"),
         layout.table_coverage_path(version).replace(f"{version:020d}", "<version>"),
         layout.pin_path("<id>"),
+        layout.contract_path(version).replace(f"{version:010d}", "<version>"),
         layout.segment_path(hour, "<id>").replace("2024/06/01/00", "<yyyy>/<mm>/<dd>/<hh>"),
     ]
     assert named == made
