@@ -181,12 +181,18 @@ def _native(
     assert time is not None
     if not all(_is_inside(one, window) for one in segments):
         rows = rows.where(_within(time, window))
-    wanted = [
-        expression
-        for field, one in zip(arrow, stored[:-1], strict=True)
-        for expression in _presented(field, one)
-    ]
-    return rows.select(*wanted)
+    pairs = list(zip(arrow, stored[:-1], strict=True))
+    if all(_is_as_stored(field, one) for field, one in pairs):
+        # Each expression is a talk with Java: for many columns they cost more than a small read.
+        return rows.select(*(_quoted(name) for name in arrow.names))
+    return rows.select(*(part for field, one in pairs for part in _presented(field, one)))
+
+
+def _is_as_stored(field: pa.Field, stored: Stored) -> bool:
+    if stored is None or is_nanoseconds(field.type):
+        return False
+    name, kind = stored
+    return name == field.name and spark_type(kind, name) == spark_type(field.type, name)
 
 
 def _physical(stored: tuple[str, pa.DataType]) -> spark_types.DataType:

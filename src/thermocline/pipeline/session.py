@@ -40,7 +40,6 @@ _DRIVEN = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.sources.useV1SourceList": "",
 }
 _LOCAL = {
     "spark.sql.shuffle.partitions": "4",

@@ -167,9 +167,10 @@ class Server:
             await listener.start()
             self.listeners[name] = listener
         ports = {name: one.port for name, one in self.listeners.items() if name != "lane"}
-        scheme = "https" if self.settings.tls_certificate else "http"
-        console = f"{scheme}://{self.settings.api.host}:{ports['api']}/"
-        where = {"process": os.getpid(), "data": self.settings.data, "console": console}
+        where: dict[str, Any] = {"process": os.getpid(), "data": self.settings.data}
+        if self.settings.api is not None:
+            scheme = "https" if self.settings.tls_certificate else "http"
+            where["console"] = f"{scheme}://{self.settings.api.host}:{ports['api']}/"
         self.log.event("listening", **where, **ports)
 
     def _opening(self) -> "Future[Node]":
