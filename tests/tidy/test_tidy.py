@@ -200,6 +200,27 @@ def test_every_room_is_named_in_the_architecture():
     assert missing_rooms((REPOSITORY / "ARCHITECTURE.md").read_text(), PACKAGE) == []
 
 
+def unnamed_modules(document, package):
+    """Return the modules of the rooms that have a section which the section does not name."""
+    sections = re.split(r"^### `([a-z_]+)/`\n", document, flags=re.MULTILINE)
+    missing = []
+    for room, body in zip(sections[1::2], sections[2::2], strict=True):
+        named = set(re.findall(r"`([a-z0-9_/]+\.py)`", body.split("\n## ")[0]))
+        modules = {
+            path.relative_to(package / room).as_posix()
+            for path in (package / room).rglob("*.py")
+            if path.name != "__init__.py"
+        }
+        missing += [f"{room}/{name}" for name in sorted(modules - named)]
+    return missing
+
+
+def test_every_module_is_named_in_the_section_of_its_room():
+    document = (REPOSITORY / "ARCHITECTURE.md").read_text()
+    assert unnamed_modules(document, PACKAGE) == []
+    assert unnamed_modules(document.replace("`refill.py`", ""), PACKAGE) == ["lake/refill.py"]
+
+
 def test_every_module_that_the_architecture_names_exists():
     document = (REPOSITORY / "ARCHITECTURE.md").read_text()
     assert len(rules.named_in(document)) > 20
