@@ -208,11 +208,15 @@ def read_into(got, answer):
 @pytest.mark.parametrize("form", FORMATS)
 def test_Q03_an_error_after_the_first_byte_cannot_be_taken_for_an_answer(client, form):
     got = bytearray()
-    sent = {"sql": FAILS_LATE, "format": form, "query_id": f"fails-late-{form}"}
-    with client.stream("POST", "/api/v1/query", json=sent) as answer:
-        assert answer.status_code == 200
-        with pytest.raises(httpx2.RemoteProtocolError):
-            read_into(got, answer)
+    for turn in range(30):
+        sent = {"sql": FAILS_LATE, "format": form, "query_id": f"fails-late-{form}-{turn}"}
+        with client.stream("POST", "/api/v1/query", json=sent) as answer:
+            if answer.status_code == 400:
+                continue  # another thread of the engine met the error before the first byte
+            assert answer.status_code == 200
+            with pytest.raises(httpx2.RemoteProtocolError):
+                read_into(got, answer)
+        break
     assert len(got) > 1_000
     if form in ("json", "parquet"):
         with pytest.raises((ValueError, pa.ArrowInvalid)):
@@ -224,7 +228,7 @@ def test_Q03_an_error_after_the_first_byte_cannot_be_taken_for_an_answer(client,
         assert b'"error":{"type":"urn:thermocline:error:invalid"' in got
     if form == "arrow":
         assert not bytes(got).endswith(b"\xff\xff\xff\xff\x00\x00\x00\x00")
-    told = client.get(f"/api/v1/queries/fails-late-{form}").json()
+    told = client.get(f"/api/v1/queries/fails-late-{form}-{turn}").json()
     assert told["state"] == "failed"
     assert told["error"]["code"] == "invalid"
 

@@ -200,6 +200,13 @@ def test_every_room_is_named_in_the_architecture():
     assert missing_rooms((REPOSITORY / "ARCHITECTURE.md").read_text(), PACKAGE) == []
 
 
+def test_no_two_test_modules_are_taken_for_one_another():
+    folders = {path.parent for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    plain = [folder for folder in folders if not (folder / "__init__.py").exists()]
+    names = sorted(path.name for folder in plain for path in folder.glob("test_*.py"))
+    assert [name for name in names if names.count(name) > 1] == []
+
+
 def unnamed_modules(document, package):
     """Return the modules of the rooms that have a section which the section does not name."""
     sections = re.split(r"^### `([a-z_]+)/`\n", document, flags=re.MULTILINE)

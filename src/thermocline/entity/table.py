@@ -176,6 +176,7 @@ class EntityTable:
         self,
         filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
         sort: Sequence[str] = (),
+        *more: Any,
         **options: Any,
     ) -> Page:
         """Return one page of entities and the cursor of the next.
@@ -188,7 +189,7 @@ class EntityTable:
         if self.settings.evict_age_s is not None:
             hint = "ask in SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
             raise Unsupported("a page does not reach rows that were evicted", hint=hint)
-        return self.store.page(filter, sort, **options)
+        return self.store.page(filter, sort, *more, **options)
 
     def view(self, *, mode: Mode | str | None = None) -> KeyedView:
         """Return the two halves of one reading: a state, the keys it hides, the rows that count.
