@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Spark starts in half the time once Java has watched it start.
+LEARNED := .venv/.learned
 # pytest-xdist workers; two is what the smallest machine we test on has.
 WORKERS ?= 2
 
@@ -24,7 +26,11 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
 	@touch $(READY)
 
-demo: $(READY)
+$(LEARNED): $(READY)
+	-$(BIN)/thermocline pipeline prepare
+	@touch $(LEARNED)
+
+demo: $(LEARNED)
 	$(BIN)/thermocline demo
 
 check: $(READY)
@@ -33,7 +39,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(CHROMIUM)
+test: check $(LEARNED) $(CHROMIUM)
 	$(BIN)/pytest -n $(WORKERS)
 
 $(CHROMIUM):
@@ -42,7 +48,7 @@ $(CHROMIUM):
 
 # Builds the page from console/ into the package; needs Node.js, which nothing else does.
 console:
-	cd console && npm install --no-save --no-audit --no-fund && npm run build
+	cd console && npm ci --no-audit --no-fund && npm run build
 
 bench: $(READY)
 	$(BIN)/python bench/append.py
@@ -50,8 +56,14 @@ bench: $(READY)
 	$(BIN)/python bench/log.py
 	$(BIN)/python bench/union.py
 	$(BIN)/python bench/ingest.py
+	$(BIN)/python bench/contract.py
 	$(BIN)/python bench/entities.py
 	$(BIN)/python bench/entities_read.py
+	$(BIN)/python bench/spark.py
+	$(BIN)/python bench/spark.py --delta
+	$(BIN)/python bench/compact.py
+	$(BIN)/python bench/rollup.py
+	$(BIN)/python bench/export.py
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

@@ -1,24 +1,24 @@
 """Times contracts: ten-field entities validated from bytes, and carried to rows and back.
 
 In:   documents made here, each unlike the one before
-Out:  a table on stdout: entities a CPU second, by what their contract asks for
+Out:  the section "contract" of the results: entities a CPU second, by what a contract asks for
 
 - `one by one` and `lines` end with documents in canonical form, ready to be written. `decoded
   alone` parses the same bytes and checks nothing; `compiled schema alone` checks values that are
   parsed already.
-- One thread. CPU time, so that neighbours count less; the machine's load is printed.
+- One thread. CPU time, so that neighbours count less.
 - The goal is 300,000 a second from bytes, one by one. The best round says what a core can do
   that nobody else uses; all else is the median.
 """
 
-import argparse
 import json
-import os
 import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 import measure
 from thermocline.contract.contract import Contract
@@ -123,10 +123,8 @@ def compared(name: str, properties: dict[str, object], seconds: float) -> tuple[
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short round of each")
-    options = parser.parse_args()
+    """Run the bench and write its section."""
+    options = measure.options(__doc__.splitlines()[0]).parse_args()
     seconds = 0.1 if options.quick else 2.0
     contracts = {
         "plain": PLAIN,
@@ -135,18 +133,30 @@ def main() -> None:
         "list of objects": NESTED,
         "JSON column": ANY,
     }
-    made = [compared(name, properties, seconds) for name, properties in contracts.items()]
+    made = []
+    with measure.Noise() as noise:
+        for name, properties in contracts.items():
+            measure.await_quiet(options.patience)
+            made.append(compared(name, properties, seconds))
     headers = [
         *("contract", "one by one, best", "median", "lines", "decoded alone"),
         "compiled schema alone",
         *("to Arrow rows", "back to documents"),
     ]
-    print(measure.markdown_table(headers, [line for line, _ in made]))
-    plain = made[0][1]
-    print(
-        f"\ngoal, plain, one by one, best: {GOAL:,}: {measure.verdict(plain, GOAL, at_most=False)}"
+    best = made[0][1]
+    verdict = measure.verdict(best, GOAL, at_most=False)
+    body = "\n\n".join(
+        [
+            "## Contracts",
+            measure.provenance("contract.py", {"msgspec": msgspec.__version__}),
+            noise.line(),
+            "Entities of ten fields a CPU second, from bytes to documents ready to be written:",
+            measure.markdown_table(headers, [line for line, _ in made]),
+            f"Plain, one by one, best at least {GOAL:,}: {best:,.0f}, {verdict}.",
+        ]
     )
-    print(f"load of the machine: {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+    print(body)
+    measure.write_section(options.results, "contract", body)
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ def main() -> None:
     server = open_server(folder=str(folder / "server"))
     writers = Writers(server.dsn)
     try:
-        with measure.Noise() as noise:
+        with measure.Noise(folder) as noise:
             samples = write_all(writers, batches, BATCH_ROWS, options.patience)
             counts = {name: writers.count(name) for name in (OURS, RAW, COPY)}
             if set(counts.values()) != {batches * BATCH_ROWS}:

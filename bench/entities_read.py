@@ -88,7 +88,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="thermocline-bench-") as folder:
         Path(folder).chmod(0o711)  # the user that runs PostgreSQL walks through it
         settings = LakeSettings(postgres="embedded", export_age_s=1e9, export_changes=10**9)
-        with open_lake(f"{folder}/lake", settings) as lake, measure.Noise() as noise:
+        noise = measure.Noise(Path(folder))
+        with open_lake(f"{folder}/lake", settings) as lake, noise:
             lines, first_ms = measured(lake, options)
     body = "\n\n".join(
         [

@@ -130,14 +130,16 @@ def main() -> None:
         if jar:
             jdbc(spark, folder / "warm", server, 1_000)
         fill(server.dsn, count)
-        floor_s = jdbc(spark, folder / "rows", server, count) if jar else None
-        took_s = ours(spark, folder / "lake", server.dsn, count)
+        with measure.Noise(folder) as noise:
+            floor_s = jdbc(spark, folder / "rows", server, count) if jar else None
+            took_s = ours(spark, folder / "lake", server.dsn, count)
     finally:
         version = spark.version
         stop(spark)
         stop_server(str(folder / "server"), mode="immediate")
         shutil.rmtree(folder, ignore_errors=True)
     lines = ["## Export", "", measure.provenance("export.py", {"pyspark": version}), ""]
+    lines += [noise.line(), ""]
     lines += [f"{count:,} changed entities, {CONNECTIONS} connections.", ""]
     lines += ["| way | seconds | entities/s |", "|---|---|---|"]
     lines.append(f"| export: one snapshot, one commit | {took_s:.1f} | {count / took_s:,.0f} |")

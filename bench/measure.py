@@ -32,7 +32,7 @@ from typing import Self
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 SECTIONS = (
-    *("append", "scan", "log", "union", "ingest", "entities", "entities_read"),
+    *("append", "scan", "log", "union", "ingest", "contract", "entities", "entities_read"),
     *("spark", "compact", "rollup", "export"),
 )
 HEADER = """# Bench results
@@ -138,19 +138,28 @@ class Noise:
     """Watches what the rest of the machine does while samples are taken.
 
     A context manager around the whole timed part; afterwards `share` is the part of the machine's
-    cores that processes outside the bench used.
+    cores that processes outside the bench used. A PostgreSQL that runs under `folder` is the
+    bench's own, though it is nobody's child; it must still run when the timed part ends.
     """
 
     share = 0.0
 
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
     def __enter__(self) -> Self:
-        self._before = (_machine_busy_s() - tree_cpu_s(), time.monotonic())
+        self._before = (self._foreign_s(), time.monotonic())
         return self
 
     def __exit__(self, *_: object) -> None:
-        foreign_s = _machine_busy_s() - tree_cpu_s() - self._before[0]
+        foreign_s = self._foreign_s() - self._before[0]
         capacity_s = (time.monotonic() - self._before[1]) * (os.cpu_count() or 1)
         self.share = min(1.0, max(0.0, foreign_s / capacity_s))
+
+    def _foreign_s(self) -> float:
+        """Return the CPU seconds of all that is not the bench's, since some moment in the past."""
+        servers_s = sum(map(_tree_s, _servers_under(self._folder))) if self._folder else 0.0
+        return _machine_busy_s() - tree_cpu_s() - servers_s
 
     def line(self) -> str:
         """Return a sentence for the results."""
@@ -276,6 +285,16 @@ def _descendants(pid: int) -> list[int]:
         for child in direct:
             found += [child, *_descendants(child)]
     return found
+
+
+def _tree_s(pid: int) -> float:
+    return sum(_cpu_s(one) for one in (pid, *_descendants(pid)))
+
+
+def _servers_under(folder: Path) -> list[int]:
+    """Return the PostgreSQL servers whose data lies under a folder, by their process ids."""
+    found = folder.rglob("postmaster.pid")
+    return [int(one.read_text().split("\n", 1)[0]) for one in found]
 
 
 def _cpu_s(pid: int) -> float:

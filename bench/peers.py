@@ -29,6 +29,7 @@ PEERS = {
         "deprecated==1.3.1",
         "wrapt==2.5.2",
     ],
+    "spark-4.2": ["pyspark==4.2.1", "py4j==0.10.9.9"],
 }
 INSTALLED = "installed.txt"
 

@@ -1,15 +1,18 @@
 """Times the source and the sink on Spark beside Spark's own Parquet and Delta Lake.
 
 In:   how many rows; Delta Lake's jars, which Maven fetches
-Out:  the section "spark" of the results: append, read, streaming sink
+Out:  the section "spark" of the results: append, read, compaction, streaming sink
 
 - All contenders run in one Spark session, on the same rows, in turns.
 - The read through Spark's own reader is to take at most 1.1 times what Spark takes for the same
   files when it is handed their paths and their schema. Both are planned anew for each turn.
+- A compaction is of a table of small files, made anew for each turn. Ours is the job: sorted, its
+  rows compared before and after. Delta Lake's is `OPTIMIZE`, which only joins files; Spark's own is
+  a read, a sort and a write. `compact.py` has DuckDB to compare with.
 - A streaming sink takes files of a folder, one a batch; its query is started anew for each turn.
 - What each contender holds in the end is counted: who lost a row is not timed, but stopped.
-- Delta Lake needs jars made for one release of Spark. Where none of them runs on this one, the
-  section says so, and has Spark's own Parquet sink to compare with.
+- Delta Lake needs jars made for one release of Spark, and there are none for ours. With `--delta`
+  all contenders run on the newest Spark that it has jars for, which is installed beside ours.
 """
 
 import shutil
@@ -25,13 +28,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 
 import measure
+import peers
 import thermocline as tc
+from thermocline.pipeline.choose import Limits
+from thermocline.pipeline.compact import compact, on_spark
+from thermocline.pipeline.job import silent
 
 READ_MAX = 1.1
 FETCH_LIMIT_S = 300
-DELTA = ("delta-spark_4.3_2.13:4.5.0", "delta-spark_4.3_2.13:4.4.0", "delta-spark_4.2_2.13:4.4.0")
+DELTA = "delta-spark_4.2_2.13:4.4.0"
+DELTA_PEER = "spark-4.2"
+DELTA_SPARK = peers.PEERS[DELTA_PEER][0].rpartition("=")[2]
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -42,7 +52,7 @@ POM = """<project><modelVersion>4.0.0</modelVersion><groupId>bench</groupId>
 <exclusions><exclusion><groupId>org.apache.spark</groupId><artifactId>*</artifactId></exclusion>
 <exclusion><groupId>org.scala-lang</groupId><artifactId>*</artifactId></exclusion>
 </exclusions></dependency></dependencies></project>"""
-DELTA_TASKS = ("append", "stream", "read")
+TASKS_ASKED = ("narrow", "wide")
 NARROW = "sum(price)"
 WIDE = "sum(price), max(symbol), min(venue), sum(size), max(bid), min(ask), max(ts)"
 SYMBOLS = 64
@@ -57,86 +67,48 @@ class Options:
     files: int
     appended: int
     batches: int
+    small: int
     turns: int
 
 
 def main() -> None:
-    """Fetch Delta Lake, time all contenders and write the section."""
+    """Time all contenders and write the section; Delta Lake's is of a Spark that it is made for."""
     parser = measure.options(__doc__ or "")
-    parser.add_argument("--without-delta", action="store_true", help="leave Delta Lake out")
+    parser.add_argument("--delta", action="store_true", help="beside Delta Lake, on its Spark")
     given = parser.parse_args()
-    options = Options(4_000_000, 16, 1_000_000, 5, turns=5)
+    if given.delta and pyspark.__version__ != DELTA_SPARK:
+        peers.install(DELTA_PEER)
+        again = [sys.executable, *sys.argv]
+        sys.exit(subprocess.run(again, env=peers.environment(DELTA_PEER), check=False).returncode)
+    options = Options(4_000_000, 16, 1_000_000, 5, 100, turns=5)
     if given.quick:
-        options = Options(100_000, 4, 20_000, 2, turns=2)
+        options = Options(100_000, 4, 20_000, 2, 8, turns=2)
     with tempfile.TemporaryDirectory(prefix="thermocline-bench-") as folder:
-        bench = Bench(Path(folder), options)
-        jars, release = ("", "") if given.without_delta else fetched(Path(folder) / "jars")
-        spark, trouble = started(jars)
-        bench.begin(spark, {task for task in DELTA_TASKS if task not in trouble})
+        bench = Bench(Path(folder), options, is_beside_delta=given.delta)
+        settings = {}
+        if given.delta:
+            settings = {"spark.jars": fetched(Path(folder) / "jars"), **DELTA_SETTINGS}
+        spark = tc.spark.session("local[2]", memory="3g", settings=settings)
+        bench.begin(spark)
         with measure.Noise() as noise:
             samples = bench.measured(given.patience)
         tc.spark.stop(spark)
-    body = section(samples, options, noise, told(release, trouble))
+    place = f"Spark {pyspark.__version__}"
+    told = f"On {place}, the newest that Delta Lake ({DELTA}) is made for." if given.delta else ""
+    body = section(samples, options, noise, told)
     print(body)
-    measure.write_section(given.results, "spark", body)
+    measure.write_section(given.results, "spark_delta" if given.delta else "spark", body)
 
 
-def fetched(folder: Path) -> tuple[str, str]:
-    """Return the paths of Delta Lake's jars and their release; empty where Maven has none."""
-    for release in DELTA:
-        artifact, version = release.split(":")
-        folder.mkdir(exist_ok=True)
-        (folder / "pom.xml").write_text(POM.format(artifact=artifact, version=version))
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-        measure.progress(f"fetching {release}")
-        try:
-            subprocess.run(
-                command, cwd=folder, check=True, capture_output=True, timeout=FETCH_LIMIT_S
-            )
-        except (OSError, subprocess.SubprocessError):
-            continue
-        return ",".join(str(jar) for jar in sorted(folder.glob("*.jar"))), release
-    return "", ""
-
-
-def started(jars: str) -> tuple[Any, dict[str, str]]:
-    """Return a session, with Delta Lake where there is one, and what of it does not work here."""
-    if not jars:
-        absent = "Maven has no jars of it"
-        return tc.spark.session("local[2]", memory="3g"), dict.fromkeys(DELTA_TASKS, absent)
-    settings = {"spark.jars": jars, **DELTA_SETTINGS}
-    spark = tc.spark.session("local[2]", memory="3g", settings=settings)
-    trouble = {}
-    with tempfile.TemporaryDirectory() as folder:
-        place = f"{folder}/probe"
-        tries: dict[str, Callable[[], object]] = {
-            "append": lambda: spark.range(1).write.format("delta").save(place),
-            "stream": lambda: spark.range(1).write.format("delta").mode("append").save(place),
-            "read": lambda: spark.read.format("delta").load(place).count(),
-        }
-        for task, work in tries.items():
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001  whatever an unfit jar throws
-                lines = [line.strip() for line in str(error).splitlines()]
-                found = [line for line in lines if "Error" in line or "Exception" in line]
-                trouble[task] = (found or lines)[0].removeprefix(": ")[:100]
-    if "read" in trouble:  # a stream reads the table's log before each batch but the first
-        trouble.setdefault("stream", trouble["read"])
-    return spark, trouble
-
-
-def told(release: str, trouble: dict[str, str]) -> str:
-    """Return the sentence about Delta Lake's part."""
-    if not release:
-        return "Delta Lake takes no part: Maven has no jars of it."
-    if not trouble:
-        return f"Delta Lake is {release}, on this Spark."
-    why = "; ".join(f"{task}: {line}" for task, line in trouble.items())
-    return (
-        f"No Delta Lake is made for this Spark; the nearest, {release}, is timed where it works, "
-        f"into a new table each time. Where it does not: {why}."
-    )
+def fetched(folder: Path) -> str:
+    """Return the paths of Delta Lake's jars."""
+    artifact, version = DELTA.split(":")
+    folder.mkdir(exist_ok=True)
+    (folder / "pom.xml").write_text(POM.format(artifact=artifact, version=version))
+    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    measure.progress(f"fetching {DELTA}")
+    subprocess.run(command, cwd=folder, check=True, timeout=FETCH_LIMIT_S)
+    return ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
 def prices(first: int, count: int) -> pa.Table:
@@ -160,15 +132,15 @@ def prices(first: int, count: int) -> pa.Table:
 class Bench:
     """The rows of all contenders, and what each does with them."""
 
-    def __init__(self, folder: Path, options: Options) -> None:
+    def __init__(self, folder: Path, options: Options, *, is_beside_delta: bool) -> None:
         self.folder = folder
         self.options = options
+        self.is_beside_delta = is_beside_delta
         self.samples: list[measure.Sample] = []
 
-    def begin(self, spark: Any, delta: set[str]) -> None:
-        """Make the tables and the files that are read; `delta` is what Delta Lake takes part in."""
+    def begin(self, spark: Any) -> None:
+        """Make the tables and the files that are read."""
         self.spark = spark
-        self.delta = delta
         measure.progress("making rows")
         each = self.options.rows // self.options.files
         self.table = self.made("read")
@@ -179,14 +151,21 @@ class Bench:
             for one in self.table.lake.state().segments
         ]
         self.schema = spark.read.parquet(self.paths[0]).schema
-        if "read" in delta:
+        if self.is_beside_delta:
             frame = spark.read.schema(self.schema).parquet(*self.paths)
             frame.write.format("delta").save(f"{self.folder}/delta-read")
         pq.write_table(prices(0, self.options.appended), f"{self.folder}/input.parquet")
+        self.small = self.made("small")
+        for number in range(self.options.small):
+            self.small.append(prices(number * self.each(), self.each()))
         (self.folder / "incoming").mkdir()
         for number in range(self.options.batches):
             some = prices(number * 100_000, self.options.appended // 10)
             pq.write_table(some, self.folder / "incoming" / f"{number}.parquet")
+
+    def each(self) -> int:
+        """Return the rows of a small file."""
+        return self.options.appended // self.options.small
 
     def made(self, name: str) -> tc.TimeSeriesTable:
         """Return a new table."""
@@ -199,19 +178,22 @@ class Bench:
         for turn in range(-1, self.options.turns):
             measure.await_quiet(patience_s)
             measure.progress(f"round {turn + 1} of {self.options.turns}")
-            for name in self.turns_of("read", ["spark.read.parquet", "fast", "format"], turn):
+            for name in self.turns_of(["spark.read.parquet", "fast", "format"], turn):
                 for task, columns in (("narrow", NARROW), ("wide", WIDE)):
                     self.timed(name, task, turn, lambda n=name, c=columns: self.read(n, c))
-            for task, work in (("append", self.append), ("stream", self.stream)):
-                for name in self.turns_of(task, ["thermocline", "parquet"], turn):
+            works = {"append": self.append, "compact": self.compact, "stream": self.stream}
+            for task, work in works.items():
+                for name in self.turns_of(["thermocline", "parquet"], turn):
+                    if task == "compact":
+                        self.scatter(name, turn)
                     measure.settle()
                     self.timed(name, task, turn, lambda n=name, t=turn, w=work: w(n, t))
                     self.check(name, task, turn)
         return self.samples
 
-    def turns_of(self, task: str, names: list[str], turn: int) -> list[str]:
+    def turns_of(self, names: list[str], turn: int) -> list[str]:
         """Return who does a task, beginning with another one each turn."""
-        names = [*names, *(["delta"] if task in self.delta else [])]
+        names = [*names, *(["delta"] if self.is_beside_delta else [])]
         step = turn % len(names)
         return [*names[step:], *names[:step]]
 
@@ -246,6 +228,33 @@ class Bench:
         frame = self.spark.read.schema(self.schema).parquet(f"{self.folder}/input.parquet")
         frame.write.format(name).mode("append").options(**made).save(place)
 
+    def scatter(self, name: str, turn: int) -> None:
+        """Make a table of small files, for a compaction to be timed."""
+        place = self.folder / f"{name}-compact-{turn}"
+        if name == "thermocline":
+            shutil.copytree(self.small.root(), place)
+        elif name == "delta":
+            frame = self.spark.read.schema(self.schema).parquet(*self.small_paths())
+            frame.repartition(self.options.small).write.format("delta").save(str(place))
+
+    def small_paths(self) -> list[str]:
+        """Return the small files that are to be made few."""
+        storage, state = self.small.lake.storage, self.small.lake.state()
+        return [storage.locate(one.path, one.file_size) for one in state.segments]
+
+    def compact(self, name: str, turn: int) -> None:
+        """Make few files of many."""
+        place = f"{self.folder}/{name}-compact-{turn}"
+        if name == "thermocline":
+            table = tc.TimeSeriesTable.open(place).lake
+            wanted = [segment.segment_id for segment in table.state().segments]
+            compact(table, wanted, on_spark(lambda: self.spark), Limits(), silent)
+        elif name == "delta":
+            self.spark.sql(f"optimize delta.`{place}`").collect()
+        else:
+            frame = self.spark.read.schema(self.schema).parquet(*self.small_paths())
+            frame.orderBy("ts").write.parquet(place)
+
     def stream(self, name: str, turn: int) -> None:
         """Let a query write each file of a folder as one batch."""
         place = f"{self.folder}/{name}-stream-{turn}"
@@ -265,9 +274,11 @@ class Bench:
         wanted = self.options.appended
         if task == "stream":
             wanted = self.options.batches * (self.options.appended // 10)
+        elif task == "compact":
+            wanted = self.each() * self.options.small
         place = f"{self.folder}/{name}-{task}-{turn}"
         # What was only ever appended to is all in its files.
-        kind = "thermocline" if name == "thermocline" else "parquet"
+        kind = name if name == "thermocline" or task == "compact" else "parquet"
         found = self.spark.read.format(kind).load(place).count()
         if found != wanted:
             sys.exit(f"{name} has {found:,} rows of {wanted:,} after {task}")
@@ -283,11 +294,12 @@ def section(
         ("narrow", "spark.read.parquet"),
         ("wide", "spark.read.parquet"),
         ("append", "parquet"),
+        ("compact", "parquet"),
         ("stream", "parquet"),
     ):
         for name in dict.fromkeys(s.contender for s in samples if s.task == task):
             ratio = measure.ratio(samples, name, base, task)
-            is_asked = name == "fast" and task in ("narrow", "wide")
+            is_asked = name == "fast" and task in TASKS_ASKED
             rows.append(
                 [
                     f"{task}, {name}",
@@ -297,16 +309,22 @@ def section(
                     measure.verdict(ratio, READ_MAX, at_most=True) if is_asked else "",
                 ]
             )
-    import pyspark
-
+    fast = {
+        task: measure.ratio(samples, "fast", "spark.read.parquet", task) for task in TASKS_ASKED
+    }
+    verdicts = [
+        f"{task} {ratio:.2f}, {measure.verdict(ratio, READ_MAX, at_most=True)}"
+        for task, ratio in fast.items()
+    ]
     return "\n\n".join(
         [
-            "## Spark: append, read, streaming sink",
+            "## Spark beside Delta Lake" if delta else "## Spark",
             measure.provenance("spark.py", {"pyspark": pyspark.__version__}),
             noise.line(),
-            delta,
+            *([delta] if delta else []),
             described(options),
             measure.markdown_table(["task, contender", "ms", "CPU ms", "ratio", ""], rows),
+            f"At most {READ_MAX} times Spark's own read: {'; '.join(verdicts)}.",
         ]
     )
 
@@ -317,7 +335,8 @@ def described(options: Options) -> str:
         f"Reads of {options.rows:,} rows in {options.files} files, sums of one column (narrow) and "
         "of all (wide): `fast` is `tc.spark.read`, `format` is `format('thermocline')`; of `fast`, "
         f"at most {READ_MAX} times Spark's own read of the same files is asked. Appends of "
-        f"{options.appended:,} rows; streams of {options.batches} batches of "
+        f"{options.appended:,} rows; compactions of as many in {options.small} files, sorted by "
+        f"time but for Delta Lake's; streams of {options.batches} batches of "
         f"{options.appended // 10:,}. Medians of {options.turns}; ratios to Spark's own Parquet, "
         "which has no log and syncs nothing."
     )

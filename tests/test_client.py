@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.api import price, serving
+from fixtures.timing import soonest
 from thermocline.client import Client, ClientTable
 from thermocline.config import settings_of
 from thermocline.errors import (
@@ -271,9 +272,12 @@ def test_Q04_a_query_is_cancelled_by_its_id(client):
 
 
 def test_Q05_a_query_past_its_time_is_overloaded_and_not_tried_again(client):
-    with pytest.raises(Overloaded) as caught:
-        client.answer(ENDLESS, timeout_s=0.5)
-    assert caught.value.facts["timeout_s"] == 0.5
+    def act():
+        with pytest.raises(Overloaded) as caught:
+            client.answer(ENDLESS, timeout_s=0.5)
+        assert caught.value.facts["timeout_s"] == 0.5
+
+    assert soonest(act, 3) < 3
 
 
 def wait_until(is_so, wait_s=60.0):
@@ -377,14 +381,16 @@ def test_Q03_an_answer_cut_on_its_way_is_an_error_and_never_shorter(node, kept):
 def test_a_node_that_is_not_there_is_unavailable_and_soon():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens on it
-        began_s = time.monotonic()
-        with Client(f"http://127.0.0.1:{taken.getsockname()[1]}", timeout_s=1) as client:
-            with pytest.raises(Unavailable) as caught:
-                client.tables()
-            with pytest.raises(Unavailable):
-                client.sql("select 1")
-    assert caught.value.message == "the node cannot be reached"
-    assert time.monotonic() - began_s < 60
+
+        def act():
+            with Client(f"http://127.0.0.1:{taken.getsockname()[1]}", timeout_s=1) as client:
+                with pytest.raises(Unavailable) as caught:
+                    client.tables()
+                with pytest.raises(Unavailable):
+                    client.sql("select 1")
+            assert caught.value.message == "the node cannot be reached"
+
+        assert soonest(act, 5) < 5
 
 
 @pytest.mark.parametrize(

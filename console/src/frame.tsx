@@ -67,9 +67,12 @@ export function Frame() {
         {Shown ? (
           <Shown key={place.screen} place={place} />
         ) : (
-          <Empty title="There is no such screen">
-            <a href="#/query">Go to the query</a>
-          </Empty>
+          <>
+            <h1 class="offscreen">{name}</h1>
+            <Empty title="There is no such screen">
+              <a href="#/query">Go to the query</a>
+            </Empty>
+          </>
         )}
       </main>
     </div>

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.action import ENTITIES, Mark
+from thermocline.format.instant import written
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotSnapshot
@@ -26,11 +27,12 @@ from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.once import Once, request_key
 from thermocline.ingest.room import EntityRoom
 from thermocline.ingest.rows import fitted, rows_table
+from thermocline.lake.answer import Held
 from thermocline.lake.append import Wish, columns_after
 from thermocline.lake.measure import measure
 from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
-from thermocline.snapshot import View, resolve
+from thermocline.snapshot import View, covered, resolve
 from thermocline.table import At, TimeSeriesTable
 
 DIRECT_BYTES_MIN = 16 << 20
@@ -64,6 +66,45 @@ class LakeTable(TimeSeriesTable):
         self._room = EntityRoom(self._held_entities)
         self._once = Once(self._requests)
         self.is_keyed = ENTITIES in lake.state().spec.features
+
+    def info(self, at: At = None) -> dict[str, Any]:
+        """Return what the table is and holds, by the names that the API's page has.
+
+        Of one reading: no row is counted hot and cold. `rows` are the cold ones.
+        """
+        from thermocline.show.facts import covered_of
+
+        view = self._view(at)
+        state, coverage = view.state, covered(view, self.lake)
+        spec, totals, whole = state.spec, state.totals, coverage.whole
+        first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
+        held = Held(state, coverage, self.lake.index.is_verified(state))
+        count, total = covered_of(held, first, after) if whole else (0, 0)
+        return {
+            "name": self.name,
+            "version": state.version,
+            "committed": written(state.time),
+            "rows": totals.rows,
+            "hot_rows": sum(part.batch.num_rows for part in view.parts),
+            "segments": totals.segments,
+            "size_bytes": totals.size_bytes,
+            "start": written(spec.bucket.start(first)) if whole else None,
+            "end": written(spec.bucket.start(after)) if whole else None,
+            "buckets": total,
+            "buckets_held": count,
+            "ratio": count / total if total else 0.0,
+            "time_column": spec.time_column,
+            "bucket": str(spec.bucket),
+            "entity_columns": list(spec.entity_columns),
+            "entities": len(coverage.entities),
+            "overlap": spec.overlap,
+            "retention": spec.retention,
+            "timezone": spec.timezone,
+            "columns": [
+                {"name": one.name, "type": str(one.type), "nullable": one.nullable}
+                for one in state.schema.columns
+            ],
+        }
 
     def write(
         self,
@@ -132,14 +173,14 @@ class LakeTable(TimeSeriesTable):
                 # Another writer may have been first with the new columns.
                 batch = fitted(given, state.schema, state.spec)
             requests = {} if request is None else {request: batch.num_rows}
-            written = self._written(hot, state, batch, wait_s, requests)
+            outcome = self._written(hot, state, batch, wait_s, requests)
         except BaseException:
             self._room.settle(new, is_written=False)
             raise
-        written.add_done_callback(
+        outcome.add_done_callback(
             lambda done: self._room.settle(new, is_written=_may_be_there(done))
         )
-        return written
+        return outcome
 
     def _written(
         self,
@@ -157,19 +198,19 @@ class LakeTable(TimeSeriesTable):
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
             self.lake.append(reader, Wish(overlap="allow", requests=requests))
             return _done(batch.num_rows)
-        written: Future[int] = Future()
-        written.set_running_or_notify_cancel()  # what is on its way cannot be called back
+        outcome: Future[int] = Future()
+        outcome.set_running_or_notify_cancel()  # what is on its way cannot be called back
 
         def answer(done: "Future[Lsn]") -> None:
             error = done.exception()
             if error is not None:
-                written.set_exception(error)
+                outcome.set_exception(error)
             else:
-                written.set_result(batch.num_rows)
+                outcome.set_result(batch.num_rows)
 
         submitted = hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests)
         submitted.add_done_callback(answer)
-        return written
+        return outcome
 
     def _requests(self) -> Mapping[str, int]:
         """Return the requests that the table's log and its hot rows know of."""

@@ -6,65 +6,34 @@
     prices = tc.spark.read(spark, "lake/prices", start="2024-06-01")
     prices.write.format("thermocline").mode("append").save("lake/copy")
 
-- Spark is loaded when one of these is called: `pip install 'thermocline[spark]'`.
+- Spark is loaded when one of these is used: `pip install 'thermocline[spark]'`. No Java needs to be
+  installed.
+- A session that was started elsewhere, by `spark-submit` say, learns the format by `register`.
 """
 
-from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from thermocline.pipeline.fast import read
+    from thermocline.pipeline.session import session, stop
+    from thermocline.pipeline.source import register
 
 __all__ = ["read", "register", "session", "stop"]
 
-
-def session(
-    master: str = "local[*]",
-    *,
-    app: str = "thermocline",
-    memory: str = "1g",
-    settings: Mapping[str, str] | None = None,
-) -> "SparkSession":
-    """Return the running session, or start one that knows `format("thermocline")`.
-
-    `master` is `local[*]`, `spark://...`, `k8s://...`, `yarn`, or `sc://...` for Spark Connect.
-    No Java needs to be installed. `settings` are Spark's own.
-    """
-    from thermocline.pipeline.session import session as start
-
-    return start(master, app=app, memory=memory, settings=settings)
+_LAZY = {
+    "read": "thermocline.pipeline.fast",
+    "register": "thermocline.pipeline.source",
+    "session": "thermocline.pipeline.session",
+    "stop": "thermocline.pipeline.session",
+}
 
 
-def stop(spark: "SparkSession") -> None:
-    """End a session, and the Java process that was started for it."""
-    from thermocline.pipeline.session import stop as end
-
-    end(spark)
-
-
-def register(spark: "SparkSession") -> None:
-    """Teach a session that was started elsewhere, by `spark-submit` say, the format."""
-    from thermocline.pipeline.source import register as teach
-
-    teach(spark)
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def read(
-    spark: "SparkSession",
-    table: Any,
-    at: object = None,
-    columns: Sequence[str] | None = None,
-    start: object = None,
-    end: object = None,
-    hot: bool = False,
-    storage_options: Mapping[str, str] | None = None,
-) -> "DataFrame":
-    """Return a frame of a table, read by Spark's own Parquet reader wherever that is exact.
-
-    `table` is a folder, an address or a table; with `hot`, a table of `tc.connect`, whose hot rows
-    are in the frame exactly once. The frame is one version: the newest, or the one `at` names.
-    `storage_options` are those of an object store.
-    """
-    from thermocline.pipeline.fast import read as fast
-
-    return fast(spark, table, at, columns, start, end, hot, storage_options)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

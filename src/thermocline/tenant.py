@@ -129,6 +129,10 @@ class Lake:
                 self._entities = self.node.entity_types(self.tenant, self._catalog)
             return self._entities
 
+    def entity_types(self) -> list[str]:
+        """Return the names of the entity types, in order."""
+        return self.entities.names()
+
     def register(self, name: str, document: Any) -> "EntityTable":
         """Register a JSON Schema as a type of entities, or as its next version."""
         _ = self.tier

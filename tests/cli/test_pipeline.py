@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fixtures.pipeline import JOBS, make_lake, write
 from thermocline import connect
 
 WAIT_LIMIT_S = 120.0
-CONFIG = """
+CONFIG = (
+    """
 data = "lake"
 
 [pipeline]
@@ -22,34 +24,15 @@ every = "100ms"
 
 [pipeline.schedule]
 retain = "200ms"
-
-[pipeline.limits]
-compact_inputs_min = 2
-
-[[pipeline.rollups]]
-name = "metrics_1h"
-source = "metrics"
-every = "1h"
-by = ["host"]
-aggregates = { n = "count(*)" }
 """
-
-
-def write(table, *moments):
-    table.write([{"ts": moment, "host": "a", "value": 1.0} for moment in moments])
+    + JOBS
+)
 
 
 @pytest.fixture
 def folder(shell):
-    """A lake with metrics in two segments, and events of which one is past its retention."""
-    now = datetime.now(UTC)
-    with connect(shell.folder / "lake") as lake:
-        metrics = lake.create_table("metrics", time_column="ts", bucket="1h")
-        events = lake.create_table("events", time_column="ts", bucket="1h", retention="1d")
-        for minute in range(2):
-            write(metrics, datetime(2024, 6, 1, minute=minute, tzinfo=UTC))
-            lake.flush()
-        write(events, now, now - timedelta(days=9))
+    """A lake with work for the jobs, and the file of settings beside it."""
+    make_lake(shell.folder / "lake")
     (shell.folder / "node.toml").write_text(CONFIG)
     return shell.folder
 
@@ -93,6 +76,8 @@ def test_a_job_that_fails_is_told_and_gives_its_exit_code(shell, folder):
         (("backfill", "nothing", "x.csv"), 3, "`tables` lists those that exist"),
         (("erase", "--subject", "ada"), 2, "--subject COLUMN=VALUE"),
         (("erase", "--subject", "host=a"), 2, "add --yes"),
+        (("erase", "--subject", "host=a", "--subject", "n>=3"), 2, "`thermocline table delete"),
+        (("erase", "--subject", "hots=a", "--dry-run"), 3, "check the column"),
     ],
 )
 def test_what_is_wrong_is_told_in_three_lines(shell, folder, words, code, said):

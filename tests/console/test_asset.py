@@ -33,7 +33,7 @@ def digests(root, left_out=()):
 
 def test_the_files_were_built_from_the_sources_at_hand():
     record = json.loads((BUILT / "record.json").read_text())
-    told = "the sources changed: run `npm install --no-save && npm run build` in console/"
+    told = "the sources changed: run `npm ci && npm run build` in console/"
     assert digests(SOURCES, LEFT_OUT) == record["sources"], told
     assert digests(BUILT, {"record.json"}) == record["built"], "a built file was changed by hand"
 
@@ -75,6 +75,19 @@ def test_no_registry_is_named_in_the_lock_file():
     lock = json.loads((SOURCES / "package-lock.json").read_text())
     assert lock["packages"]
     assert not [name for name, one in lock["packages"].items() if "resolved" in one]
+
+
+def test_the_lock_file_has_all_that_an_exact_install_asks_for_on_every_platform():
+    packages = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
+    named = {
+        needed
+        for one in packages.values()
+        for kind in ("dependencies", "devDependencies", "optionalDependencies")
+        for needed in one.get(kind, {})
+    }
+    assert any("darwin" in name for name in named)
+    assert not [name for name in named if f"node_modules/{name}" not in packages]
+    assert not [name for name, one in packages.items() if name and "integrity" not in one]
 
 
 def test_a_source_is_one_thing():

@@ -1,5 +1,6 @@
 """Contracts and documents that are meant to harm: refused, quickly, in one piece."""
 
+import json
 import time
 
 import pytest
@@ -58,6 +59,56 @@ def test_text_that_is_no_document_is_refused(data, words):
         anything().validated_bytes(data)
     with pytest.raises(Invalid):
         anything().validated_lines(b'{"a":1}\n' + (data or b"{"))
+
+
+AT = b'"2024-06-01T12:00:00Z"'
+PROVED_BY_COLONS = {
+    "a value twice": b'{"n":1,"n":2,"at":%s}' % AT,
+    "a null twice": b'{"at":null,"at":null,"n":1}',
+    "an instant, then null": b'{"at":%s,"at":null}' % AT,
+    "null, then an instant": b'{"at":null,"at":%s}' % AT,
+    "a key thrice, an instant that is null": b'{"at":null,"n":1,"n":2,"n":3}',
+    "a key thrice, no instant": b'{"n":1,"n":2,"n":3}',
+    "an instant twice": b'{"at":%s,"at":%s}' % (AT, AT),
+    "blanks before a colon": b'{"n" :1,"n"\t: 2,"at":%s}' % AT,
+    "an instant with its colons escaped": (
+        b'{"at":"2024-06-01T12\\u003a00\\u003a00Z","n":1,"n":2,"n":3}'
+    ),
+    "a colon in a text": b'{"t":"a:b","n":1,"n":2}',
+    "a colon in the text that is lost": b'{"t":"a:b","t":"a"}',
+    "a key escaped": b'{"n":1,"\\u006e":2}',
+}
+
+
+@pytest.mark.parametrize("data", PROVED_BY_COLONS.values(), ids=PROVED_BY_COLONS)
+def test_a_key_given_twice_is_refused_however_many_colons_the_texts_have(data):
+    """Of a contract whose numbers doubles hold: the others are decoded in another way."""
+    contract = contract_of(
+        n={"type": "integer"},
+        t={"type": "string"},
+        at={"type": ["string", "null"], "format": "date-time"},
+    )
+    assert not contract.checker.is_exact
+    with pytest.raises(Invalid, match="given twice"):
+        contract.validated_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"n":1,"t":"a:b::c","at":"2024-06-01T12:00:00Z"}',
+        b'{ "n" : 1 , "t" : " :" , "at" : null }',
+        b'{"t":"\\":\\"","n":2}',
+        b'{"at":"2024-06-01T12\\u003a00\\u003a00Z"}',
+    ],
+)
+def test_colons_and_blanks_in_a_document_are_taken_as_they_are(data):
+    contract = contract_of(
+        n={"type": "integer"},
+        t={"type": "string"},
+        at={"type": ["string", "null"], "format": "date-time"},
+    )
+    assert contract.validated_bytes(data) == json.loads(data)
 
 
 @pytest.mark.parametrize(

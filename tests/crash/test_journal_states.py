@@ -364,7 +364,8 @@ def skips_a_bad_frame(reading, end):
         frame = RIGHT_NEXT(reading, end)
     if frame is not None:
         return frame
-    rest = reading._peek(1 << 20)
+    reading._hold(1 << 20)
+    rest = reading._held[reading._start :]
     place = rest.find(FRAME_MAGIC, 1)
     while place >= 0:
         header = decode_frame_header(JOURNAL_ID, rest, place)

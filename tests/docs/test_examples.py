@@ -1,6 +1,7 @@
 """The examples run as they stand: a newcomer's first minutes must never fail."""
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from fixtures.served import ServedNode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT_S = 300
+TOUR_CPU_S_MAX = 10
 
 
 def run(script, *words, folder, **environment):
@@ -30,7 +32,9 @@ def run(script, *words, folder, **environment):
 
 
 def test_the_tour_runs_to_its_end_by_itself(tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = run("tour.py", folder=tmp_path)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < TOUR_CPU_S_MAX
     assert done.stderr.splitlines()[0] == "error: the table already holds rows in these buckets"
     assert len(done.stderr.splitlines()) == 3
     for seen in (
@@ -56,6 +60,19 @@ def test_frames_of_pandas_and_polars_go_in_and_come_out(tmp_path):
     assert "attic" in told
     assert "11.5" in told
     assert "21.5" in told
+
+
+def test_spark_reads_writes_and_rolls_up_a_table_of_a_lake(tmp_path):
+    told = run("spark_frames.py", "lake", folder=tmp_path).stdout
+    for seen in (
+        "rows after the first day: 144",
+        "mean from the second day on: 22.5",
+        "rolled up: readings_1h done {'windows': 72,",
+        "rows written: 432\n",  # once, though it was sent twice
+        "attic  6  22.5  25.0",
+    ):
+        assert seen in told
+    assert (tmp_path / "lake" / "tables").is_dir()
 
 
 def test_a_load_of_dlt_is_in_the_table(tmp_path):

@@ -11,7 +11,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from thermocline.format.layout import CURRENT_PATH, PINS_FOLDER, Version
 from thermocline.format.state import TableState, fold
 from thermocline.hot.wal.folder import IDENTITY_NAME, encode_watermark, write_identity
 from thermocline.hot.wal.frame import (
+    CODEC_LZ4,
     CODEC_NONE,
     CODEC_ZSTD,
     FileHeader,
@@ -37,7 +37,6 @@ from thermocline.hot.wal.frame import (
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.payload import encode_rows
 from thermocline.hot.wal.repair import hole_frame
 from thermocline.lake.append import Wish
 from thermocline.lake.checkpoint import encode_checkpoint
@@ -47,6 +46,7 @@ from thermocline.lake.table import Table
 
 HOUR_US = 3_600_000_000
 CHECKPOINT_EVERY = 4
+CODEC_NAMES = {CODEC_ZSTD: "zstd", CODEC_LZ4: "lz4_raw"}
 
 
 @contextmanager
@@ -100,24 +100,32 @@ def _identity_bytes() -> bytes:
         return (Path(folder) / IDENTITY_NAME).read_bytes()
 
 
-def rows_file(file: FileHeader, frame: FrameHeader) -> bytes:
-    """Return a journal's file of rows, plain and compressed; Arrow and zstd have a say in it."""
+def rows_file(
+    file: FileHeader, frame: FrameHeader, codecs: tuple[int, int] = (CODEC_NONE, CODEC_ZSTD)
+) -> bytes:
+    """Return a journal's file of rows; Arrow and the codecs have a say in its bytes."""
     pieces = [encode_file_header(file)]
-    for lsn, codec in zip(v1.JOURNAL_ROWS, (CODEC_NONE, CODEC_ZSTD), strict=True):
-        made = encode_rows(pa.record_batch({"close": pa.array(v1.JOURNAL_ROWS[lsn], pa.int64())}))
-        data = made.data
-        if codec == CODEC_NONE and made.codec == CODEC_ZSTD:
-            data = pa.Codec("zstd").decompress(data, made.raw_length, asbytes=True)
-        header = replace(
-            frame,
+    for lsn, codec in zip(v1.JOURNAL_ROWS, codecs, strict=True):
+        rows = pa.record_batch({"close": pa.array(v1.JOURNAL_ROWS[lsn], pa.int64())})
+        raw = stream_bytes(rows)
+        data = pa.Codec(CODEC_NAMES[codec]).compress(raw, asbytes=True) if codec else raw
+        header = frame._replace(
             codec=codec,
             lsn=Lsn(lsn),
             durable=Lsn(lsn - 1),
             length=len(data),
-            raw_length=made.raw_length,
+            raw_length=len(raw),
         )
         pieces += encode_frame(v1.JOURNAL_ID, header, data)
     return b"".join(pieces)
+
+
+def stream_bytes(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as Arrow's stream format has it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
 
 
 def rows(made: list[tuple[int, str, float, int | None]], *names: str) -> pa.Table:
@@ -194,7 +202,8 @@ def write(root: Path) -> None:
     for name, data in {**structures(), "rows.wal": rows_v1}.items():
         (folder / name).write_bytes(data)
     rows_v2 = rows_file(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME)
-    for name, data in {**salted_structures(), "rows.wal": rows_v2}.items():
+    lz4 = rows_file(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME, (CODEC_LZ4, CODEC_LZ4))
+    for name, data in {**salted_structures(), "rows.wal": rows_v2, "lz4.wal": lz4}.items():
         (salted / name).write_bytes(data)
 
 

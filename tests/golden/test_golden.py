@@ -22,7 +22,7 @@ from thermocline.format.coverage import decode_coverage, entity_values
 from thermocline.format.layout import PINS_FOLDER, checkpoint_path
 from thermocline.hot.wal.damage import decode_hole
 from thermocline.hot.wal.folder import file_path, read_identity, read_watermark
-from thermocline.hot.wal.frame import CODEC_NONE, CODEC_ZSTD, KIND_HOLE
+from thermocline.hot.wal.frame import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, KIND_HOLE
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import FrameReader, JournalFile, JournalReader
 from thermocline.lake.checkpoint import read_checkpoint
@@ -199,15 +199,22 @@ def test_a_golden_frame_says_what_it_said(golden, version):
     assert (frame.header, frame.payload) == (version.JOURNAL_FRAME, v1.JOURNAL_PAYLOAD)
 
 
-@pytest.mark.parametrize(("golden", "version"), JOURNALS)
-def test_golden_rows_of_a_journal_are_the_rows_they_were(golden, version):
-    frames = journal_frames(golden / "rows.wal", version.JOURNAL_HEADER)
+@pytest.mark.parametrize(
+    ("path", "version", "codecs"),
+    [
+        pytest.param(GOLDEN / "rows.wal", v1, [CODEC_NONE, CODEC_ZSTD], id="v1"),
+        pytest.param(SALTED / "rows.wal", v2, [CODEC_NONE, CODEC_ZSTD], id="v2"),
+        pytest.param(SALTED / "lz4.wal", v2, [CODEC_LZ4, CODEC_LZ4], id="v2 lz4"),
+    ],
+)
+def test_golden_rows_of_a_journal_are_the_rows_they_were(path, version, codecs):
+    frames = journal_frames(path, version.JOURNAL_HEADER)
     rows = {
         frame.header.lsn: decode_rows(frame.header, frame.payload).batch.column("close").to_pylist()
         for frame in frames
     }
     assert rows == v1.JOURNAL_ROWS
-    assert {frame.header.codec for frame in frames} == {CODEC_NONE, CODEC_ZSTD}
+    assert [frame.header.codec for frame in frames] == codecs
 
 
 @pytest.mark.parametrize(("golden", "version"), JOURNALS)
@@ -264,7 +271,7 @@ def test_every_golden_file_is_made_by_the_generator():
     standing = {path.name for path in GOLDEN.iterdir()}
     assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "rows.wal", "table"}
     salted = {path.name for path in SALTED.iterdir()}
-    assert salted == {*make_golden.salted_structures(), "rows.wal"}
+    assert salted == {*make_golden.salted_structures(), "rows.wal", "lz4.wal"}
 
 
 def test_todays_table_is_still_the_golden_table(tmp_path):

@@ -80,7 +80,7 @@ def in_format_1(disk):
         for file in reader.files
     }
     for frame in reader.frames():
-        header = replace(frame.header, salt=frame.number, version=UNSALTED_VERSION)
+        header = frame.header._replace(salt=frame.number, version=UNSALTED_VERSION)
         files[frame.number] += encode_frame(JOURNAL_ID, header, frame.payload)
     for number, pieces in files.items():
         disk.overwrite(path_of(number), b"".join(pieces))

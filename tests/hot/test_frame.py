@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from thermocline.errors import Corruption, Unsupported
 from thermocline.hot.wal.frame import (
     CHECKSUM_BYTES,
+    CODEC_LZ4,
     CODEC_NONE,
     CODEC_ZSTD,
     FILE_HEADER_BYTES,
@@ -50,7 +51,7 @@ def written(draw):
     payload = draw(st.binary(max_size=300))
     header = FrameHeader(
         draw(st.sampled_from([KIND_ROWS, KIND_HOLE])),
-        draw(st.sampled_from([CODEC_NONE, CODEC_ZSTD])),
+        draw(st.sampled_from([CODEC_NONE, CODEC_ZSTD, CODEC_LZ4])),
         draw(BIG),
         draw(BIG),
         draw(BIG),

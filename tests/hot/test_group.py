@@ -120,15 +120,23 @@ def test_a_bug_while_applying_tells_everyone_that_the_outcome_is_unknown(monkeyp
         group.submit(Request(entry(), lambda lsn: None))
 
 
-def test_the_interval_policy_answers_before_the_sync_and_syncs_soon_after():
+def test_the_interval_policy_answers_before_the_sync_and_syncs_soon_after(monkeypatch):
     disk = SimDisk([FOLDER])
     identity = Identity(b"j" * 16)
     write_identity(disk, FOLDER, identity)
     journal = Journal(disk, FOLDER, identity, Tail(0, 0, Lsn(1)), sync=Sync.INTERVAL)
+    answered, sync = threading.Event(), journal.sync
+
+    def sync_after_the_answer():
+        assert answered.wait(60)
+        sync()
+
+    monkeypatch.setattr(journal, "sync", sync_after_the_answer)
     group = GroupCommit(journal, sync_interval_s=0.01, queue_bytes_max=1 << 20)
-    group.submit(Request(entry(), lambda lsn: None)).result()
+    group.submit(Request(entry(), lambda lsn: None)).result(30)
     after = [call for call, _ in disk.calls]
     assert after[-3:] == ["write", "open_slot", "put_slot"]
+    answered.set()
     until = time.monotonic() + 10
     while "sync" not in [call for call, _ in disk.calls[len(after) :]]:
         assert time.monotonic() < until

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thermocline.errors import Corruption, Overloaded, Unsupported
+from thermocline.hot.wal import payload as payload_room
 from thermocline.hot.wal.frame import (
+    CODEC_LZ4,
     CODEC_NONE,
     CODEC_ZSTD,
     KIND_ROWS,
@@ -19,7 +21,7 @@ from thermocline.hot.wal.frame import (
     FrameHeader,
     Lsn,
 )
-from thermocline.hot.wal.payload import decode_rows, encode_rows
+from thermocline.hot.wal.payload import decode_frames, decode_rows, encode_rows
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.one_of(
@@ -151,10 +153,17 @@ def test_a_slice_is_written_without_the_rows_around_it():
     assert encode_rows(large.slice(5_000, 2)).raw_length < 1_000
 
 
-def test_large_payloads_are_compressed_and_small_ones_are_not():
-    small = encode_rows(pa.RecordBatch.from_pydict({"n": [1] * 5000}))
-    assert small.codec == CODEC_ZSTD
-    assert len(small.data) < small.raw_length
+@pytest.mark.parametrize(
+    ("rows", "codec"), [(10, CODEC_NONE), (5_000, CODEC_LZ4), (50_000, CODEC_ZSTD)]
+)
+def test_payloads_are_compressed_by_their_size(rows, codec):
+    payload = encode_rows(pa.RecordBatch.from_pydict({"n": [1] * rows}))
+    assert payload.codec == codec
+    assert (len(payload.data) < payload.raw_length) == (codec != CODEC_NONE)
+    assert decode_rows(header_of(payload), payload.data).batch.num_rows == rows
+
+
+def test_what_does_not_get_smaller_is_not_compressed():
     noise = np.random.default_rng(1).integers(0, 255, 4096, dtype="uint8")
     random = encode_rows(pa.RecordBatch.from_arrays([pa.array(noise)], ["n"]))
     assert len(random.data) <= random.raw_length
@@ -175,7 +184,7 @@ def payload():
 @given(data=st.data())
 def test_W18_bytes_that_are_no_rows_are_corruption_that_names_the_lsn(payload, data):
     junk = data.draw(st.binary(max_size=400))
-    codec = data.draw(st.sampled_from([CODEC_NONE, CODEC_ZSTD]))
+    codec = data.draw(st.sampled_from([CODEC_NONE, CODEC_ZSTD, CODEC_LZ4]))
     with pytest.raises(Corruption) as caught:
         decode_rows(header_of(payload, codec=codec, raw_length=len(junk)), junk)
     assert caught.value.facts["lsn"] == 4
@@ -191,6 +200,62 @@ def test_W18_half_a_payload_is_corruption(payload, cut):
 def test_W18_a_length_that_does_not_fit_is_corruption(payload, raw_length):
     with pytest.raises(Corruption):
         decode_rows(header_of(payload, raw_length=raw_length), payload.data)
+
+
+@st.composite
+def frames(draw):
+    """A few frames: of one schema or of two, with requests or without, some of them no rows."""
+    shapes = draw(st.lists(batches(), min_size=1, max_size=2))
+    made = []
+    for lsn in range(draw(st.integers(1, 9))):
+        requests = draw(st.dictionaries(TEXT, st.integers(0, 9), max_size=2))
+        payload = encode_rows(draw(st.sampled_from(shapes)), requests)
+        data, codec = payload.data, payload.codec
+        if draw(st.booleans()) and codec == CODEC_NONE:
+            data, codec = pa.Codec("lz4_raw").compress(data, asbytes=True), CODEC_LZ4
+        match draw(st.sampled_from(["whole"] * 12 + ["half", "flipped", "empty"])):
+            case "half":
+                data = data[: len(data) // 2]
+            case "flipped":
+                place = draw(st.integers(0, len(data) - 1))
+                data = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+            case "empty":
+                data, codec = b"", CODEC_NONE
+        header = header_of(payload, codec=codec)._replace(lsn=Lsn(lsn), length=len(data))
+        made.append((header, data))
+    return made
+
+
+@settings(max_examples=300)
+@given(frames(), st.sampled_from([1, 2_000, 1 << 20]))
+def test_W17_frames_read_together_are_what_each_is_by_itself(frames, together_bytes):
+    def one(header, data):
+        try:
+            return decode_rows(header, data)
+        except Corruption as error:
+            return error
+
+    kept, payload_room.TOGETHER_BYTES = payload_room.TOGETHER_BYTES, together_bytes
+    try:
+        together = list(decode_frames(frames))
+    finally:
+        payload_room.TOGETHER_BYTES = kept
+    alone = [one(header, data) for header, data in frames]
+    for found, expected in zip(together, alone, strict=True):
+        assert type(found) is type(expected)
+        if isinstance(expected, Corruption):
+            assert found.facts == expected.facts
+        else:
+            assert bits_of(found.batch) == bits_of(expected.batch)
+            assert found.batch.schema.equals(expected.batch.schema, check_metadata=True)
+            assert found.requests == expected.requests
+
+
+def test_small_writes_of_one_table_are_read_as_one_stream(monkeypatch):
+    payloads = [encode_rows(pa.RecordBatch.from_pydict({"n": [n]}), {"k": n}) for n in range(50)]
+    monkeypatch.setattr(payload_room, "_stored", None)
+    found = decode_frames([(header_of(payload), payload.data) for payload in payloads])
+    assert [stored.requests["k"] for stored in found] == list(range(50))
 
 
 def test_an_unknown_codec_is_unsupported_and_not_damage(payload):

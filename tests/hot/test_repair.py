@@ -2,7 +2,6 @@
 
 import errno
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,15 +231,12 @@ def test_W13_every_flipped_byte_of_a_journal_is_refused_and_repaired_with_the_le
     whole = verbs.written((2, 3, 1))
     whole = verbs.in_format_1(whole) if is_old else whole
     sizes = {number: len(whole.tree()[path_of(number)]) for number in (1, 2, 3, 4)}
-    owner, inside = {}, set()
+    owner = {}
     for number in (1, 2, 3):
         for lsn, offset, size_bytes in verbs.frames_of(whole, number):
             owner.update({(number, offset + place): lsn for place in range(size_bytes)})
-            inside.update((number, offset + place) for place in range(72, size_bytes - 4))
     for number, size_bytes in sizes.items():
         for offset in range(size_bytes):
-            if (number, offset) in inside and offset % 16:
-                continue  # of a payload, one is like another
             disk = whole.clone()
             disk.flip_byte(path_of(number), offset)
             assert isinstance(started(disk), Corruption), (number, offset)
@@ -310,7 +306,7 @@ def test_W06_W13_bytes_of_an_earlier_time_behind_a_lost_header_are_no_frames():
     disk = verbs.written((2, 3), is_closed=False)
     whole, start = disk.tree()[path_of(2)], verbs.frames_of(disk, 2)[2][1]
     frames = [frame for frame in JournalReader(disk, FOLDER).frames() if frame.number == 2]
-    other = [(replace(frame.header, salt=frame.header.salt + 9), frame.payload) for frame in frames]
+    other = [(frame.header._replace(salt=frame.header.salt + 9), frame.payload) for frame in frames]
     pieces = [piece for one in other for piece in encode_frame(verbs.JOURNAL_ID, *one)]
     stale = bytes(64) + b"".join(pieces)
     assert len(stale) == len(whole)

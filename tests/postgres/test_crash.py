@@ -110,7 +110,7 @@ def test_P06_a_dead_server_is_noticed_at_once_and_found_again_when_it_is_back(ow
     start_s = time.monotonic()
     with pytest.raises(Unavailable):
         store.read("a")
-    assert time.monotonic() - start_s < 60
+    assert time.monotonic() - start_s < 2.5
     own_postgres.start()
     start_s = time.monotonic()
     while True:
@@ -118,7 +118,7 @@ def test_P06_a_dead_server_is_noticed_at_once_and_found_again_when_it_is_back(ow
             assert store.read("a").document == order()
             break
         except Unavailable:
-            assert time.monotonic() - start_s < 90
+            assert time.monotonic() - start_s < 5
             time.sleep(0.01)
     store.pool.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.postgres import TEST_LIMITS
+from fixtures.timing import soonest
 from postgres.entity_verbs import (
     ACCOUNT,
     Died,
@@ -154,12 +155,16 @@ def test_a_dead_postgres_is_noticed_in_seconds_and_then_at_once(halves):
     started = time.monotonic()
     with pytest.raises(Unavailable):
         halves.entities.scan()
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 5
     for _ in range(5):
         with pytest.raises(Unavailable):
             halves.entities.scan()
-    assert halves.pool.breaker.state != "closed"  # it is not asked again for a while
-    assert told(halves.entities.scan(["_id", "balance"], mode="best_effort")) == EXPORTED
+    assert halves.pool.breaker.state != "closed"
+
+    def marked():
+        assert told(halves.entities.scan(["_id", "balance"], mode="best_effort")) == EXPORTED
+
+    assert soonest(marked, 1) < 1  # the breaker does not let it be asked again
 
 
 def test_P10_a_postgres_that_says_nothing_is_given_up_in_time(way, tmp_path):
@@ -173,7 +178,7 @@ def test_P10_a_postgres_that_says_nothing_is_given_up_in_time(way, tmp_path):
     way.go_silent()
     started = time.monotonic()
     answer = entities.scan(["_id", "balance"], mode="best_effort")
-    assert time.monotonic() - started < 90
+    assert time.monotonic() - started < 20
     assert (told(answer), answer.warning) == ({"a": 1}, LAKE_ALONE)
     pool.close()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from fixtures.timing import soonest
 from thermocline.errors import (
     Conflict,
     Invalid,
@@ -31,6 +32,14 @@ QUICK = PoolSettings(
     transaction_timeout_s=8.0,
     fate_timeout_s=2.0,
     breaker=BreakerSettings(failures_max=3, open_s=0.3),
+)
+LIMITS_S = sum(
+    (
+        QUICK.wait_timeout_s,
+        QUICK.connect_timeout_s,
+        QUICK.transaction_timeout_s,
+        QUICK.fate_timeout_s,
+    )
 )
 
 
@@ -242,10 +251,12 @@ def test_idle_connections_that_died_meanwhile_cost_their_next_users_nothing(far,
 def test_P09_nobody_at_the_address_is_unavailable_at_once(quick, postgres_dsn):
     nowhere = psycopg.conninfo.make_conninfo(postgres_dsn, port=1)
     pool = Pool(nowhere, QUICK)
-    start_s = time.monotonic()
-    with pytest.raises(Unavailable, match="not there"):
-        pool.run(None, put("a"))
-    assert time.monotonic() - start_s < 30
+
+    def act():
+        with pytest.raises(Unavailable, match=r"not there|left alone"):
+            pool.run(None, put("a"))
+
+    assert soonest(act, 2) < 2
     pool.close()
 
 
@@ -288,8 +299,8 @@ def test_P10_a_black_hole_is_noticed_in_time_and_does_not_exhaust_the_pool(far, 
     with ThreadPoolExecutor(8) as threads:
         waits = list(threads.map(ask, range(16)))
     noticed_s = time.monotonic() - start_s
-    assert max(waits) < 60, "nobody waits longer than the limits add up to"
-    assert noticed_s < 120
+    assert max(waits) < LIMITS_S + 2, "nobody waits longer than the limits add up to"
+    assert noticed_s < 2 * LIMITS_S
     way.speak()
     way.cut()
     end_s = time.monotonic() + 90
@@ -311,7 +322,7 @@ def test_P10_a_server_that_goes_silent_in_a_statement_is_given_up(far, way, quic
     start_s = time.monotonic()
     with pytest.raises(Unavailable):
         far.run(None, work, limit_s=0.5)
-    assert time.monotonic() - start_s < 60
+    assert time.monotonic() - start_s < 6
 
 
 def test_a_dead_server_slows_its_callers_only_until_it_is_noticed(postgres_dsn):
@@ -324,7 +335,7 @@ def test_a_dead_server_slows_its_callers_only_until_it_is_noticed(postgres_dsn):
     for _ in range(100):
         with pytest.raises(Unavailable, match=r"left alone|not there"):
             pool.run(None, put("a"))
-    assert time.monotonic() - start_s < 60, "a hundred refusals"
+    assert time.monotonic() - start_s < 2, "a hundred refusals"
     pool.close()
 
 
@@ -389,7 +400,7 @@ def test_more_callers_than_connections_wait_and_then_are_told(quick):
         start_s = time.monotonic()
         with pytest.raises(Overloaded, match="every connection"):
             quick.run(None, put("a"))
-        assert time.monotonic() - start_s > 1.5
+        assert 1.5 < time.monotonic() - start_s < 6
         release.set()
         for one in held:
             one.result()
@@ -425,7 +436,7 @@ def test_a_pool_closed_by_force_lets_nobody_wait_for_an_answer(far, way, quick):
         far.close(is_forced=True)
         with pytest.raises(Unavailable):
             waiting.result(60)
-        assert time.monotonic() - start_s < 45
+        assert time.monotonic() - start_s < 2
 
 
 def test_a_closed_pool_says_so(quick):

@@ -306,7 +306,7 @@ def test_Q06_a_statement_that_asks_too_much_is_contained(pool, place, name):
         said = str(pool.sql(statement).slice(0, 3).to_pylist())[:10_000]
     except (Invalid, NotFound, Overloaded) as error:
         said = str(error)
-    assert time.monotonic() - start < 90
+    assert time.monotonic() - start < 20
     check_nothing_is_shown(said, statement, place)
     check_pool_answers(pool, place)
     assert resident_peak_bytes(pool) < 600 * MIB

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.api import ask, make_prices, price, serving
+from fixtures.timing import at_best, soonest
 from thermocline.config import QuotaSettings
 from thermocline.server.api import query as query_room
 from thermocline.server.api import turn as turn_room
@@ -245,65 +246,87 @@ def test_Q03_http_1_0_has_no_way_to_tell_a_cut_answer_and_is_refused(node):
     assert b" 400 " in answer.splitlines()[0]
 
 
-def wait_until(is_so):
-    end_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("moment", ["before the answer", "in the answer"])
-def test_Q04_a_client_that_leaves_ends_its_query(node, client, moment):
-    ask(client, "select 1")  # a worker is there: its start cannot be cancelled
-    host, port = node.url.removeprefix("http://").split(":")
-    sql = ENDLESS if moment == "before the answer" else "select i from range(4000000000) t(i)"
-    body = json.dumps({"sql": sql, "query_id": "left-alone"}).encode()
+def raw_query(url, sql, **more):
+    """Send a query on a connection of its own, and read nothing."""
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps({"sql": sql, **more}).encode()
     raw = socket.create_connection((host, int(port)), WAIT_S)
     raw.sendall(
         b"POST /api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     )
+    return raw
+
+
+def wait_until(is_so):
+    """Return how long it took until something was so."""
+    began_s = time.monotonic()
+    while not is_so():
+        assert time.monotonic() < began_s + WAIT_S
+        time.sleep(0.01)
+    return time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("moment", ["before the answer", "in the answer"])
+def test_Q04_a_client_that_leaves_ends_its_query_within_a_second(node, client, moment):
+    sql = ENDLESS if moment == "before the answer" else "select i from range(4000000000) t(i)"
     running = node.app.state.parts.running
-    wait_until(lambda: running.all("default"))
-    if moment == "in the answer":
-        assert raw.recv(1_000)
-    time.sleep(0.3)
-    raw.close()
-    wait_until(lambda: not running.all("default"))
-    assert ask(client, "select 1 as a")["rows"] == [{"a": 1}]  # the one worker is free again
+
+    def act():
+        ask(client, "select 1")  # a worker is there: its start cannot be cancelled
+        raw = raw_query(node.url, sql, query_id="left-alone")
+        wait_until(lambda: running.all("default"))
+        if moment == "in the answer":
+            assert raw.recv(1_000)
+        time.sleep(0.3)
+        raw.close()
+        took_s = wait_until(lambda: not running.all("default"))
+        assert ask(client, "select 1 as a")["rows"] == [{"a": 1}]  # the one worker is free again
+        return took_s
+
+    assert at_best(act, lambda took_s: took_s < 1) < 1
 
 
-def test_Q04_a_query_is_cancelled_by_its_id(node, client):
-    ask(client, "select 1")
-    answers = []
+def test_Q04_a_query_is_cancelled_by_its_id_within_a_second(node, client):
+    def act():
+        ask(client, "select 1")
+        answers = []
 
-    def run():
-        with node.client() as other:
-            body = {"sql": ENDLESS, "query_id": "cancel-me"}
-            answers.append(other.post("/api/v1/query", json=body))
+        def run():
+            with node.client() as other:
+                body = {"sql": ENDLESS, "query_id": "cancel-me"}
+                answers.append(other.post("/api/v1/query", json=body))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_until(lambda: client.get("/api/v1/queries/cancel-me").status_code == 200)
-    listed = client.get("/api/v1/queries").json()["queries"]
-    assert [(one["query_id"], one["state"]) for one in listed] == [("cancel-me", "running")]
-    twin = client.post("/api/v1/query", json={"sql": "select 1", "query_id": "cancel-me"})
-    assert twin.status_code == 409
-    time.sleep(0.2)
-    assert client.delete("/api/v1/queries/cancel-me").status_code == 204
-    thread.join(WAIT_S)
-    assert answers[0].status_code == 503
-    assert answers[0].json()["detail"] == "the query was cancelled"
-    assert answers[0].json()["facts"]["query_id"] == "cancel-me"
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: client.get("/api/v1/queries/cancel-me").status_code == 200)
+        listed = client.get("/api/v1/queries").json()["queries"]
+        assert [(one["query_id"], one["state"]) for one in listed] == [("cancel-me", "running")]
+        twin = client.post("/api/v1/query", json={"sql": "select 1", "query_id": "cancel-me"})
+        assert twin.status_code == 409
+        time.sleep(0.2)
+        began_s = time.monotonic()
+        assert client.delete("/api/v1/queries/cancel-me").status_code == 204
+        thread.join(WAIT_S)
+        took_s = time.monotonic() - began_s
+        assert answers[0].status_code == 503
+        assert answers[0].json()["detail"] == "the query was cancelled"
+        assert answers[0].json()["facts"]["query_id"] == "cancel-me"
+        return took_s
+
+    assert at_best(act, lambda took_s: took_s < 1) < 1
     assert client.delete("/api/v1/queries/never-was-one").status_code == 404
 
 
 def test_Q05_a_query_past_its_time_is_504_with_its_id(client):
-    sent = {"sql": ENDLESS, "timeout_s": 0.5, "query_id": "too-long-1"}
-    answer = client.post("/api/v1/query", json=sent)
-    assert answer.status_code == 504
-    assert answer.json()["facts"] == {"timeout_s": 0.5, "query_id": "too-long-1"}
-    assert "retry-after" not in answer.headers
+    def act():
+        sent = {"sql": ENDLESS, "timeout_s": 0.5, "query_id": "too-long-1"}
+        answer = client.post("/api/v1/query", json=sent)
+        assert answer.status_code == 504
+        assert answer.json()["facts"] == {"timeout_s": 0.5, "query_id": "too-long-1"}
+        assert "retry-after" not in answer.headers
+
+    assert 0.5 <= soonest(act, 3) < 3
     assert ask(client, "select 1 as a")["rows"] == [{"a": 1}]
 
 
@@ -325,18 +348,6 @@ def test_A13_one_tenant_runs_no_more_queries_at_once_than_it_may(tmp_path):
         client.delete("/api/v1/queries/the-one-query")  # perhaps before it has a worker
         thread.join(WAIT_S)
         assert ask(client, "select 1 as a")["row_count"] == 1
-
-
-def raw_query(url, sql, **more):
-    """Send a query on a connection of its own, and read nothing."""
-    host, port = url.removeprefix("http://").split(":")
-    body = json.dumps({"sql": sql, **more}).encode()
-    raw = socket.create_connection((host, int(port)), WAIT_S)
-    raw.sendall(
-        b"POST /api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-    )
-    return raw
 
 
 @pytest.fixture

@@ -105,13 +105,25 @@ class Writes:
         assert self.gate.wait(WAIT_S)
 
 
+async def until(condition):
+    """Wait until something is so; no longer than a busy machine needs for it."""
+    end_s = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < end_s:
+        await asyncio.sleep(0.005)
+
+
+async def busy(node, writes):
+    """Offer one delivery; return its future once it holds up the only worker."""
+    first = node.lane.offer(delivery(1))
+    await until(lambda: writes.rows)
+    return first
+
+
 def held(node, writes, *deliveries):
     """Offer one delivery that holds up the only worker, then others at once."""
 
     async def run():
-        first = node.lane.offer(delivery(1))
-        while not writes.rows:
-            await asyncio.sleep(0.005)
+        first = await busy(node, writes)
         rest = [node.lane.offer(one) for one in deliveries]
         writes.gate.set()
         return await asyncio.gather(first, *rest, return_exceptions=True)
@@ -293,9 +305,7 @@ def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving):
     async def run():
         with node.lane._changed:  # both are there before the first worker looks
             futures = [node.lane.offer(delivery(1, request_id=name)) for name in "ab"]
-        end_s = time.monotonic() + WAIT_S / 4
-        while len(writes.rows) < 2 and time.monotonic() < end_s:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(writes.rows) == 2)
         found = len(writes.rows)
         writes.gate.set()
         await asyncio.gather(*futures)
@@ -309,9 +319,7 @@ def test_whoever_has_gone_costs_nobody_an_answer(serving):
     node = serving(writes, workers=1)
 
     async def run():
-        first = node.lane.offer(delivery(1))
-        while not writes.rows:
-            await asyncio.sleep(0.005)
+        first = await busy(node, writes)
         gone, stays = node.lane.offer(delivery(2)), node.lane.offer(delivery(3))
         gone.cancel()
         writes.gate.set()
@@ -334,19 +342,23 @@ def test_I10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(se
     assert node.count("metric_points") == taken > 0
 
 
+async def stopped(node, writes, futures):
+    """Begin to stop, let the writes go on, and return what became of what was offered."""
+    stopping = asyncio.ensure_future(node.lane.stop(WAIT_S))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable):
+        node.lane.offer(delivery(1))
+    writes.gate.set()
+    await stopping
+    return await asyncio.gather(*futures)
+
+
 def test_I21_a_stop_finishes_what_waits_and_takes_no_more(serving):
     writes = Writes()
     node = serving(writes, workers=1)
 
     async def run():
-        futures = [node.lane.offer(delivery(1)) for _ in range(10)]
-        stopping = asyncio.ensure_future(node.lane.stop(WAIT_S))
-        await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable):
-            node.lane.offer(delivery(1))
-        writes.gate.set()
-        await stopping
-        return await asyncio.gather(*futures)
+        return await stopped(node, writes, [node.lane.offer(delivery(1)) for _ in range(10)])
 
     assert [one.rejected for one in node.call(run())] == [0] * 10
     assert node.count("metric_points") == 10
@@ -357,16 +369,14 @@ def test_I21_what_is_not_done_by_the_deadline_is_told_to_come_again(serving):
     node = serving(writes, workers=1)
 
     async def run():
-        busy = node.lane.offer(delivery(1))
-        while not writes.rows:
-            await asyncio.sleep(0.005)
+        first = await busy(node, writes)
         late = node.lane.offer(delivery(1))
         await node.lane.stop(0.05)
         writes.gate.set()
-        return await asyncio.gather(busy, late, return_exceptions=True)
+        return await asyncio.gather(first, late, return_exceptions=True)
 
-    busy, late = node.call(run())
-    assert busy.accepted == 1
+    first, late = node.call(run())
+    assert first.accepted == 1
     assert isinstance(late, Unavailable)
 
 
@@ -375,19 +385,17 @@ def test_I21_a_stop_that_is_cancelled_tells_who_waits_to_come_again(serving):
     node = serving(writes, workers=1)
 
     async def run():
-        busy = node.lane.offer(delivery(1))
-        while not writes.rows:
-            await asyncio.sleep(0.005)
+        first = await busy(node, writes)
         late = node.lane.offer(delivery(1))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(node.lane.stop(60), 0.05)
         is_told = late.done()
         writes.gate.set()
-        return is_told, *await asyncio.gather(busy, late, return_exceptions=True)
+        return is_told, *await asyncio.gather(first, late, return_exceptions=True)
 
-    is_told, busy, late = node.call(run())
+    is_told, first, late = node.call(run())
     assert is_told
-    assert busy.accepted == 1
+    assert first.accepted == 1
     assert isinstance(late, Unavailable)
 
 
@@ -410,25 +418,26 @@ class Slow:
         return late
 
 
+async def both_busy(node, slow):
+    """Offer a delivery to each of two workers; return the futures once both are being written."""
+    futures = []
+    for number in (1, 2):
+        futures.append(node.lane.offer(delivery(number)))
+        await until(lambda number=number: len(slow.rows) == number)
+    return futures
+
+
 def test_while_the_disk_is_busy_small_deliveries_wait_for_each_other(serving):
     slow = Slow()
     node = serving(slow)
 
-    async def until(count):
-        end_s = time.monotonic() + WAIT_S
-        while len(slow.rows) < count and time.monotonic() < end_s:
-            await asyncio.sleep(0.005)
-
     async def run():
-        futures = []
-        for number in (1, 2):
-            futures.append(node.lane.offer(delivery(number)))
-            await until(number)
+        futures = await both_busy(node, slow)
         futures += [node.lane.offer(delivery(10)) for _ in range(5)]
         await asyncio.sleep(0.1)
         assert slow.rows == [1, 2]
         futures.append(node.lane.offer(delivery(7, tenant="acme")))
-        await until(3)
+        await until(lambda: len(slow.rows) == 3)
         assert slow.rows == [1, 2, 7]  # another tenant does not wait for this one
         slow.gate.set()
         return await asyncio.gather(*futures)
@@ -446,9 +455,7 @@ def test_while_the_disk_is_busy_much_is_not_held_back(serving):
         futures = [node.lane.offer(delivery(1)), node.lane.offer(delivery(1, request_id="a"))]
         futures += [node.lane.offer(delivery(1, request_id=str(n))) for n in range(3)]
         futures += [node.lane.offer(delivery(20_000)) for _ in range(4)]
-        end_s = time.monotonic() + WAIT_S
-        while sum(slow.rows) < 80_005 and time.monotonic() < end_s:
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(slow.rows) >= 80_005)
         written = sum(slow.rows)
         slow.gate.set()
         await asyncio.gather(*futures)
@@ -462,15 +469,7 @@ def test_I21_a_stop_waits_for_what_waits_for_the_disk(serving):
     node = serving(slow)
 
     async def run():
-        futures = []
-        for number in (1, 2, 3):
-            futures.append(node.lane.offer(delivery(number)))
-            while len(slow.rows) < min(number, 2):
-                await asyncio.sleep(0.005)
-        stopping = asyncio.ensure_future(node.lane.stop(WAIT_S))
-        await asyncio.sleep(0.05)
-        slow.gate.set()
-        await stopping
-        return await asyncio.gather(*futures)
+        futures = [*await both_busy(node, slow), node.lane.offer(delivery(3))]
+        return await stopped(node, slow, futures)
 
     assert [one.accepted for one in node.call(run())] == [1, 2, 3]

@@ -111,9 +111,11 @@ def test_I21_O05_a_stop_under_load_ends_with_0_and_loses_nothing(tmp_path, signa
     with ServedNode(tmp_path / "data", *QUIET) as node:
         load = Load(node.ready())
         load.wait_for(50)
+        began_s = time.monotonic()
         for number in signals:
             node.send(number)
         assert node.wait(90) == 0
+        assert time.monotonic() - began_s < 25
         load.end()
     found = numbers(tmp_path / "data")
     assert set(load.acknowledged) - set(found) == set()

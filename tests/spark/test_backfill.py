@@ -216,6 +216,43 @@ def test_S07_columns_that_are_new_are_added_left_out_or_refused(
     assert [(row.get("venue"), row.get("lots")) for row in found] == rows
 
 
+TIME = pa.array([JUNE_US + 40 * HOUR_US], pa.timestamp("us", tz="UTC"))
+
+
+@pytest.mark.parametrize(
+    ("files_of_kinds", "file", "column", "types"),
+    [
+        ({"a.parquet": 2, "b.parquet": "two"}, "b.parquet", "close", ("int64", "string")),
+        ({"a.parquet": 2, "b.parquet": 2.5}, "b.parquet", "close", ("int64", "double")),
+        ({"a.parquet": 1, "b.csv": "north"}, "b.csv", "lots", ("int64", "string")),
+        ({"a.parquet": 1, "b.csv": "7", "c.csv": "north"}, "c.csv", "lots", ("int64", "string")),
+        ({"a.parquet": 1, "b.jsonl": '"x"'}, "b.jsonl", "lots", ("int64", "string")),
+    ],
+)
+def test_S07_a_type_that_cannot_be_widened_is_told_with_its_file_its_column_and_both_types(
+    site, fill, files, tmp_path, files_of_kinds, file, column, types
+):
+    fill(files([1]))
+    more = tmp_path / "more"
+    more.mkdir()
+    stamp = "2024-06-05T00:00:00Z"
+    for name, value in files_of_kinds.items():
+        if name.endswith(".parquet"):
+            made = {"ts": TIME, "symbol": ["NVDA"], "close": [1], column: [value]}
+            pq.write_table(pa.table(made), more / name)
+        elif name.endswith(".csv"):
+            (more / name).write_text(f"ts,symbol,{column}\n{stamp},NVDA,{value}\n")
+        else:
+            line = f'{{"ts":"{stamp}","symbol":"NVDA","{column}":{value}}}\n'
+            (more / name).write_text(line)
+    with pytest.raises(Invalid) as caught:
+        fill(more, drift="add")
+    facts = caught.value.facts
+    assert (os.path.basename(facts["file"]), facts["column"]) == (file, column)
+    assert (facts["expected"], facts["got"]) == types
+    assert site.table("prices").state().version == 2
+
+
 def test_parquet_that_fits_is_taken_as_it_is_and_other_is_written_anew(
     site, fill, tmp_path, monkeypatch
 ):

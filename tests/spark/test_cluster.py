@@ -5,16 +5,22 @@ import signal
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
 
 import thermocline as tc
-from fixtures.lake import JUNE_US, rows
+from fixtures.lake import rows
+from fixtures.rollups import site_at
 from fixtures.spark import finished
+from spark.attempts import ROWS, closes, data_files, named_files, save_by
+from thermocline.pipeline import backfill as backfilling
+from thermocline.pipeline.fill import write_piece
+from thermocline.pipeline.ship import opened
 from thermocline.pipeline.sink import TableWriter
-from thermocline.pipeline.source import ThermoclineSource
 
 WAIT_S = 900.0
+LOOK_EVERY_S = 0.05
 
 
 def listed(frame):
@@ -75,6 +81,23 @@ def test_spark_connect_gives_the_same_answers(wanted, connect, elsewhere, tmp_pa
     assert elsewhere(work, connect, str(tmp_path)) == wanted
 
 
+# Attempts
+
+
+def wait_for(condition):
+    """Wait until something is so."""
+    end_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end_s, "it never was"
+        time.sleep(LOOK_EVERY_S)
+
+
+def tell(path, text):
+    """Write a file that is whole once it is seen."""
+    path.with_suffix(".fresh").write_text(text)
+    path.with_suffix(".fresh").rename(path)
+
+
 class HaltingWriter(TableWriter):
     """Halts on its first attempt, once the rows are written, and says which process it is in."""
 
@@ -83,32 +106,13 @@ class HaltingWriter(TableWriter):
         task = TaskContext.get()
         if task.partitionId() == 0 and task.attemptNumber() == 0:
             daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-            told = Path(self._target.root).parent / "halted"
-            told.with_suffix(".fresh").write_text(daemon[1])
-            told.with_suffix(".fresh").rename(told)
+            tell(Path(self._target.root).parent / "halted", daemon[1])
             time.sleep(WAIT_S)
         return report
 
 
-class HaltingSource(ThermoclineSource):
-    """The format, with a first attempt that halts."""
-
-    @classmethod
-    def name(cls):
-        return "halting"
-
-    def writer(self, schema, overwrite):
-        writer = super().writer(schema, overwrite)
-        writer.__class__ = HaltingWriter
-        return writer
-
-
 def save_halting(spark, root):
-    spark.dataSource.register(HaltingSource)
-    frame = spark.range(100, numPartitions=2).selectExpr(
-        f"timestamp_micros({JUNE_US} + id) as ts", "double(id) as close"
-    )
-    frame.write.format("halting").mode("append").save(root)
+    save_by(spark, HaltingWriter, root)
 
 
 def test_an_executor_killed_while_it_writes_costs_no_row_and_adds_none(
@@ -116,17 +120,100 @@ def test_an_executor_killed_while_it_writes_costs_no_row_and_adds_none(
 ):
     table = tc.TimeSeriesTable.create(tmp_path / "t", time_column="ts", bucket="1h")
     job = started_elsewhere(save_halting, cluster.url, table.root())
-    deadline_s = time.monotonic() + WAIT_S
-    while not (tmp_path / "halted").exists():
-        assert job.process.poll() is None, job.result()
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    killed = int((tmp_path / "halted").read_text())
+    halted = tmp_path / "halted"
+    wait_for(lambda: halted.exists() or job.process.poll() is not None)
+    assert halted.exists(), job.result()
+    killed = int(halted.read_text())
     assert killed in cluster.executors()
     os.kill(killed, signal.SIGKILL)
     job.result()
     assert table.version() == 2
-    found = sorted(table.to_arrow()["close"].to_pylist())
-    assert found == [float(number) for number in range(100)]
-    on_disk = sorted(path.name for path in Path(table.root(), "data").rglob("*.parquet"))
-    assert on_disk == sorted(one.path.rpartition("/")[2] for one in table.lake.state().segments)
+    assert closes(table) == [float(number) for number in range(ROWS)]
+    assert data_files(table) == named_files(table)
+
+
+def race(root, loser, staged):
+    """Let one of two attempts at the first task lose. For workers.
+
+    Both have written before either goes on; the loser stands still until Spark kills it.
+    """
+    task = TaskContext.get()
+    if task.partitionId() != 0:
+        return
+    paths = [f"{root}/{path}" for one in staged for path in (one.path, one.coverage_path)]
+    tell(Path(root, f"wrote-{task.attemptNumber()}"), "\n".join(paths))
+    if task.attemptNumber() == loser:
+        time.sleep(WAIT_S)
+    wait_for(Path(root, f"wrote-{loser}").exists)
+
+
+class FirstLoses(TableWriter):
+    """Runs in two attempts at once, of which the first loses."""
+
+    loser = 0
+
+    def write(self, iterator):
+        report = super().write(iterator)
+        race(self._target.root, self.loser, opened(report.staged))
+        return report
+
+
+class SecondLoses(FirstLoses):
+    """Runs in two attempts at once, of which the second loses."""
+
+    loser = 1
+
+
+def piece_whose_second_attempt_loses(order, number):
+    report = write_piece(order, number)
+    race(order.target.root, 1, report.staged)
+    return report
+
+
+def save_racing(spark, first, second, lake, files):
+    """Write two tables by the sink, and one by a job; return where that one is."""
+    save_by(spark, FirstLoses, first)
+    save_by(spark, SecondLoses, second)
+    backfilling.write_piece = piece_whose_second_attempt_loses
+    with site_at(lake) as site:
+        table = site.ensure("job", tc.TimeSeriesTable.open(first).lake.state().spec)
+        backfilling.backfill(site, "job", files, spark=lambda: spark)
+        return table.storage.root
+
+
+SPECULATIVE = {
+    "spark__speculation": "true",
+    "spark__speculation__interval": "50ms",
+    "spark__speculation__multiplier": "1.0",
+    "spark__speculation__quantile": "0.5",
+    "spark__speculation__minTaskRuntime": "0ms",
+}
+
+
+def test_S03_of_two_attempts_that_race_one_counts_whichever_wins(cluster, elsewhere, tmp_path):
+    """Spark itself starts the second attempt, on the other executor, and kills the loser."""
+    made = {"time_column": "ts", "bucket": "1h", "overlap": "allow"}
+    first, second = (
+        tc.TimeSeriesTable.create(tmp_path / name, **made).root() for name in ("first", "second")
+    )
+    for start in range(0, ROWS, ROWS // 2):
+        pq.write_table(rows(range(start, start + ROWS // 2)), tmp_path / f"{start}.parquet")
+    files = sorted(map(str, tmp_path.glob("*.parquet")))
+    lake = str(tmp_path / "lake")
+    job = elsewhere(save_racing, cluster.url, first, second, lake, files, **SPECULATIVE)
+    # Nobody tells the sink of a second attempt that lost: a vacuum finds it. Jobs look for it.
+    for root, loser, is_left in ((first, 0, False), (second, 1, True), (job, 1, False)):
+        table = tc.TimeSeriesTable.open(root)
+        lost, won = (
+            {Path(line) for line in Path(root, f"wrote-{attempt}").read_text().splitlines()}
+            for attempt in (loser, 1 - loser)
+        )
+        named = set(named_files(table))
+        assert closes(table) == [float(number) for number in range(ROWS)]
+        assert won <= named
+        assert not lost & named
+        assert set(data_files(table)) - named == (lost if is_left else set())
+        found = table.vacuum(grace="0s", allow_short_grace=True, dry_run=False).files
+        assert {Path(root, path) for path in found} >= (lost if is_left else set())
+        assert set(data_files(table)) == named
+        assert closes(table) == [float(number) for number in range(ROWS)]

@@ -1,47 +1,23 @@
 """The commands of the pipeline with a real Spark: run, backfill, erase, as a person meets them."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fixtures.pipeline import JOBS, make_lake
 from thermocline import connect
 from thermocline.cli.main import run
 from thermocline.pipeline import run as running
 
-CONFIG = """
-data = "lake"
-
-[pipeline.limits]
-compact_inputs_min = 2
-
-[[pipeline.rollups]]
-name = "metrics_1h"
-source = "metrics"
-every = "1h"
-by = ["host"]
-aggregates = { n = "count(*)" }
-"""
-
-
-def write(table, *moments):
-    table.write([{"ts": moment, "host": "host-of-ada", "value": 1.0} for moment in moments])
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, spark):
-    """A lake with metrics in two segments and old events; the session is the one of all tests."""
-    now = datetime.now(UTC)
-    with connect(tmp_path / "lake") as lake:
-        metrics = lake.create_table("metrics", time_column="ts", bucket="1h")
-        events = lake.create_table("events", time_column="ts", bucket="1h", retention="1d")
-        for minute in range(2):
-            write(metrics, datetime(2024, 6, 1, minute=minute, tzinfo=UTC))
-            lake.flush()
-        write(events, now, now - timedelta(days=9))
-    (tmp_path / "node.toml").write_text(CONFIG)
+    """A lake with work for the jobs; the session is the one of all tests."""
+    make_lake(tmp_path / "lake")
+    (tmp_path / "node.toml").write_text('data = "lake"\n' + JOBS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "session", lambda *_, **__: spark)
     monkeypatch.setattr(running, "stop", lambda spark: None)

@@ -3,8 +3,9 @@
 import os
 import resource
 import signal
+import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from fixtures.entities import database
 from fixtures.postgres import postgres_run, postgres_server
 from postgres.entity_verbs import ACCOUNT, account, balances, cold_balances
+from thermocline import TimeSeriesTable
 from thermocline import connect as open_lake
 from thermocline.config import LakeSettings
 from thermocline.errors import ThermoclineError
@@ -20,6 +22,7 @@ from thermocline.hot.postgres.operation import Deed, Operation
 from thermocline.lake.fsck import fsck
 from thermocline.lake.table import Table
 from thermocline.pipeline import export as exporting
+from thermocline.pipeline import session as sessions
 from thermocline.pipeline.declare import rollup
 from thermocline.pipeline.export import Export, ExportLimits
 from thermocline.pipeline.history import DONE, NAME, last_runs
@@ -213,6 +216,22 @@ def test_S02_a_driver_killed_around_its_commit_leaves_nothing_or_one(
         assert list(Export().due(site)) == []
 
 
+# A full disk.
+
+
+@contextmanager
+def small_volume(folder, size_bytes):
+    """Mount a file system of so many bytes; tell whether this process may do that."""
+    options = ["-o", f"size={size_bytes}", "thermocline-test", str(folder)]
+    mount = ["mount", "-t", "tmpfs", *options]
+    is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 def on_a_full_disk(parts, target, batches):
     """Write a part where no file may have more than a kilobyte. For workers."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -223,12 +242,20 @@ def on_a_full_disk(parts, target, batches):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, monkeypatch):
+@pytest.mark.parametrize("way", ["mounted", "limited"])
+def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, monkeypatch, way):
+    """The workers' disk is a file system of one page, where this process may mount one.
+
+    Where it may not, and once more in any case, no file of a worker may grow past a kilobyte.
+    """
     folder, dsn = lake
-    with site_of(folder, dsn) as site:
+    with site_of(folder, dsn) as site, ExitStack() as full:
         entities = site.entities().table("account")
         before = entities.table.state().version
-        monkeypatch.setattr(exporting, "_reports", on_a_full_disk)
+        data = Path(entities.table.storage.root, "data")
+        data.mkdir(exist_ok=True)
+        if way == "limited" or not full.enter_context(small_volume(data, resource.getpagesize())):
+            monkeypatch.setattr(exporting, "_reports", on_a_full_disk)
         runner = Runner(site, SETTINGS, sessions=Given(spark, "local[2]"))
         (ran,) = runner.run(["export"])
         assert isinstance(ran.error, ThermoclineError)
@@ -236,5 +263,40 @@ def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, 
         assert entities.table.state().version == before
         assert list(entities.table.storage.list("data")) == []
         monkeypatch.undo()
+        full.close()
         (ran,) = runner.run(["export"])
         assert (ran.state, ran.version) == (DONE, before + 1)
+
+
+SHUFFLED = 300_000
+SCRATCH_BYTES = 1 << 20
+
+
+def shuffled_into(spark, root, is_mounted):
+    """Write a frame whose rows change places first, which takes more than the scratch disk has."""
+    if not is_mounted:
+        for gateway in sessions._gateways.values():
+            limit = (SCRATCH_BYTES // 4, resource.RLIM_INFINITY)
+            resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, limit)
+    frame = spark.range(SHUFFLED, numPartitions=2).selectExpr(
+        "timestamp_micros(1717200000000000 + id) as ts", "rand() as close"
+    )
+    frame.repartition(2).write.format("thermocline").mode("append").save(root)
+
+
+def test_S08_a_scratch_disk_that_is_full_of_a_shuffle_fails_the_write(elsewhere, tmp_path):
+    """Spark's scratch folder is a file system of a megabyte, where this process may mount one.
+
+    Where it may not, no file that Spark's Java writes may grow past a quarter of that.
+    """
+    made = {"time_column": "ts", "bucket": "1h"}
+    table = TimeSeriesTable.create(tmp_path / "t", **made)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with small_volume(scratch, SCRATCH_BYTES) as is_mounted:
+        told = "No space left on device" if is_mounted else "File too large"
+        call = (shuffled_into, "local[2]", table.root(), is_mounted)
+        with pytest.raises(Exception, match=told):
+            elsewhere(*call, spark__local__dir=str(scratch))
+    assert table.version() == 1
+    assert list(table.lake.storage.list("data")) == []

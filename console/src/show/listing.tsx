@@ -16,8 +16,9 @@ interface ListingAsked<Row> {
 }
 
 export function Listing<Row>({ label, rows, fields, keyOf, isPicked }: ListingAsked<Row>) {
+  // A group and no region: the section around it is the landmark, often by the same name.
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+    <div class="scroll" tabIndex={0} role="group" aria-label={label}>
       <table>
         <caption class="offscreen">{label}</caption>
         <thead>

@@ -1,5 +1,6 @@
 """`thermocline pipeline erase`: a subject's rows go from every table, with a certificate.
 
+- A subject is a column and its value, not a condition on rows: that deletes, and proves nothing.
 - Nothing is removed unless a person says yes, or `--yes` does; `--dry-run` searches alone.
 - The certificate is kept in the lake's folder and written to stdout. It does not name the subject.
 - An erasure that is not complete says why, and ends with the code of a conflict: run it again.
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from thermocline.pipeline.subject import Subject
 
 EVERY_TABLE = "_all"
+_COMPARING = ("<", ">", "!", "~")
 
 
 def erase(
     subject: Annotated[
-        str, typer.Option("--subject", metavar="COLUMN=VALUE", help="Whose rows go: every one.")
+        list[str],
+        typer.Option("--subject", metavar="COLUMN=VALUE", help="Whose rows go; once for each."),
     ],
     by: Annotated[
         str | None,
@@ -49,14 +52,16 @@ def erase(
 ) -> None:
     """Erase a subject from every table of a tenant: hot, cold, entities, and the past."""
     from thermocline.pipeline.boot import spark_home
-    from thermocline.pipeline.remains import remains
+    from thermocline.pipeline.remains import check_known, remains
+    from thermocline.pipeline.subject import distinct
 
-    wanted = _subject(subject)
+    wanted = distinct([_subject(text) for text in subject])
     address, key = url or os.environ.get(URL), key_from(key_file)
     opened = opened_runner(data, config, master, tenant, url=address, api_key=key)
     with opened as (site, runner):
         if dry_run:
-            _tell_found(remains(site, wanted), is_json=json)
+            check_known(site, wanted)
+            _tell_found(remains(site, *wanted), is_json=json)
             return
         spark_home()
         otherwise = "erase the subject from every table and every version, for ever"
@@ -71,11 +76,11 @@ def erase(
         for line in certificate.lines():
             say(line)
     if not certificate.is_complete:
-        hint = "wait for the readers that hold old versions, then run it again"
+        hint = "see what was found; wait for readers that hold old versions, then run it again"
         raise Conflict("the erasure is not complete", hint=hint, id=certificate.certificate_id)
 
 
-def _erased(runner: Any, subject: "Subject", by: str | None) -> "Certificate":
+def _erased(runner: Any, subjects: "tuple[Subject, ...]", by: str | None) -> "Certificate":
     from thermocline.format.layout import Version
     from thermocline.pipeline.certificate import write_certificate
     from thermocline.pipeline.compact import merge_on_spark
@@ -89,7 +94,7 @@ def _erased(runner: Any, subject: "Subject", by: str | None) -> "Certificate":
     def work(site: Any, spark: Any, tell: Any) -> Done:
         how = Erasure(lambda *given: merge_on_spark(spark(), *given), tell=tell)
         how = how if by is None else replace(how, by=by)
-        certificate = erase_subject(site, subject, how)
+        certificate = erase_subject(site, subjects, how)
         write_certificate(site, certificate)
         made.append(certificate)
         numbers = {
@@ -112,6 +117,12 @@ def _subject(text: str) -> "Subject":
     from thermocline.pipeline.subject import Subject
 
     column, is_pair, value = text.partition("=")
+    if is_pair and (column[-1:] in _COMPARING or value[:1] == "=" or column != column.strip()):
+        hint = (
+            "write --subject COLUMN=VALUE, once for each value; rows that fit a condition are "
+            "deleted with `thermocline table delete --where`, without a certificate"
+        )
+        raise Invalid("a subject is a column and its value, not a condition", hint=hint)
     if not is_pair:
         hint = "write --subject COLUMN=VALUE, such as --subject email=ada@example.org"
         raise Invalid("not a column and its value", hint=hint)

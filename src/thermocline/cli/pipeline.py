@@ -1,4 +1,4 @@
-"""Commands about the pipeline: run, backfill, erase, jobs, rollups.
+"""Commands about the pipeline: run, backfill, erase, prepare, jobs, rollups.
 
 - They work on a data folder, beside the node that may be running there.
 - What is being done is told on stderr: a bar on a terminal, a line a task otherwise. What came of
@@ -74,6 +74,24 @@ def run(
 
 def _rollup_names(config: str | None) -> list[str]:
     return [one.name for one in job_settings(settings_from(config)).rollups]
+
+
+def prepare(json: JsonOption = False) -> None:
+    """Let Spark start in half the time: takes a minute and 200 MB, once for an installation.
+
+    Java watches one start of Spark, and what it learned is kept beside the installed packages. Run
+    it again after an upgrade.
+    """
+    from thermocline.cli.output import say_json
+    from thermocline.cli.screen import remarks, say
+    from thermocline.pipeline.learn import learn
+
+    path = learn(lambda text: remarks().print(text))
+    size_bytes = path.stat().st_size
+    if json:
+        say_json({"path": str(path), "size_bytes": size_bytes})
+    else:
+        say(f"Spark starts faster from now on: {size_bytes:,} bytes in {path}")
 
 
 def list_jobs(
@@ -166,6 +184,7 @@ COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
             "thermocline pipeline erase --subject email=ada@example.org --by 'request 17' --yes",
         ),
     ),
+    ("prepare", prepare, ("thermocline pipeline prepare",)),
     (
         "jobs",
         list_jobs,

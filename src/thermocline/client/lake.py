@@ -42,6 +42,16 @@ class Client:
             raise Invalid("not the address of a node", hint=hint)
         self._wire = Wire(url, api_key, timeout_s)
 
+    @property
+    def flush_error(self) -> ThermoclineError | None:
+        """Why the last flush by the node's clock failed; None when it did not."""
+        told = self._wire.ask("/api/v1/jobs")["flush_error"]
+        return told_error(told) if told else None
+
+    def root(self) -> str:
+        """Return the node's address."""
+        return self._wire.url
+
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
         return [one["name"] for one in self._wire.ask("/api/v1/tables")["tables"]]
@@ -158,8 +168,12 @@ class Client:
         marks = self._wire.change(path)["marks"]
         return {table: Mark(mark) for table, mark in marks.items()}
 
-    def close(self) -> None:
-        """Close the connections; the node goes on."""
+    def close(self, *, is_flushed: bool = True) -> None:  # noqa: ARG002  nothing is hot here
+        """Close the connections once what was submitted is sent; the node goes on.
+
+        Whether it flushes then is the node's own affair: `is_flushed` is there for programs that
+        run embedded, too.
+        """
         self._wire.close()
 
     def __enter__(self) -> "Client":

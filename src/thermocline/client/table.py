@@ -9,6 +9,8 @@ Out:  what `LakeTable` gives: Arrow tables, versions, small values
 
 import json
 import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
@@ -44,6 +46,10 @@ class ClientTable:
         """Return what the table is and holds, by the names that the API's page has."""
         return dict(self._wire.ask(self._path, at=wire_at(at)))
 
+    def root(self) -> str:
+        """Return where the table is: its address on the node."""
+        return self._wire.url + self._path
+
     def version(self) -> Version:
         """Return the newest version."""
         return Version(self.info()["version"])
@@ -66,8 +72,30 @@ class ClientTable:
         again is written once. `Overloaded` is tried again while the client's own time lasts.
         """
         given = _sendable(self._table_of(rows))
+        return self._write(given, evolve, wait_s, request_id) if given.num_rows else 0
+
+    def submit(
+        self,
+        rows: Any,
+        *,
+        evolve: bool = False,
+        wait_s: float | None = None,
+        request_id: str | None = None,
+    ) -> "Future[int]":
+        """Write rows as `write` does; the future is done when they are durable and visible.
+
+        A few are on their way at once, and a few more wait; past that this waits, too.
+        """
+        given = _sendable(self._table_of(rows))
         if not given.num_rows:
-            return 0
+            done: Future[int] = Future()
+            done.set_result(0)
+            return done
+        return self._wire.aside(lambda: self._write(given, evolve, wait_s, request_id))
+
+    def _write(
+        self, given: pa.Table, evolve: bool, wait_s: float | None, request_id: str | None
+    ) -> int:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, given.schema) as writer:
             writer.write_table(given)
@@ -118,11 +146,21 @@ class ClientTable:
         return Version(self._wire.change(f"{self._path}/{verb}", body)["version"])
 
     def vacuum(
-        self, *, dry_run: bool = True, grace: str | None = None, allow_short_grace: bool = False
+        self,
+        *,
+        dry_run: bool = True,
+        grace: str | None = None,
+        allow_short_grace: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Vacuumed:
-        """Remove files that no kept version names; by default only say which."""
+        """Remove files that no kept version names; by default only say which.
+
+        `progress` is told at the end alone: the node answers once.
+        """
         body = {"dry_run": dry_run, "grace": grace, "allow_short_grace": allow_short_grace}
         found = self._wire.change(f"{self._path}/vacuum", body)
+        if found["files"] and not dry_run:
+            progress(len(found["files"]), len(found["files"]))
         return Vacuumed(
             found["is_dry_run"], found["oldest"], tuple(found["files"]), found["size_bytes"]
         )

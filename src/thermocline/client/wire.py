@@ -8,13 +8,16 @@ Out:  JSON values, Arrow tables, open answers; errors of this package only
 - A request that was sent and not answered is `OutcomeUnknown`, unless it may be repeated and only
   reads: then nothing happened, and it is `Unavailable`.
 - An answer of the node says its own kind of error; facts and hint come with it.
+- What is done aside is bounded, and done before the connections are closed.
 """
 
 import json
 import random
+import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -29,6 +32,9 @@ TRIES_MAX = 6
 PAUSE_S_MAX = 5.0
 CONNECT_S_MAX = 10.0
 GRACE_S = 10.0
+SENT_ASIDE_MAX = 8
+
+T = TypeVar("T")
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 KINDS: Mapping[str, type[ThermoclineError]] = {
@@ -47,6 +53,10 @@ class Wire:
             headers["Authorization"] = f"Bearer {api_key}"
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._is_closing = False
+        self._aside: ThreadPoolExecutor | None = None
+        self._room = threading.BoundedSemaphore(2 * SENT_ASIDE_MAX)
         timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX))
         try:
             self._http = httpx2.Client(
@@ -89,6 +99,7 @@ class Wire:
 
         `is_read` says that it changes nothing, whatever its method.
         """
+        self._check_open()
         told = dict(headers or {})
         if content is None and method != "GET":
             content, told["Content-Type"] = json_text({} if json_body is None else json_body), JSON
@@ -125,6 +136,7 @@ class Wire:
 
         `timeout_s` is how long the query may take; the node has to be the one to say so.
         """
+        self._check_open()
         headers = {"Accept": ARROW, "Content-Type": JSON}
         wait_s = max(self.timeout_s, timeout_s + GRACE_S)
         request = self._http.build_request(
@@ -155,8 +167,37 @@ class Wire:
         hint = "look whether it was done before you repeat it"
         return _from(error, OutcomeUnknown("the node did not answer", hint=hint, **facts))
 
+    def _check_open(self) -> None:
+        if self._http.is_closed:
+            raise _closed()
+
+    def aside(self, work: Callable[[], T]) -> "Future[T]":
+        """Do something beside the caller, and return what will become of it.
+
+        `SENT_ASIDE_MAX` are done at once, as many again wait; past that the caller waits.
+        """
+        with self._lock:
+            if self._is_closing:
+                raise _closed()
+            if self._aside is None:
+                self._aside = ThreadPoolExecutor(SENT_ASIDE_MAX, "thermocline-send")
+            pool = self._aside
+        self._room.acquire()
+        try:
+            doing = pool.submit(work)
+        except RuntimeError as error:  # it was closed since
+            self._room.release()
+            raise _closed() from error
+        doing.add_done_callback(lambda _: self._room.release())
+        return doing
+
     def close(self) -> None:
-        """Close the connections."""
+        """Wait for what is done aside, and close the connections."""
+        with self._lock:
+            self._is_closing = True  # what was submitted before is still sent
+            pool, self._aside = self._aside, None
+        if pool is not None:
+            pool.shutdown()
         self._http.close()
 
 
@@ -215,6 +256,10 @@ def _json(response: httpx2.Response) -> Any:
     except ValueError as error:
         hint = "is there a node at this address, or something in between?"
         raise Unavailable("the answer is not one of a node", hint=hint) from error
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the lake is closed", hint="connect again")
 
 
 def _from(cause: Exception, error: ThermoclineError) -> ThermoclineError:

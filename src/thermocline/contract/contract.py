@@ -9,7 +9,7 @@ Out:  a `Contract`: validated documents, their rows, and the documents of rows
 - A contract says nothing of compatibility: `compatible` does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -102,9 +102,10 @@ class Contract:
         """
         return self.checker.validated(document)
 
-    def validated_bytes(self, data: bytes) -> Json:
-        """Return the document of JSON text in canonical form, as `validated` does."""
-        return self.checker.validated_bytes(data)
+    @cached_property
+    def validated_bytes(self) -> Callable[[bytes], Json]:
+        """What returns the document of JSON text in canonical form, as `validated` does."""
+        return self.checker.validated_bytes
 
     def validated_lines(self, data: bytes) -> list[Json]:
         """Return the documents of JSON text, one a line, in canonical form: all of them or none.

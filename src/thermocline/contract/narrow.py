@@ -20,8 +20,10 @@ from thermocline.contract.subschema import Json, Node
 DATE_STRICT = {"not": {"pattern": "^0000"}}
 UUID_STRICT = {"not": {"pattern": "[A-F]"}}
 TIMESTAMP_STRICT = {
-    "pattern": r"^0{0,3}[1-9][0-9:T-]*[0-5][0-9](\.[0-9]{0,5}[1-9])?Z$",
+    "pattern": r"^0{0,3}[1-9][0-9-]*T[0-9][0-9]:[0-9][0-9]:[0-5][0-9](\.[0-9]{0,5}[1-9])?Z$",
 }
+COLONS_IN_TIMESTAMP = 2
+"""How many colons the pattern lets a timestamp have: no more, and no fewer."""
 
 
 def narrowed(node: Node, kind: Kind, *, is_strict: bool) -> Node:

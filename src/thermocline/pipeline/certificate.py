@@ -4,6 +4,7 @@ In:   what became of each table
 Out:  `erasures/<id>.json` in the tenant's folder, and the same as text for a person
 
 - The subject is not named: a digest of column and value proves who was meant to whoever knows.
+  Of several, the first is `subject` and the rest are `others`.
 - The paper has a digest of itself, so that a change to it shows.
 - It says what it does not cover: copies that are not in the tenant's folder.
 """
@@ -50,6 +51,14 @@ class TableErased:
 
 
 @dataclass(frozen=True, slots=True)
+class Other:
+    """Another subject of the same erasure: its column and its digest."""
+
+    column: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """What was erased, by whom, when, and what a search found afterwards."""
 
@@ -62,6 +71,7 @@ class Certificate:
     tables: Sequence[TableErased]
     recomputed: Sequence[str]
     searched: Searched
+    others: Sequence[Other] = ()
     not_covered: Sequence[str] = NOT_COVERED
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,6 +92,7 @@ class Certificate:
         made = [
             f"erasure {self.certificate_id} by {self.by}, {self.started} to {self.finished}",
             f"subject {self.column} sha256:{self.subject[:16]}",
+            *(f"subject {one.column} sha256:{one.subject[:16]}" for one in self.others),
         ]
         for one in self.tables:
             keys = f", {one.keys} keys" if one.keys else ""

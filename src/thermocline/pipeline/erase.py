@@ -1,9 +1,9 @@
 """Erasure of a subject: hot rows, cold rows, old versions, logs, rollups, entities; with a proof.
 
-In:   a subject: a column and a value; or the key of an entity
+In:   a subject: a column and a value, or several, or the key of an entity
 Out:  a certificate: what was rewritten and removed, and what a search of every file found after
 
-    flush    what is hot becomes cold, and the journal's files go
+    flush    what is hot becomes cold, and the journal's files go, that which is open as well
     delete   one commit a table hides the rows
     rewrite  segments that have them in their files are written anew without them
     forget   older versions expire and their files go at once; the log's words are taken out
@@ -19,12 +19,13 @@ Out:  a certificate: what was rewritten and removed, and what a search of every 
 
 import getpass
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from thermocline.errors import NotFound, Unavailable
+from thermocline.format import layout
 from thermocline.format.action import ENTITIES
 from thermocline.format.instant import TimeNs, written
 from thermocline.format.state import TableState
@@ -33,14 +34,22 @@ from thermocline.lake.keyed import keyed_batches
 from thermocline.lake.stage import new_id
 from thermocline.lake.supersede import KEY_COLUMN
 from thermocline.lake.table import Table
-from thermocline.pipeline.certificate import Certificate, TableErased
+from thermocline.pipeline.certificate import Certificate, Other, TableErased
 from thermocline.pipeline.choose import Limits
 from thermocline.pipeline.compact import Kernel, compact
 from thermocline.pipeline.job import Tell, silent
 from thermocline.pipeline.quarantine import SUFFIX
-from thermocline.pipeline.remains import Found, Searched, columns_of, in_segment, in_table, remains
+from thermocline.pipeline.remains import (
+    Found,
+    Searched,
+    check_known,
+    columns_of,
+    in_segment,
+    in_table,
+    remains,
+)
 from thermocline.pipeline.site import Site
-from thermocline.pipeline.subject import Subject, text_columns
+from thermocline.pipeline.subject import Subject, distinct, text_columns
 
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
@@ -60,37 +69,47 @@ class Erasure:
     limits: Limits = field(default_factory=Limits)
 
 
-def erase(site: Site, subject: Subject, how: Erasure) -> Certificate:
+def erase(site: Site, subject: Subject | Sequence[Subject], how: Erasure) -> Certificate:
     """Erase a subject from every table of a tenant; return what was done and what is left.
 
-    When this returns, all that the certificate says is durable. It is complete when nothing was
-    found afterwards; otherwise it says where, and running it again goes on from there.
+    Of several subjects the rows of each go: they are one whom several columns name. When this
+    returns, all that the certificate says is durable. It is complete when nothing was found
+    afterwards; otherwise it says where, and running it again goes on from there. `NotFound` when
+    no table has a subject's column.
     """
+    subjects = distinct([subject] if isinstance(subject, Subject) else subject)
+    check_known(site, subjects)
     names = site.tables()
     started = _now()
     keyed = [name for name in names if site.holds_entities(name)]
     plain = [name for name in names if name not in keyed]
     if plain:
         site.flush(plain)
+    if plain and site.url is not None:
+        # Of what is asked for and is not hot, a running node lets the journal's open file go.
+        site.flush(plain)
     done: list[TableErased] = []
     for place, name in enumerate(names):
         how.tell("erasing", place, len(names))
-        erased = (_of_entities if name in keyed else _of_rows)(site, name, subject, how)
+        erased = (_of_entities if name in keyed else _of_rows)(site, name, subjects, how)
         if erased is not None:
             done.append(erased)
     how.tell("searching", len(names), len(names))
-    searched = remains(site, subject)
-    traces = [found for name in keyed if (found := _traces(site, name, subject)) is not None]
+    searched = remains(site, *subjects)
+    left = [found for name in keyed for one in subjects for found in _traces(site, name, one)]
+    left += [found for one in done for found in _unexpired(site, one)]
+    first, *others = subjects
     return Certificate(
         new_id(),
-        subject.digest,
-        subject.column,
+        first.digest,
+        first.column,
         how.by,
         started,
         _now(),
         done,
-        _recomputed(site, subject, {one.table for one in done}),
-        Searched(searched.files, searched.size_bytes, (*searched.found, *traces)),
+        _recomputed(site, subjects, {one.table for one in done}),
+        Searched(searched.files, searched.size_bytes, (*searched.found, *left)),
+        [Other(one.column, one.digest) for one in others],
     )
 
 
@@ -103,28 +122,47 @@ def is_quarantine(name: str) -> bool:
     return name.endswith(SUFFIX)
 
 
-def _of_rows(site: Site, name: str, subject: Subject, how: Erasure) -> TableErased | None:
+def _of_rows(
+    site: Site, name: str, subjects: Sequence[Subject], how: Erasure
+) -> TableErased | None:
     table = site.table(name)
-    state = table.state()
-    columns = columns_of(state, subject.column)
     is_aside = is_quarantine(name)
-    found = [one for one in in_table(name, table, subject) if is_aside or not one.is_mention]
-    if not found:
+    everything = [found for one in subjects for found in in_table(name, table, one)]
+    if not any(is_aside or not found.is_mention for found in everything):
         return None
     versions: list[int] = []
-    rows = 0
-    if is_aside:
-        texts = text_columns(state.schema.arrow, subject.column)
-        after, rows = table.delete(subject.mentions, texts)
-        versions.append(after.version)
-    for column in [] if is_aside else columns:
-        named = Subject(column, subject.value)
-        after, more = table.delete(named.row_test, [column])
-        rows += more
-        versions.append(after.version)
-    segments, rewritten = _purged(name, table, subject, how, is_aside=is_aside)
-    forgotten = forget(table, subject.words, subject.numbers)
-    return _told(table, [*versions, *rewritten], rows, segments, forgotten, name)
+    rows = segments = 0
+    for subject in subjects:
+        state = table.state()
+        if is_aside:
+            texts = text_columns(state.schema.arrow, subject.column)
+            after, more = table.delete(subject.mentions, texts)
+            rows += more
+            versions += [after.version] if more else []
+        for column in [] if is_aside else columns_of(state, subject.column):
+            named = Subject(column, subject.value)
+            after, more = table.delete(named.row_test, [column])
+            rows += more
+            versions += [after.version] if more else []
+    for subject in subjects:
+        anew, rewritten = _purged(name, table, subject, how, is_aside=is_aside)
+        segments += anew
+        versions += rewritten
+    forgotten = _forgotten(table, subjects)
+    return _told(table, versions, rows, segments, forgotten, name)
+
+
+def _forgotten(table: Table, subjects: Sequence[Subject]) -> Forgotten:
+    words = [word for one in subjects for word in one.words]
+    return forget(table, words, [number for one in subjects for number in one.numbers])
+
+
+def _unexpired(site: Site, erased: TableErased) -> Iterator[Found]:
+    """Yield a table whose older versions are open to readers still, asked of its log anew."""
+    oldest = Table(site.table(erased.table).storage).state().oldest
+    left = max(erased.versions) - oldest
+    if left > 0:
+        yield Found(erased.table, layout.LOG_FOLDER, "older versions have not expired", left)
 
 
 def _purged(
@@ -182,22 +220,26 @@ def _told(
     )
 
 
-def _of_entities(site: Site, name: str, subject: Subject, how: Erasure) -> TableErased | None:
+def _of_entities(
+    site: Site, name: str, given: Sequence[Subject], how: Erasure
+) -> TableErased | None:
     """Delete the entities through their store, export that, and take the traces out of both."""
     from thermocline.hot.postgres.purge import purge
 
     table = site.table(name)
-    if subject.column not in (KEY_COLUMN, *table.state().schema.by_name):
+    columns = (KEY_COLUMN, *table.state().schema.by_name)
+    given = [one for one in given if one.column in columns]
+    if not given:
         return None
     entity = _entity(site, name)
-    keys = _keys(entity, table, subject)
+    keys = sorted({key for one in given for key in _keys(entity, table, one)})
     rows = 0
     for key in keys:
         with suppress(NotFound):
             entity.delete(key)
             rows += 1
     entity.export()
-    subjects = [subject, *(Subject(KEY_COLUMN, key) for key in keys)]
+    subjects = [*given, *(Subject(KEY_COLUMN, key) for key in keys)]
     found = [one for s in subjects for one in in_table(name, table, s) if not one.is_mention]
     if not keys and not found:
         return None
@@ -207,7 +249,7 @@ def _of_entities(site: Site, name: str, subject: Subject, how: Erasure) -> Table
         more, rewritten = _purged(name, table, one, how)
         segments += more
         versions += rewritten
-    forgotten = forget(table, [word for one in subjects for word in one.words], subject.numbers)
+    forgotten = _forgotten(table, subjects)
     entity.recover()
     if keys:
         purge(entity.store, keys)
@@ -236,24 +278,25 @@ def _entity(site: Site, name: str) -> "EntityTable":
     return types.table(name)
 
 
-def _traces(site: Site, name: str, subject: Subject) -> Found | None:
-    """Return what PostgreSQL has of an entity's key."""
+def _traces(site: Site, name: str, subject: Subject) -> Iterator[Found]:
+    """Yield what PostgreSQL has of an entity's key."""
     from thermocline.hot.postgres.purge import traces
 
-    if subject.column != KEY_COLUMN:
-        return None
-    rows = traces(_entity(site, name).store, [str(subject.value)])
-    return Found(name, "postgres", "rows that name the key", rows) if rows else None
+    if subject.column == KEY_COLUMN:
+        rows = traces(_entity(site, name).store, [str(subject.value)])
+        if rows:
+            yield Found(name, "postgres", "rows that name the key", rows)
 
 
-def _recomputed(site: Site, subject: Subject, erased: set[str]) -> list[str]:
-    """Return the rollups of erased tables that do not have the subject's column themselves."""
+def _recomputed(site: Site, subjects: Sequence[Subject], erased: set[str]) -> list[str]:
+    """Return the rollups of erased tables that do not have a subject's column themselves."""
     made = []
     for name in site.tables():
         state: TableState = site.table(name).state()
         declared = state.spec.extra.get(ROLLUP)
         if not isinstance(declared, dict) or ENTITIES in state.spec.features:
             continue
-        if declared.get("source") in erased and not columns_of(state, subject.column):
+        has_all = all(columns_of(state, one.column) for one in subjects)
+        if declared.get("source") in erased and not has_all:
             made.append(name)
     return made

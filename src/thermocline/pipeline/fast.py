@@ -75,9 +75,10 @@ def read(
 ) -> DataFrame:
     """Return a frame of a table, read by Spark itself wherever that is exact.
 
-    `table` is a folder, an address or a table; with `hot` it is a table of `tc.connect`. The frame
-    is one version, whose files are kept for a day, whatever is done to the table meanwhile.
-    `storage_options` are those of an object store, for the workers, too.
+    `table` is a folder, an address or a table; with `hot` it is a table of `tc.connect`, whose hot
+    rows are in the frame exactly once. The frame is one version, the newest or the one `at` names,
+    whose files are kept for a day, whatever is done to the table meanwhile. `storage_options` are
+    those of an object store, for the workers, too.
     """
     lake, view, rows = _seen(table, at, storage_options, hot=hot)
     state = view.state

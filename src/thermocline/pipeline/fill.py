@@ -49,19 +49,32 @@ class Report:
     failure: ThermoclineError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Columns that a file would bring; `is_exact` where it says their types itself."""
+
+    path: str
+    is_exact: bool
+    arrow: pa.Schema
+
+
 def look_at_piece(
     spec: TableSpec, schema: Schema, pieces: tuple[tuple[Incoming, ...], ...], number: int
-) -> list[tuple[bool, pa.Schema]]:
-    """Return the columns of each file of a piece that can be read. For workers."""
-    found: list[tuple[bool, pa.Schema]] = []
+) -> list[Look]:
+    """Return the columns of the files of a piece that can be read. For workers.
+
+    Files with the same columns are told once, by the first of them.
+    """
+    found: list[Look] = []
     for file in pieces[number]:
         try:
             arrow = columns_of(file, spec, schema).remove_metadata()
         except (ThermoclineError, *BROKEN):
             continue  # whoever reads it says what is wrong with it
-        look = (file.format == "parquet", arrow)
-        if spec.time_column in arrow.names and look not in found:
-            found.append(look)
+        is_exact = file.format == "parquet"
+        is_known = any(one.is_exact == is_exact and one.arrow.equals(arrow) for one in found)
+        if spec.time_column in arrow.names and not is_known:
+            found.append(Look(file.path, is_exact, arrow))
     return found
 
 

@@ -1,16 +1,19 @@
 """What is left of a subject: every file of a tenant is opened and searched.
 
-In:   a site, a subject
+In:   a site, subjects
 Out:  `Found`s, one a file or a table of PostgreSQL that still says something of it
 
 - Nothing is trusted: files that no version names are searched like those that one does, and of a
   segment the rows that are deleted as well.
-- Parquet is decoded, the journal's frames too; logs and sidecars are searched as bytes.
+- Parquet is decoded, the journal's frames too; logs and sidecars are searched as bytes. A file of
+  the journal that nobody reads any more, or that was set aside, is told of as it is.
+- A version that can be read must have its files: where they are gone and it has not expired, a step
+  was left out, and what it was is not known.
 - A row is found by the subject's column. Texts that only mention the value are counted apart:
   whether those are about the subject, a person decides.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -18,22 +21,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from thermocline.disk import OsDisk
+from thermocline.disk import Disk, OsDisk, translated
 from thermocline.errors import NotFound
 from thermocline.format import layout
-from thermocline.format.action import ENTITIES
+from thermocline.format.action import ENTITIES, AddSegment, Segment, SetDeletes
 from thermocline.format.commit import decode_commit
 from thermocline.format.coverage import decode_coverage
 from thermocline.format.state import TableState
-from thermocline.hot.wal.folder import read_identity
+from thermocline.hot.wal.folder import (
+    QUARANTINE_NAME,
+    TEMPORARY_SUFFIX,
+    Identity,
+    file_number,
+    read_identity,
+)
 from thermocline.hot.wal.follow import Follower
 from thermocline.lake.catalog import Catalog
 from thermocline.lake.storage import Stored
+from thermocline.lake.supersede import KEY_COLUMN
 from thermocline.lake.table import Table
 from thermocline.pipeline.site import Site
 from thermocline.pipeline.subject import Subject, is_text
 
 BATCH_ROWS = 65_536
+JOURNAL = "journal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +67,8 @@ class Searched:
     found: tuple[Found, ...]
 
 
-def remains(site: Site, subject: Subject) -> Searched:
-    """Search all tables of a tenant, their logs and their journal for a subject."""
+def remains(site: Site, *subjects: Subject) -> Searched:
+    """Search all tables of a tenant, their logs and their journal for subjects."""
     files = size_bytes = 0
     found: list[Found] = []
     for name in site.tables():
@@ -65,9 +76,53 @@ def remains(site: Site, subject: Subject) -> Searched:
         for stored in _files(table):
             files += 1
             size_bytes += stored.size_bytes
-        found += in_table(name, table, subject)
-    journal = list(_in_journal(site, subject))
-    return Searched(files, size_bytes, (*found, *journal))
+        for subject in subjects:
+            found += in_table(name, table, subject)
+        found += _hollow(name, table)
+    found += _in_journal(site, subjects)
+    return Searched(files, size_bytes, tuple(dict.fromkeys(found)))
+
+
+def check_known(site: Site, subjects: Sequence[Subject]) -> None:
+    """Raise `NotFound` where no table has, or ever had, the column of a subject.
+
+    A misspelt column would be found nowhere, and its certificate would be complete.
+    """
+    known: set[str] = set()
+    for name in site.tables():
+        state = site.table(name).state()
+        known |= {column.name for schema in state.schemas.values() for column in schema.columns}
+        if ENTITIES in state.spec.features:
+            known.add(KEY_COLUMN)
+    for subject in subjects:
+        if subject.column not in known:
+            raise NotFound(
+                "no table has a column of this name",
+                hint="check the column: a subject is COLUMN=VALUE",
+                column=subject.column,
+            )
+
+
+def _hollow(name: str, table: Table) -> Iterator[Found]:
+    """Yield the table where a version that has not expired lacks a file."""
+    state = table.state()
+    try:
+        missing = sum(table.storage.size(path) is None for path in _named(table, state))
+    except NotFound:
+        return  # it has expired meanwhile
+    # A vacuum beside this lets versions expire before it takes a file of theirs.
+    if missing and table.state().oldest == state.oldest:
+        what = "versions are open to readers, and files of theirs are gone"
+        yield Found(name, layout.LOG_FOLDER, what, missing)
+
+
+def _named(table: Table, state: TableState) -> set[str]:
+    """Return the files that a version which can be read names."""
+    named: list[Segment] = list(table.state(state.oldest).segments)
+    for version in range(state.oldest + 1, state.version + 1):
+        actions = table.log.commit(version).actions
+        named += [one.segment for one in actions if isinstance(one, AddSegment | SetDeletes)]
+    return {path for segment in named for path in (segment.path, segment.coverage_path)}
 
 
 def in_table(name: str, table: Table, subject: Subject) -> list[Found]:
@@ -172,10 +227,11 @@ def _in_checkpoint(name: str, table: Table, path: str, subject: Subject) -> Iter
         yield Found(name, path, "its segments have the value in their bounds")
 
 
-def _in_journal(site: Site, subject: Subject) -> Iterator[Found]:
+def _in_journal(site: Site, subjects: Sequence[Subject]) -> Iterator[Found]:
     """Search the rows that the journal's files hold still, flushed ones included."""
     disk, folder = OsDisk(), Catalog(site.root).journal_folder
-    if disk.size(folder) is None or read_identity(disk, folder) is None:
+    identity = None if disk.size(folder) is None else read_identity(disk, folder)
+    if identity is None:
         return
     follower = Follower(disk, folder)
     for name in site.tables():
@@ -184,10 +240,28 @@ def _in_journal(site: Site, subject: Subject) -> Iterator[Found]:
             continue
         rows = 0
         for part in follower.snapshot(bytes.fromhex(spec.table_id)).parts:
-            if subject.column in part.batch.schema.names:
-                rows += pc.sum(subject.row_test(part.batch)).as_py() or 0
+            tests = [s.row_test for s in subjects if s.column in part.batch.schema.names]
+            rows += sum(pc.sum(test(part.batch)).as_py() or 0 for test in tests)
         if rows:
-            yield Found(name, "journal", "rows of the subject, in a file that is open still", rows)
+            yield Found(name, JOURNAL, "rows of the subject, in a file that is open still", rows)
+    yield from _beside_journal(disk, folder, identity)
+
+
+def _beside_journal(disk: Disk, folder: str, identity: Identity) -> Iterator[Found]:
+    """Yield files in the journal's folder that may have rows, and that no reader opens."""
+    with translated(folder):
+        entries = disk.entries(folder)
+        aside = f"{folder}/{QUARANTINE_NAME}"
+        kept = [] if disk.size(aside) is None else disk.entries(aside)
+    for entry in entries:
+        number = file_number(entry.name)
+        if number is not None and number < identity.oldest:
+            yield Found(JOURNAL, entry.name, "a file that is trimmed and could not be removed")
+        elif entry.name.endswith(TEMPORARY_SUFFIX):
+            yield Found(JOURNAL, entry.name, "a file that was not finished")
+    for entry in kept:
+        path = f"{QUARANTINE_NAME}/{entry.name}"
+        yield Found(JOURNAL, path, "bytes that were set aside: look at them, and remove them")
 
 
 def columns_of(state: TableState, name: str) -> list[str]:

@@ -13,10 +13,11 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Invalid, Unavailable
-from thermocline.pipeline.boot import Gateway, spark_home, start
+from thermocline.pipeline.boot import STOP_LIMIT_S, Gateway, spark_home, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,37 +62,49 @@ def session(
 
     `memory` is what Java may take in this process; `settings` are Spark's own, and win.
     """
+    return _started(master, app, memory, settings or {}, None)
+
+
+def learning(path: Path) -> "SparkSession":
+    """Start a session on this machine whose Java writes down what it learned when it ends."""
+    return _started(MASTER_DEFAULT, APP_DEFAULT, MEMORY_DEFAULT, {}, path)
+
+
+def _started(
+    master: str, app: str, memory: str, settings: Mapping[str, str], learned: Path | None
+) -> "SparkSession":
     if not master.startswith(_SCHEMES):
         hint = "use local[*], spark://host:7077, k8s://..., yarn or sc://host:15002"
         raise Invalid("not a place where Spark runs", hint=hint, master=master)
     spark_home()
     with without_warnings():
         if master.startswith(CONNECT_SCHEME):
-            found = _connected(master, {**_ALWAYS, **(settings or {})})
+            found = _connected(master, {**_ALWAYS, **settings})
         else:
             is_local = master.startswith("local")
             wanted = {"spark.master": master, "spark.app.name": app, **_ALWAYS, **_DRIVEN}
             wanted |= _LOCAL if is_local else {}
-            found = _driven({**wanted, **(settings or {})}, memory)
+            found = _driven({**wanted, **settings}, memory, learned)
     _know(found)
     return found
 
 
-def stop(spark: "SparkSession") -> None:
+def stop(spark: "SparkSession", limit_s: float = STOP_LIMIT_S) -> None:
     """End a session, and the Java process that was started for it."""
     context = None if is_connected(spark) else spark.sparkContext
     gateway = None if context is None else _gateways.pop(id(context._gateway), None)  # noqa: SLF001
     spark.stop()
     if gateway is None or context is None:
         return
+    _forget_java()
+    gateway.stop(limit_s)
+
+
+def is_running() -> bool:
+    """Tell whether a session has its Java in this process's care already."""
     from pyspark import SparkContext
 
-    # PySpark would go on talking to the Java process that ends now.
-    if context._gateway is not None:  # noqa: SLF001
-        context._gateway.shutdown()  # noqa: SLF001
-    SparkContext._gateway = None  # noqa: SLF001
-    SparkContext._jvm = None  # noqa: SLF001
-    gateway.stop()
+    return SparkContext._active_spark_context is not None  # noqa: SLF001
 
 
 def is_connected(spark: "SparkSession") -> bool:
@@ -121,40 +134,59 @@ def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
             "Spark Connect cannot be reached",
             hint="start its server, and check address and port",
             master=master,
-            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            why=_first_word(error),
         ) from error
     return found
 
 
-def _driven(settings: Mapping[str, str], memory: str) -> "SparkSession":
-    from pyspark import SparkContext
+def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+    if is_running():
         return builder.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    gateway = start(settings, memory=memory)
+    gateway = start(settings, memory=memory, learned=learned)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(gateway.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = gateway.secret
     try:
         found = builder.getOrCreate()
     except BaseException as error:
+        # Order matters: it is Java that knows the text of its errors.
+        why = _first_word(error)
+        _forget_java()
         gateway.stop()
         if isinstance(error, Exception):
             raise Unavailable(
                 "Spark did not start",
                 hint="check the master's address and that it can be reached",
                 master=settings["spark.master"],
-                why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                why=why,
             ) from error
         raise
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     _gateways[id(found.sparkContext._gateway)] = gateway  # noqa: SLF001
     return found
+
+
+def _forget_java() -> None:
+    """Keep PySpark from going on to talk to a Java process that ends."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        SparkContext._gateway.shutdown()  # noqa: SLF001
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+
+
+def _first_word(error: BaseException) -> str:
+    """Return the line of an error that says what was wrong, not where."""
+    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
+    named = [line for line in lines if "Exception:" in line or "Error:" in line]
+    return (named or lines or [type(error).__name__])[0]
 
 
 def _know(spark: "SparkSession") -> None:

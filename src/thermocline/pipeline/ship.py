@@ -9,10 +9,8 @@ Out:  segments that workers made durable in the table's folder, for the driver t
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,12 +18,6 @@ from thermocline.format.action import TableSpec
 from thermocline.format.schema import Schema
 from thermocline.lake.place import open_storage
 from thermocline.lake.stage import Stage, Staged
-from thermocline.pipeline.session import without_warnings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-REPORT = "staged binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +47,6 @@ def write(target: Target, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
         stage.discard()
         raise
     return stage.staged
-
-
-def write_frame(frame: "DataFrame", target: Target) -> list[Staged]:
-    """Let the workers write each partition of a frame; return what was written."""
-    with without_warnings():
-        reports = frame.mapInArrow(partial(_reported, target), REPORT).collect()
-    return [staged for report in reports for staged in opened(report.staged)]
-
-
-def _reported(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"staged": [sealed(write(target, batches))]})
 
 
 def sealed(staged: list[Staged]) -> bytes:

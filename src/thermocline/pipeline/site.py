@@ -84,22 +84,26 @@ class Site:
         """Return the tenant's entity types; None where the lake has no PostgreSQL.
 
         A server of the lake's own is started where it does not run, and stopped at `close` then.
+        One that a node started again since is followed to where it is now.
         """
         if not self._settings.postgres:
             return None
         from thermocline.entity.half import EMBEDDED, FOLDER, EntityHalf
         from thermocline.hot.postgres.cluster import running_server
 
+        is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.root, FOLDER)
         if self._types is None:
-            if self._settings.postgres == EMBEDDED:
-                folder = os.path.join(self.root, FOLDER)
+            if is_own:
                 if not os.path.isdir(folder):
                     return None  # none was ever made, so nothing was ever written to it
                 self._has_started = running_server(folder) is None
             self._half = EntityHalf(self._settings, self.root)
             self._types = self._half.types(self.tenant, self.catalog)
         elif self._half is not None:
-            self._half.pool()  # a server of our own that died since is started again
+            pool = self._half.pool()  # a server of our own that died since is started again
+            found = running_server(folder) if is_own else None
+            if found is not None and found.dsn != pool.dsn:
+                pool.move_to(found.dsn)  # another had its port by then: it listens elsewhere
         return self._types
 
     def flush(self, names: list[str]) -> None:

@@ -1,11 +1,13 @@
 """Whose rows are erased, and how they are found in rows, files and bytes.
 
-In:   a column and a value
+In:   columns and values
 Out:  tests of rows; words to look for where nothing is decoded
 
 - A row is the subject's when the column has the value. Of tables that keep rows as texts, such as
   those set aside by a backfill, it is when any text has the value in it.
 - Numbers are looked for in their column alone: as bytes they would be found everywhere.
+- Several subjects are one whom several columns name: a row is theirs when it is any one's.
+- A subject is never a condition: what a log, a coverage or a text must not say is found by a value.
 """
 
 import hashlib
@@ -17,7 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, Overloaded
+
+SUBJECTS_MAX = 100
+"""How many values one erasure takes: every file is searched for each."""
 
 PLAIN_WORD_LENGTH_MIN = 6
 """A shorter text is looked for in quotes only: without, it would be part of other words."""
@@ -87,6 +92,17 @@ class Subject:
                 hit = pc.match_substring(text.cast(pa.string()), self.value)
                 found = pc.or_(found, hit.fill_null(False))
         return found
+
+
+def distinct(subjects: Sequence[Subject]) -> tuple[Subject, ...]:
+    """Return each subject once, in order; `Invalid` where there is none."""
+    found = tuple(dict.fromkeys(subjects))
+    if not found:
+        raise Invalid("an erasure needs a subject", hint="name a column and its value")
+    if len(found) > SUBJECTS_MAX:
+        hint = "erase them by several runs"
+        raise Overloaded("too many subjects for one erasure", hint=hint, subjects_max=SUBJECTS_MAX)
+    return found
 
 
 def _as_number(value: str | int) -> int | None:

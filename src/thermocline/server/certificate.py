@@ -11,8 +11,7 @@ Out:  a context for HTTP; credentials for gRPC; from a reload on both show the n
 from typing import Any
 
 from thermocline.config import NodeSettings
-from thermocline.errors import Invalid
-from thermocline.server.prepare import tls_context
+from thermocline.server.prepare import tls_context, unreadable
 
 
 class Certificate:
@@ -52,13 +51,7 @@ def _pair(settings: NodeSettings) -> tuple[bytes, bytes]:
     try:
         return _read(settings.tls_key), _read(settings.tls_certificate)
     except OSError as error:
-        raise Invalid(
-            "the certificate or its key cannot be read",
-            hint="name two PEM files, the key without a password, that belong together",
-            tls_certificate=settings.tls_certificate,
-            tls_key=settings.tls_key,
-            why=str(error),
-        ) from error
+        raise unreadable(settings, error) from error
 
 
 def _read(path: str) -> bytes:

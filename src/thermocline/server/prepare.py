@@ -113,11 +113,16 @@ def tls_context(settings: NodeSettings, context: ssl.SSLContext | None = None) -
         for one in (made,) if context is None else (made, context):
             one.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise Invalid(
-            "the certificate or its key cannot be read",
-            hint="name two PEM files, the key without a password, that belong together",
-            tls_certificate=settings.tls_certificate,
-            tls_key=settings.tls_key,
-            why=str(error),
-        ) from error
+        raise unreadable(settings, error) from error
     return context or made
+
+
+def unreadable(settings: NodeSettings, error: Exception) -> Invalid:
+    """Return what is told of a certificate and a key that are no pair, or not there."""
+    return Invalid(
+        "the certificate or its key cannot be read",
+        hint="name two PEM files, the key without a password, that belong together",
+        tls_certificate=settings.tls_certificate,
+        tls_key=settings.tls_key,
+        why=str(error),
+    )

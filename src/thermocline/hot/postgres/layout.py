@@ -13,6 +13,7 @@ Out:  the record that is written; or the document, exactly
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -129,7 +130,7 @@ class Layout:
 
     def document_of(self, schema_version: int, values: Sequence[Any], rest: str | None) -> Json:
         """Return the document of a row: the values of `columns` in order, and `rest` as text."""
-        return self.documents_of([schema_version], [values], [rest])[0]
+        return self._form(schema_version).documents([[value] for value in values], [rest])[0]
 
     def documents_of(
         self,
@@ -137,12 +138,15 @@ class Layout:
         values: Sequence[Sequence[Any]],
         rests: Sequence[str | None],
     ) -> list[Json]:
-        """Return the documents of rows, as `document_of` does; for many it takes 3 us each."""
+        """Return the documents of rows, as `document_of` does; for many it takes 3 us each.
+
+        `values` are those of all rows for one column, then for the next.
+        """
         if len(set(schema_versions)) == 1:
             return self._form(schema_versions[0]).documents(values, rests)
         return [
-            self._form(version).documents([row], [rest])[0]
-            for version, row, rest in zip(schema_versions, values, rests, strict=True)
+            self._form(version).documents([[column[row]] for column in values], [rest])[0]
+            for row, (version, rest) in enumerate(zip(schema_versions, rests, strict=True))
         ]
 
     def _form(self, schema_version: int) -> "_Form":
@@ -172,19 +176,23 @@ class _Form:
     careful: Sequence[tuple[str, Kind]]
     is_open: bool
     hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
-    places: Mapping[str, object]
+    places: dict[str, Any]
+    quick: "_QuickForm | None"
 
     def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
-        """Return the documents of rows."""
+        """Return the documents of rows; the values are by column."""
+        if self.quick is not None:
+            with suppress(msgspec.MsgspecError):  # somebody else's row: shown as it is, below
+                return self.quick.documents(values, rests)
         decode, places = self.decode, self.places
         made = [{} if rest is None else decode(rest) for rest in rests]
         self._look_again(made)
-        for (name, shown), column in zip(self.hot, zip(*values, strict=True), strict=True):
+        for (name, shown), column in zip(self.hot, values, strict=True):
             for one, value in zip(made, column, strict=True):
                 if value is not None:
                     one[name] = value if shown is None else shown(value)
         # In the contract's order, merged: picked one by one it takes four times as long.
-        whole = [{**places, **one} for one in made]
+        whole = [places | one for one in made]
         return [
             found if len(found) == len(one) else _without_absent(found)
             for found, one in zip(whole, made, strict=True)
@@ -203,6 +211,29 @@ class _Form:
                     one[name] = json_form(one[name])
 
 
+@dataclass(frozen=True, slots=True)
+class _QuickForm:
+    """The same for contracts whose only numbers with fractions are doubles, a quarter quicker.
+
+    A row is decoded into a record whose fields are the contract's properties: they are in its
+    order, doubles are doubles however jsonb writes them, and what is absent is left out.
+    """
+
+    decode: Callable[[str], Any]
+    blank: Callable[[], Any]
+    hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
+
+    def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
+        decode, blank = self.decode, self.blank
+        made = [blank() if rest is None else decode(rest) for rest in rests]
+        for (place, shown), column in zip(self.hot, values, strict=True):
+            for one, value in zip(made, column, strict=True):
+                if value is not None:
+                    setattr(one, place, value if shown is None else shown(value))
+        documents: list[Json] = msgspec.to_builtins(made)
+        return documents
+
+
 def _without_absent(document: Json) -> Json:
     return {name: value for name, value in document.items() if value is not _ABSENT}
 
@@ -214,7 +245,28 @@ def _form_of(contract: Contract, columns: Sequence[HotColumn]) -> _Form:
     decode = (_exact if is_exact else _plain).decode
     names = [column.name for column in columns]
     hot = [(name, _shower(kinds[name]) if name in kinds else None) for name in names]
-    return _Form(decode, careful, contract.is_open, hot, dict.fromkeys(kinds, _ABSENT))
+    is_quick = not is_exact and kinds.keys() >= set(names)
+    is_quick = is_quick and all(kind.name == "number" and kind.bits == 64 for _, kind in careful)
+    quick = _quick_form(kinds, hot) if is_quick else None
+    return _Form(decode, careful, contract.is_open, hot, dict.fromkeys(kinds, _ABSENT), quick)
+
+
+def _quick_form(
+    kinds: Mapping[str, Kind], hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
+) -> _QuickForm:
+    places = {name: f"property_{number}" for number, name in enumerate(kinds)}
+    number = float | msgspec.UnsetType | None
+    record = msgspec.defstruct(
+        "Record",
+        [
+            (places[name], number if kind.name == "number" else Any, msgspec.UNSET)
+            for name, kind in kinds.items()
+        ],
+        rename={place: name for name, place in places.items()},
+        forbid_unknown_fields=True,
+    )
+    decode = msgspec.json.Decoder(record).decode
+    return _QuickForm(decode, record, [(places[name], shown) for name, shown in hot])
 
 
 def _is_changed_by_jsonb(kind: Kind) -> bool:

@@ -39,6 +39,7 @@ from thermocline.errors import (
 )
 from thermocline.hot.postgres.breaker import Breaker, BreakerSettings
 from thermocline.hot.postgres.deadline import Deadline, Deadlines
+from thermocline.hot.postgres.exchange import exchanged
 from thermocline.hot.postgres.failure import is_lost, is_transient, translation
 from thermocline.hot.postgres.fate import TICKET, Ticket, fate_of
 from thermocline.hot.postgres.tenant import Tenant
@@ -210,7 +211,7 @@ class Pool:
         except psycopg.Error as error:
             raise translation(error) from error
 
-    def _begun(self, opening: str) -> tuple[_Held, Ticket | None]:
+    def _begun(self, opening: bytes) -> tuple[_Held, Ticket | None]:
         """Return a connection that has answered to BEGIN, and the transaction's id if it writes.
 
         Idle connections may have died since; nothing was asked of them yet, so another is taken.
@@ -224,7 +225,7 @@ class Pool:
             if begun is not None:
                 return begun
 
-    def _tried(self, opening: str) -> tuple[_Held, Ticket | None] | None:
+    def _tried(self, opening: bytes) -> tuple[_Held, Ticket | None] | None:
         try:
             held = self._take()
         except psycopg.Error as error:
@@ -255,7 +256,7 @@ class Pool:
 
     def _commit(self, connection: Connection, ticket: Ticket | None) -> None:
         try:
-            said = connection.execute("commit", prepare=False).statusmessage
+            said = exchanged(connection, b"commit").command_status
         except psycopg.Error as error:
             if not is_lost(error):
                 raise
@@ -274,7 +275,7 @@ class Pool:
                 hint="read the rows before writing them again",
                 transaction=ticket.xid,
             ) from error
-        if said != "COMMIT":
+        if said != b"COMMIT":
             raise Invalid(
                 "the transaction had failed before its end", hint="do not catch its errors inside"
             )
@@ -378,7 +379,7 @@ def _limits(settings: PoolSettings) -> sql.Composed:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _opening(tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool) -> str:
+def _opening(tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool) -> bytes:
     """Return everything a transaction starts with, as one message: one trip to the server."""
     access = "read only" if is_read_only else "read write"
     statements: list[sql.Composable] = [
@@ -388,13 +389,12 @@ def _opening(tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool)
         statements.append(tenant.words())
     if not is_read_only:
         statements.append(sql.SQL(TICKET))
-    return sql.SQL("; ").join(statements).as_string()
+    return sql.SQL("; ").join(statements).as_bytes()
 
 
-def _answered(connection: Connection, opening: str) -> Ticket | None:
-    with connection.cursor() as cursor:
-        cursor.execute(opening, prepare=False)
-        while cursor.nextset():
-            pass
-        row = cursor.fetchone() if cursor.description else None
-        return None if row is None else Ticket(*row)
+def _answered(connection: Connection, opening: bytes) -> Ticket | None:
+    answer = exchanged(connection, opening)
+    if not answer.ntuples:
+        return None
+    xid, checkpoint = (answer.get_value(0, column) or b"" for column in range(2))
+    return Ticket(xid.decode(), checkpoint.decode())

@@ -16,12 +16,12 @@ import uuid
 from dataclasses import dataclass, field
 
 from thermocline.disk import Disk, translated
-from thermocline.errors import NotFound, Unavailable
+from thermocline.errors import Corruption, NotFound, Unavailable
 from thermocline.format.action import Mark
 from thermocline.hot.tier import HotPart, HotSnapshot
 from thermocline.hot.wal.folder import Watermark, read_identity, read_watermark
 from thermocline.hot.wal.frame import KIND_ROWS
-from thermocline.hot.wal.payload import decode_rows
+from thermocline.hot.wal.payload import decode_frames
 from thermocline.hot.wal.reader import Frame, FrameReader, JournalFile, JournalReader
 
 TRIES_MAX = 20
@@ -111,11 +111,20 @@ class Follower:
 
 
 def _by_table(frames: list[Frame]) -> dict[bytes, list[HotPart]]:
-    found: dict[bytes, list[HotPart]] = {}
+    """Return the rows of each table, a part for each frame: a mark may lie between any two."""
+    written: dict[bytes, list[Frame]] = {}
     for frame in frames:
+        if frame.header.kind == KIND_ROWS:
+            written.setdefault(frame.header.table_id, []).append(frame)
+    return {table_id: _parts(found) for table_id, found in written.items()}
+
+
+def _parts(frames: list[Frame]) -> list[HotPart]:
+    parts = []
+    held = decode_frames([(frame.header, frame.payload) for frame in frames])
+    for frame, stored in zip(frames, held, strict=True):
+        if isinstance(stored, Corruption):
+            raise stored
         header = frame.header
-        if header.kind == KIND_ROWS:
-            batch = decode_rows(header, frame.payload).batch
-            part = HotPart(Mark(header.lsn), header.schema_id, batch, header.raw_length)
-            found.setdefault(header.table_id, []).append(part)
-    return found
+        parts.append(HotPart(Mark(header.lsn), header.schema_id, stored.batch, header.raw_length))
+    return parts

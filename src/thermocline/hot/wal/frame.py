@@ -4,7 +4,7 @@
      0   8  magic  "TCJRNL\\r\\n"                   0   4  magic  f7 "TCF"
      8   2  format version                       4   1  format version
     10   2  zero                                 5   1  kind: 1 rows, 2 hole
-    12  16  journal id                           6   1  codec: 0 none, 1 zstd
+    12  16  journal id                           6   1  codec: 0 none, 1 zstd, 2 lz4
     28   8  number of this file                  7   1  zero
     36   8  lsn of its first frame               8   8  lsn
     44   8  salt, drawn for this file           16   8  salt of this file
@@ -53,6 +53,7 @@ KIND_ROWS = 1
 KIND_HOLE = 2
 CODEC_NONE = 0
 CODEC_ZSTD = 1
+CODEC_LZ4 = 2
 PAYLOAD_BYTES_MAX = 32 << 20
 
 _FILE = struct.Struct("<8sHH16sQQQQ")
@@ -90,8 +91,7 @@ class FileHeader:
         return Tag(self.version, self.salt)
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What a frame says about itself."""
 
     kind: int

@@ -100,6 +100,8 @@ class Journal:
         self._unsynced: list[tuple[Entry, Lsn]] = []
         self._slot: Slot | None = None
         self._leftover = tail.leftover
+        self._passed: list[int] = []
+        self.first_lsn = Lsn(1)  # no frame of the open file is before it
         if tail.unproved:
             self._adopt(tail.unproved)
         remove_temporaries(disk, folder)
@@ -166,16 +168,16 @@ class Journal:
     def trim(self, oldest: int) -> None:
         """Remove the files before a number; it is written down first."""
         oldest = min(oldest, self._number)
-        if oldest <= self.identity.oldest:
-            return
-        first = self.identity.oldest
-        identity = Identity(self.identity.journal_id, oldest)
-        write_identity(self._disk, self._folder, identity)
-        self.identity = identity
-        for number in range(max(first, 1), oldest):
-            # A file that stays is not read again, and the next start removes it.
-            with suppress(OSError):
-                self._disk.unlink(file_path(self._folder, number))
+        if oldest > self.identity.oldest:
+            first, identity = self.identity.oldest, Identity(self.identity.journal_id, oldest)
+            write_identity(self._disk, self._folder, identity)
+            self.identity = identity
+            self._passed += range(max(first, 1), oldest)
+        for number in list(self._passed):
+            with suppress(OSError):  # nobody reads one that stays; the next trim or start goes on
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(file_path(self._folder, number))
+                self._passed.remove(number)
 
     def publish(self) -> None:
         """Tell readers in other processes how far they may read, before anyone is answered.
@@ -203,7 +205,7 @@ class Journal:
         """Make all durable and go on in a new file, whose header proves where the frames end.
 
         Without that proof they are durable all the same, but damage to the last of them would
-        pass for a torn end.
+        pass for a torn end. A file without frames is not left.
         """
         self.sync()
         if self._end > FILE_HEADER_BYTES:
@@ -309,7 +311,7 @@ class Journal:
             writer = self._named(path, data)
         self._retire_writer()
         self._writer, self._number, self._end, self._salt = writer, number, len(data), salt
-        self._previous_end = end
+        self._previous_end, self.first_lsn = end, first
         self._settle()
 
     @property

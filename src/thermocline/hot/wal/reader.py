@@ -22,6 +22,7 @@ Out:  frames with dense lsns; where the journal ends; how many bytes of a torn e
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from thermocline.disk import Disk, Reader, translated
 from thermocline.errors import Corruption, NotFound, Unsupported
@@ -62,8 +63,7 @@ class JournalFile:
     end: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One whole frame and where it was found."""
 
     header: FrameHeader
@@ -239,13 +239,14 @@ class FrameReader:
 
     def _next(self, end: int | None) -> Frame | None:
         """Return the next frame; None at the end of a last file, torn or not."""
-        data = self._peek(FRAME_HEADER_BYTES)
-        header = decode_frame_header(self._journal_id, data)
+        self._hold(FRAME_HEADER_BYTES)
+        header = decode_frame_header(self._journal_id, self._held, self._start)
         if header is None or (header.lsn, header.tag) != (self.next_lsn, self._tag):
             self._broken("there is no frame where one must be", end)
             return None
         check_lengths(header, self.file.path, self.offset)
-        payload = whole_payload(header, self._peek(header.size_bytes))
+        self._hold(header.size_bytes)
+        payload = whole_payload(header, self._held, self._start)
         if payload is None:
             self._broken("a frame's checksum differs", end)
             return None
@@ -261,7 +262,9 @@ class FrameReader:
     def _broken(self, message: str, end: int | None) -> None:
         if end is not None:
             raise _damaged(message, self.file.path, self.offset, lsn=self.next_lsn)
-        rest = self._peek(max(0, self.file.size_bytes - self.offset) + 1)
+        size_bytes = max(0, self.file.size_bytes - self.offset) + 1
+        self._hold(size_bytes)
+        rest = self._held[self._start : self._start + size_bytes]
         self.cut_bytes = len(rest)
         place = rest.find(FRAME_MAGIC)
         while place >= 0:
@@ -270,8 +273,8 @@ class FrameReader:
                 self.proved = max(self.proved, header.durable)
             place = rest.find(FRAME_MAGIC, place + 1)
 
-    def _peek(self, size_bytes: int) -> bytes:
-        """Return the next bytes without going on; fewer only at the end of the file."""
+    def _hold(self, size_bytes: int) -> None:
+        """Have the next bytes at hand, from `_start` on; fewer only at the end of the file."""
         if len(self._held) - self._start < size_bytes:
             pieces = [self._held[self._start :]]
             missing = size_bytes - len(pieces[0])
@@ -280,7 +283,6 @@ class FrameReader:
                     pieces.append(more)
                     missing -= len(more)
             self._held, self._start = b"".join(pieces), 0
-        return self._held[self._start : self._start + size_bytes]
 
     def close(self) -> None:
         """Close the file."""

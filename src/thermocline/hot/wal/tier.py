@@ -7,7 +7,8 @@ Out:  durable rows; snapshots; journal files removed once every table has passed
 - Memory has a ceiling. Past it a write waits for a flush, a bounded time, and is then refused;
   nothing that was taken is dropped.
 - A journal file goes when each table's retired mark has passed all it has in it. Snapshots hold
-  their batches in memory and need no file.
+  their batches in memory and need no file. The open file stays until it is full, or
+  until somebody asks for a flush of a table that has nothing hot and has rows in it.
 - One process owns a journal. A second one is refused, with the first one's number.
 """
 
@@ -91,6 +92,7 @@ class WalTier:
             queue_bytes_max=self._settings.queue_bytes_max,
         )
         self.on_pressure: Callable[[], None] = lambda: None
+        self._is_open = True
 
     def table(self, table_id: bytes) -> "WalTable":
         """Return the hot half of a table."""
@@ -170,10 +172,18 @@ class WalTier:
 
         All of it is durable in the journal first, under any policy: a mark that is ahead of the
         journal would make the next start pass over rows that come after.
+
+        With nothing to fix, the table's rows leave the journal's open file as well. A flush by the
+        clock passes such a table over: whoever asks wants its rows in the lake, and nowhere else.
         """
         with self._changed:
             frozen = table.buffer.freeze()
-        if self._settings.sync is not Sync.ALWAYS and frozen is not None:
+        if frozen is None:
+            # A file that cannot be left now is left at the next flush that is asked for.
+            with suppress(ThermoclineError):
+                self.leave(table)
+            return None
+        if self._settings.sync is not Sync.ALWAYS:
             with self.group.paused() as journal:
                 journal.sync()
         return frozen
@@ -187,6 +197,21 @@ class WalTier:
         # A file that cannot be removed now is tried again at the next flush.
         with suppress(ThermoclineError):
             self.trim()
+
+    def leave(self, table: "WalTable") -> None:
+        """Seal the open journal file if it may have frames of a table; remove what can go.
+
+        Invariant: no frame of the table that is in the journal when this is called is in the open
+        file when it returns. Once every table has passed those frames' file, it goes like any
+        other: now, or at the flush that passes it. When this raises, nothing is lost: the rows are
+        durable where they were, and the next write finds its file.
+        """
+        with self.group.paused() as journal:
+            hot = table.snapshot()
+            last = max([hot.mark, *(part.mark for part in hot.parts)])
+            if self._is_open and last >= journal.first_lsn:
+                journal.seal()
+        self.trim()
 
     def trim(self) -> None:
         """Remove the journal files that every table has passed."""
@@ -210,6 +235,8 @@ class WalTier:
 
     def close(self) -> None:
         """Write what is queued, make it durable and let go of the journal."""
+        with self.group.paused():
+            self._is_open = False  # whoever flushes still makes no file behind its back
         try:
             self.group.stop()
             # What every table has passed need not be replayed at the next start.

@@ -1,0 +1,91 @@
+"""Teaches Java once what a start of Spark loads, so that later starts take half the time.
+
+In:   nothing but the installed packages
+Out:  one file beside them, which every later start uses
+
+- Java writes the file from what it sees: a short piece of the work that jobs do is run for it.
+- Java refuses a file that is not of its own version and of these very files of Spark, and starts as
+  it would without: after an upgrade it has to learn again.
+- The file takes its name when it is whole.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thermocline.errors import Invalid, Unavailable, Unsupported
+from thermocline.pipeline.boot import learned_path
+from thermocline.pipeline.session import is_running, learning, stop, without_warnings
+from thermocline.table import TimeSeriesTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WRITE_LIMIT_S = 600.0
+ROWS = 1_000
+TIME_COLUMN = "ts"
+HOUR_US = 3_600_000_000
+
+
+def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
+    """Run Spark once with Java watching, and keep what it learned; return the file."""
+    if is_running():
+        hint = "stop it first: Java learns from its start"
+        raise Invalid("a session of Spark runs in this process", hint=hint)
+    path = learned_path()
+    fresh = path.with_name(f".{os.getpid()}.aot")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tell("running Spark once, with Java watching")
+        spark = learning(fresh)
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="thermocline-learn-") as folder,
+                without_warnings(),
+            ):
+                _work(spark, Path(folder))
+        finally:
+            tell("Java writes down what it saw")
+            stop(spark, WRITE_LIMIT_S)
+        if not fresh.exists():
+            raise Unsupported(
+                "this Java keeps nothing of what it learned",
+                hint="it takes Java 25 or newer; unset JAVA_HOME for the one that came along",
+            )
+        fresh.replace(path)
+    except OSError as error:
+        hint = "run it as the user to whom the installed packages belong"
+        raise Unavailable(
+            "the file cannot be kept", hint=hint, path=str(path), why=str(error)
+        ) from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
+    return path
+
+
+def _work(spark: "SparkSession", folder: Path) -> None:
+    """Do what jobs do: read, filter, group, sort, go through Python, write."""
+    times = pa.array([n * HOUR_US for n in range(ROWS)], pa.timestamp("us", "UTC"))
+    numbers = pa.array(range(ROWS), pa.int64())
+    names = pa.array([f"host {n % 7}" for n in range(ROWS)])
+    rows = pa.table({TIME_COLUMN: times, "n": numbers, "host": names})
+    pq.write_table(rows, str(folder / "rows.parquet"))
+    frame = spark.read.parquet(str(folder / "rows.parquet"))
+    frame.filter("n % 2 = 0").groupBy("host").agg({"n": "sum"}).collect()
+    through = frame.mapInArrow(lambda batches: batches, frame.schema)
+    through.repartition(2, "host").sortWithinPartitions("host", TIME_COLUMN).write.parquet(
+        str(folder / "sorted")
+    )
+    root = str(folder / "table")
+    table = TimeSeriesTable.create(table_root=root, time_column=TIME_COLUMN, bucket="1h")
+    table.append(rows.slice(0, ROWS // 2))
+    later = frame.filter(f"n >= {ROWS // 2}")
+    later.write.format("thermocline").mode("append").save(root)
+    spark.read.format("thermocline").load(root).toArrow()

@@ -1,0 +1,75 @@
+"""Rows become the documents that were written, by the quick way and by the careful one."""
+
+from dataclasses import replace
+
+import pytest
+
+from thermocline.contract.register import parse_contract
+from thermocline.hot.postgres.layout import HotColumn, Layout
+
+CONTRACT = parse_contract(
+    {
+        "type": "object",
+        "properties": {
+            "status": {"type": "string", "x-hot": True},
+            "at": {"type": "string", "format": "date-time", "x-hot": True},
+            "weight": {"type": ["number", "null"]},
+            "count": {"type": "integer"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "odd name": {"type": "string"},
+        },
+    }
+)
+LAYOUT = Layout(
+    1,
+    "thing",
+    "e_1",
+    (HotColumn(1, "status", "text"), HotColumn(2, "at", "timestamptz")),
+    {1: CONTRACT},
+)
+AT = "2024-06-01 12:00:00.25+00"
+ROWS = {
+    "whole": (
+        ("open", AT),
+        '{"tags": ["a", "b"], "count": 5, "weight": 1.5, "odd name": "x"}',
+        {
+            "status": "open",
+            "at": "2024-06-01T12:00:00.25Z",
+            "weight": 1.5,
+            "count": 5,
+            "tags": ["a", "b"],
+            "odd name": "x",
+        },
+    ),
+    "a whole number": ((None, None), '{"weight": 5}', {"weight": 5.0}),
+    "many digits": ((None, None), f'{{"weight": 1{"0" * 22}}}', {"weight": 1e22}),
+    "more digits": ((None, None), f'{{"weight": 1{"0" * 300}}}', {"weight": 1e300}),
+    "the least": ((None, None), f'{{"weight": 0.{"0" * 323}5}}', {"weight": 5e-324}),
+    "null": (("open", None), '{"at": null, "weight": null}', None),
+    "nothing": ((None, None), "{}", {}),
+    "columns alone": (("open", None), None, {"status": "open"}),
+    "not of this contract": (("open", None), '{"other": 1}', {"status": "open", "other": 1}),
+}
+ROWS["null"] = (*ROWS["null"][:2], {"status": "open", "at": None, "weight": None})
+
+
+@pytest.mark.parametrize(("values", "rest", "document"), ROWS.values(), ids=ROWS)
+def test_a_row_is_its_document_in_the_order_of_the_contract(values, rest, document):
+    made = LAYOUT.document_of(1, values, rest)
+    assert repr(made) == repr(document)
+
+
+def test_both_ways_give_the_same_documents():
+    form = LAYOUT._form(1)
+    assert form.quick is not None
+    careful = replace(form, quick=None)
+    columns = list(zip(*(values for values, _, _ in ROWS.values()), strict=True))
+    rests = [rest for _, rest, _ in ROWS.values()]
+    assert repr(form.documents(columns, rests)) == repr(careful.documents(columns, rests))
+
+
+def test_numbers_that_need_every_digit_are_read_carefully():
+    exact = parse_contract(
+        {"type": "object", "properties": {"d": {"type": "number", "x-type": "decimal(18,2)"}}}
+    )
+    assert Layout(1, "thing", "e_1", (), {1: exact})._form(1).quick is None

@@ -1,0 +1,72 @@
+"""What Java learned of one start of Spark is used by the next."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thermocline.errors import Invalid, Unavailable
+from thermocline.pipeline import learn as room
+
+LIMIT_S = 600
+LEARN = """
+import sys
+from pathlib import Path
+from thermocline.pipeline import boot, learn, session
+boot.learned_path = learn.learned_path = lambda: Path(sys.argv[1]) / "spark.aot"
+"""
+TWICE = """
+print(learn.learn(print))
+spark = session.session("local[1]")
+beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+print([flag for flag in beans.getRuntimeMXBean().getInputArguments() if "AOT" in flag])
+print(spark.range(10).count())
+"""
+NOT_KEPT = """
+boot._learning = lambda learned: []
+learn._work = lambda spark, folder: None
+learn.learn()
+"""
+
+
+def run(program, *words):
+    done = subprocess.run(
+        [sys.executable, "-c", LEARN + program, *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def test_what_java_learned_is_kept_and_the_next_start_uses_it(tmp_path):
+    code, told, errors = run(TWICE, str(tmp_path / "kept"))
+    path = tmp_path / "kept" / "spark.aot"
+    assert (code, told[-3:]) == (0, [str(path), f"['-XX:AOTCache={path}']", "10"]), errors
+    assert path.stat().st_size > 10_000_000
+    assert list(path.parent.iterdir()) == [path], "nothing unfinished is left"
+
+
+def test_a_java_that_keeps_nothing_is_told_of(tmp_path):
+    code, _, errors = run(NOT_KEPT, str(tmp_path))
+    assert code == 1
+    assert "this Java keeps nothing of what it learned" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_spark_is_started(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(room, "is_running", lambda: False)
+    monkeypatch.setattr(room, "learned_path", lambda: tmp_path / "file" / "spark.aot")
+    monkeypatch.setattr(room, "learning", None)
+    with pytest.raises(Unavailable, match="cannot be kept") as caught:
+        room.learn()
+    assert caught.value.facts["path"] == str(Path(tmp_path, "file", "spark.aot"))
+
+
+def test_a_session_that_runs_is_left_alone(monkeypatch):
+    monkeypatch.setattr(room, "is_running", lambda: True)
+    with pytest.raises(Invalid, match="runs in this process"):
+        room.learn()

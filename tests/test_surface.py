@@ -1,0 +1,183 @@
+"""A lake in a folder and one behind an address are one surface: names, parameters, shapes."""
+
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fixtures.api import price, serving
+from thermocline import connect
+from thermocline.client import Client, ClientTable
+from thermocline.client.entity import ClientEntityTable
+from thermocline.entity.table import EntityTable
+from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.live import LakeTable
+from thermocline.tenant import Lake
+
+PAGE = Path(__file__).parents[1] / "docs" / "python.md"
+
+# What one side alone has, each with the reason why the other cannot have it.
+OF_THE_FILES = "reads or changes the files themselves, which a client does not see"
+OF_THE_ROOMS = "what the rooms above use; no user needs it"
+EXACT = "Arrow types that SQL has no word for would be changed on their way; ask with `sql`"
+COLUMNS = "columns and policies are changed where the files are: the API has no route for it"
+EXCEPTIONS = {
+    Lake: {
+        "by_id": OF_THE_ROOMS,
+        "entities": OF_THE_ROOMS,  # `register`, `entity` and `entity_types` are its surface
+        "hot": OF_THE_ROOMS,
+        "let_go": OF_THE_ROOMS,
+        "snapshot": OF_THE_ROOMS,
+        "tier": OF_THE_ROOMS,
+    },
+    Client: {},
+    LakeTable: {
+        "add_column": COLUMNS,
+        "append": OF_THE_FILES,
+        "append_parquet": OF_THE_FILES,
+        "checkpoint": OF_THE_FILES,
+        "create": OF_THE_FILES,
+        "fsck": OF_THE_FILES,
+        "held": OF_THE_ROOMS,
+        "hot": OF_THE_ROOMS,
+        "open": OF_THE_FILES,
+        "pin": OF_THE_FILES,
+        "rename_column": COLUMNS,
+        "scan": EXACT,
+        "set_overlap": COLUMNS,
+        "set_retention": COLUMNS,
+        "snapshot": OF_THE_ROOMS,
+        "spec": OF_THE_FILES,  # `info` tells what a user wants of it
+        "to_arrow": EXACT,
+        "widen_column": COLUMNS,
+    },
+    ClientTable: {},
+    EntityTable: {
+        "evict": OF_THE_ROOMS,
+        "export_if_due": OF_THE_ROOMS,
+        "forget": OF_THE_ROOMS,
+        "layout": OF_THE_ROOMS,
+        "name": "an attribute of the instance on the other side",
+        "recover": OF_THE_ROOMS,
+        "snapshot": OF_THE_ROOMS,
+        "view": OF_THE_ROOMS,
+    },
+    ClientEntityTable: {"contract": "the embedded one has it in its `layout`"},
+}
+PAIRS = [(Lake, Client), (LakeTable, ClientTable), (EntityTable, ClientEntityTable)]
+HANDED_ON = {(EntityTable, "page"): "the embedded one hands its parameters on as they are"}
+
+
+def public(kind):
+    """Return the public names of a class, inherited ones too."""
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def lacking(one, other, exceptions):
+    """Return what one has and the other lacks, and exceptions that are none any more."""
+    alone = public(one) - public(other)
+    return alone ^ set(exceptions)
+
+
+def parameters(kind, name):
+    """Return the parameters of a method: names, kinds and defaults; of a property, nothing."""
+    member = inspect.getattr_static(kind, name)
+    if isinstance(member, property):
+        return "property"
+    found = inspect.signature(getattr(kind, name)).parameters.values()
+    return [
+        (one.name, one.kind, "a function" if inspect.isfunction(one.default) else one.default)
+        for one in found
+    ]
+
+
+def differing(one, other):
+    """Return the names that both have with other parameters."""
+    both = public(one) & public(other)
+    return {name for name in both if parameters(one, name) != parameters(other, name)}
+
+
+@pytest.mark.parametrize(("embedded", "remote"), PAIRS)
+def test_neither_side_has_a_public_name_that_the_other_lacks(embedded, remote):
+    assert lacking(embedded, remote, EXCEPTIONS[embedded]) == set()
+    assert lacking(remote, embedded, EXCEPTIONS[remote]) == set()
+
+
+@pytest.mark.parametrize(("embedded", "remote"), PAIRS)
+def test_what_both_sides_have_takes_the_same_parameters(embedded, remote):
+    handed_on = {name for kind, name in HANDED_ON if kind is embedded}
+    assert differing(embedded, remote) == handed_on
+
+
+def test_what_a_nodes_table_lacks_is_told_to_its_users():
+    (told,) = re.findall(r"a table of a node lacks it: (.*?)\n\n", PAGE.read_text(), re.DOTALL)
+    named = set(re.findall(r"`(\w+)`", told)) - {"sql"}
+    assert named == {name for name, why in EXCEPTIONS[LakeTable].items() if why != OF_THE_ROOMS}
+
+
+def test_a_name_or_a_parameter_that_one_side_lacks_is_noticed():
+    class One(ClientTable):
+        def more(self): ...
+
+        def history(self, limit=3): ...
+
+    assert lacking(One, ClientTable, {}) == {"more"}
+    assert lacking(ClientTable, One, {"gone": "of old"}) == {"gone"}
+    assert differing(One, ClientTable) == {"history"}
+
+
+def used(lake):
+    """Do what a user does beside asking; return the answers that do not depend on the moment."""
+    table = lake.create_table("prices", time_column="ts", bucket="1h", entity_columns="symbol")
+    told = [table.info()]
+    told.append(table.submit([price(0)], request_id="hour-0").result(60))
+    written = [table.submit([price(hour)], request_id=f"hour-{hour}") for hour in range(1, 20)]
+    told.append([one.result(60) for one in written])
+    told.append(table.submit([]).result(60))
+    again = table.submit([price(0)], request_id="hour-0")
+    told.append(again.result(60))
+    told.append(table.info())
+    table.flush()
+    table.write([price(22, "AMD")])
+    told += [table.info(), table.info(1)]
+    with pytest.raises(Invalid) as refused:
+        table.submit([{**price(0), "close": "much"}]).result(60)
+    told.append((refused.value.message, refused.value.hint))
+    with pytest.raises(ThermoclineError) as none:
+        lake.entity_types()
+    told += [type(none.value), none.value.message, lake.flush_error]
+    told += [type(lake.root()), type(table.root()), table.root().startswith(lake.root())]
+    late = table.submit([price(23)])
+    lake.close(is_flushed=False)
+    told.append(late.result(60))
+    for act in (table.flush, lambda: table.submit([price(1)]), lambda: lake.sql("select 1")):
+        with pytest.raises(Unavailable) as closed:
+            act()
+        told.append((closed.value.message, closed.value.hint))
+    return told
+
+
+def plain(value):
+    """Return an answer without what is of the moment: when a version was committed, its bytes."""
+    if isinstance(value, dict):
+        return {k: v for k, v in value.items() if k not in ("committed", "size_bytes")}, [*value]
+    return value
+
+
+@pytest.fixture
+def sides(tmp_path):
+    """The lake of a folder, and one behind an address."""
+    with (
+        serving(tmp_path / "node") as served,
+        connect(tmp_path / "lake") as embedded,
+        connect(served.url) as remote,
+    ):
+        yield SimpleNamespace(embedded=embedded, remote=remote)
+
+
+def test_what_both_sides_have_gives_the_same_shapes_and_values(sides):
+    local, remote = used(sides.embedded), used(sides.remote)
+    for one, other in zip(local, remote, strict=True):
+        assert plain(one) == plain(other)
