@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import thermocline as tc
 from thermocline.errors import Invalid, Unavailable
 from thermocline.pipeline import learn as room
 
@@ -17,6 +18,7 @@ from thermocline.pipeline import boot, learn, session
 boot.learned_path = learn.learned_path = lambda: Path(sys.argv[1]) / "spark.aot"
 """
 TWICE = """
+learn._work = lambda spark, folder: None  # every class more takes Java longer to write down
 print(learn.learn(print))
 spark = session.session("local[1]")
 beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
@@ -47,6 +49,12 @@ def test_what_java_learned_is_kept_and_the_next_start_uses_it(tmp_path):
     assert (code, told[-3:]) == (0, [str(path), f"['-XX:AOTCache={path}']", "10"]), errors
     assert path.stat().st_size > 10_000_000
     assert list(path.parent.iterdir()) == [path], "nothing unfinished is left"
+
+
+def test_what_java_is_shown_is_the_work_of_jobs(spark, tmp_path):
+    room._work(spark, tmp_path)
+    assert spark.read.parquet(str(tmp_path / "sorted")).count() == room.ROWS
+    assert tc.TimeSeriesTable.open(tmp_path / "table").to_arrow().num_rows == room.ROWS
 
 
 def test_a_java_that_keeps_nothing_is_told_of(tmp_path):

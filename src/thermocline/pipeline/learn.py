@@ -45,10 +45,7 @@ def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
         tell("running Spark once, with Java watching")
         spark = learning(fresh)
         try:
-            with (
-                tempfile.TemporaryDirectory(prefix="thermocline-learn-") as folder,
-                without_warnings(),
-            ):
+            with tempfile.TemporaryDirectory(prefix="thermocline-learn-") as folder:
                 _work(spark, Path(folder))
         finally:
             tell("Java writes down what it saw")
@@ -70,6 +67,7 @@ def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
     return path
 
 
+@without_warnings()
 def _work(spark: "SparkSession", folder: Path) -> None:
     """Do what jobs do: read, filter, group, sort, go through Python, write."""
     times = pa.array([n * HOUR_US for n in range(ROWS)], pa.timestamp("us", "UTC"))
