@@ -1,5 +1,6 @@
 """What Java learned of one start of Spark is used by the next."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_a_java_that_keeps_nothing_is_told_of(tmp_path):
     assert code == 1
     assert "this Java keeps nothing of what it learned" in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
+    old, new, kept = (tmp_path / name for name in (".1.aot", ".2.aot", "spark-1.aot"))
+    for path in (old, new, kept):
+        path.write_bytes(b"")
+    for path in (old, kept):
+        os.utime(path, (0, 0))
+    room._remove_unfinished(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [new, kept]
 
 
 def test_a_place_that_cannot_be_written_to_is_told_before_spark_is_started(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ Out:  one file beside them, which every later start uses
 
 import os
 import tempfile
+import time as clock
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WRITE_LIMIT_S = 600.0
+UNFINISHED_S = 2 * WRITE_LIMIT_S
 ROWS = 1_000
 TIME_COLUMN = "ts"
 HOUR_US = 3_600_000_000
@@ -42,6 +44,7 @@ def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
     fresh = path.with_name(f".{os.getpid()}.aot")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(path.parent)
         tell("running Spark once, with Java watching")
         spark = learning(fresh)
         try:
@@ -65,6 +68,14 @@ def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
         with suppress(OSError):
             fresh.unlink()
     return path
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what processes left that were killed while Java wrote."""
+    for path in folder.glob(".*.aot"):
+        with suppress(FileNotFoundError):
+            if clock.time() - path.stat().st_mtime > UNFINISHED_S:
+                path.unlink()
 
 
 @without_warnings()
