@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.action import ENTITIES, Mark
-from thermocline.format.instant import written
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotSnapshot
@@ -27,12 +26,11 @@ from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.once import Once, request_key
 from thermocline.ingest.room import EntityRoom
 from thermocline.ingest.rows import fitted, rows_table
-from thermocline.lake.answer import Held
 from thermocline.lake.append import Wish, columns_after
 from thermocline.lake.measure import measure
 from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
-from thermocline.snapshot import View, covered, resolve
+from thermocline.snapshot import View, resolve
 from thermocline.table import At, TimeSeriesTable
 
 DIRECT_BYTES_MIN = 16 << 20
@@ -72,39 +70,11 @@ class LakeTable(TimeSeriesTable):
 
         Of one reading: no row is counted hot and cold. `rows` are the cold ones.
         """
-        from thermocline.show.facts import covered_of
+        from thermocline.show.facts import table_values
 
         view = self._view(at)
-        state, coverage = view.state, covered(view, self.lake)
-        spec, totals, whole = state.spec, state.totals, coverage.whole
-        first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
-        held = Held(state, coverage, self.lake.index.is_verified(state))
-        count, total = covered_of(held, first, after) if whole else (0, 0)
-        return {
-            "name": self.name,
-            "version": state.version,
-            "committed": written(state.time),
-            "rows": totals.rows,
-            "hot_rows": sum(part.batch.num_rows for part in view.parts),
-            "segments": totals.segments,
-            "size_bytes": totals.size_bytes,
-            "start": written(spec.bucket.start(first)) if whole else None,
-            "end": written(spec.bucket.start(after)) if whole else None,
-            "buckets": total,
-            "buckets_held": count,
-            "ratio": count / total if total else 0.0,
-            "time_column": spec.time_column,
-            "bucket": str(spec.bucket),
-            "entity_columns": list(spec.entity_columns),
-            "entities": len(coverage.entities),
-            "overlap": spec.overlap,
-            "retention": spec.retention,
-            "timezone": spec.timezone,
-            "columns": [
-                {"name": one.name, "type": str(one.type), "nullable": one.nullable}
-                for one in state.schema.columns
-            ],
-        }
+        hot_rows = sum(part.batch.num_rows for part in view.parts)
+        return {"name": self.name, "hot_rows": hot_rows, **table_values(self._held(view))}
 
     def write(
         self,

@@ -249,7 +249,9 @@ class TimeSeriesTable:
 
     def held(self, at: At = None) -> answer.Held:
         """Return what is held, now or at a version or instant, to ask all about coverage."""
-        view = self._view(at)
+        return self._held(self._view(at))
+
+    def _held(self, view: View) -> answer.Held:
         is_verified = self.lake.index.is_verified(view.state)
         return answer.Held(view.state, covered(view, self.lake), is_verified)
 

@@ -11,8 +11,10 @@ import uuid
 import pyarrow as pa
 import pytest
 
+import thermocline as tc
 from fixtures.api import ask, make_prices, price, serving
 from thermocline.config import QuotaSettings
+from thermocline.server.api.table import _brief, _info
 
 LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -513,3 +515,23 @@ def test_a_tenant_makes_no_more_tables_than_it_may(tmp_path):
         make_prices(client, "one")
         body = {"name": "two", "time_column": "ts", "bucket": "1h"}
         assert client.post("/api/v1/tables", json=body).status_code == 429
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("told", [_brief, _info])
+def test_Q10_a_flush_in_between_counts_no_row_twice_and_none_not_at_all(
+    tmp_path, monkeypatch, told, when
+):
+    with tc.connect(tmp_path / "lake") as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        table.write([price(0), price(1)])
+        snapshot = table.snapshot
+
+        def with_a_flush():
+            taken = snapshot() if when == "after" else None
+            table.flush()
+            return taken or snapshot()
+
+        monkeypatch.setattr(table, "snapshot", with_a_flush)
+        found = told(table)
+        assert found.rows + found.hot_rows == 2

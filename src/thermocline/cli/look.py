@@ -34,45 +34,11 @@ def info(table: TableArgument, at: AtOption = None, json: JsonOption = False) ->
     found = opened.held(at_value(at))
     if json:
         from thermocline.cli.output import say_json
+        from thermocline.show.facts import table_values
 
-        say_json(info_json(found, opened.root()))
+        say_json({"root": opened.root(), **table_values(found)})
         return
     _print_info(found, opened.root())
-
-
-def info_json(found: "Held", root: str) -> dict[str, Any]:
-    """Return the facts of a table with the keys that `docs/cli.md` names."""
-    from thermocline.format.instant import written
-    from thermocline.show.facts import covered_of
-
-    state, whole = found.state, found.coverage.whole
-    spec, totals = state.spec, state.totals
-    first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
-    covered, total = covered_of(found, first, after) if whole else (0, 0)
-    return {
-        "root": root,
-        "version": state.version,
-        "committed": written(state.time),
-        "rows": totals.rows,
-        "segments": totals.segments,
-        "size_bytes": totals.size_bytes,
-        "start": written(spec.bucket.start(first)) if whole else None,
-        "end": written(spec.bucket.start(after)) if whole else None,
-        "buckets": total,
-        "buckets_held": covered,
-        "ratio": covered / total if total else 0.0,
-        "time_column": spec.time_column,
-        "bucket": str(spec.bucket),
-        "entity_columns": list(spec.entity_columns),
-        "entities": len(found.coverage.entities),
-        "overlap": spec.overlap,
-        "retention": spec.retention,
-        "timezone": spec.timezone,
-        "columns": [
-            {"name": column.name, "type": str(column.type), "nullable": column.nullable}
-            for column in state.schema.columns
-        ],
-    }
 
 
 def _print_info(found: "Held", root: str) -> None:

@@ -1,11 +1,13 @@
-"""What a person wants to know about a table first, in the order they want to know it.
+"""What one wants to know about a table first, in the order one wants to know it.
 
-In:   a `Held` and the table's root
-Out:  labels and texts, the same for a terminal and for a notebook
+In:   a `Held`; for people, the table's root
+Out:  labels and texts, the same for a terminal and for a notebook; values by name, the same for the
+      command line, the API and Python
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from thermocline.format.instant import written
 from thermocline.show.picture import counts
 from thermocline.show.text import clock_text, moment, share_text, size_text
 
@@ -39,6 +41,37 @@ def table_facts(held: "Held", root: str) -> dict[str, str]:
     facts["retention"] = spec.retention or "keeps all rows"
     facts["timezone"] = spec.timezone or "UTC"
     return facts
+
+
+def table_values(held: "Held") -> dict[str, Any]:
+    """Return the facts of one version as values that JSON can hold, by the names they have."""
+    state, whole = held.state, held.coverage.whole
+    spec, totals = state.spec, state.totals
+    first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
+    covered, total = covered_of(held, first, after) if whole else (0, 0)
+    return {
+        "version": state.version,
+        "committed": written(state.time),
+        "rows": totals.rows,
+        "segments": totals.segments,
+        "size_bytes": totals.size_bytes,
+        "start": written(spec.bucket.start(first)) if whole else None,
+        "end": written(spec.bucket.start(after)) if whole else None,
+        "buckets": total,
+        "buckets_held": covered,
+        "ratio": covered / total if total else 0.0,
+        "time_column": spec.time_column,
+        "bucket": str(spec.bucket),
+        "entity_columns": list(spec.entity_columns),
+        "entities": len(held.coverage.entities),
+        "overlap": spec.overlap,
+        "retention": spec.retention,
+        "timezone": spec.timezone,
+        "columns": [
+            {"name": column.name, "type": str(column.type), "nullable": column.nullable}
+            for column in state.schema.columns
+        ],
+    }
 
 
 def covered_of(held: "Held", first: int, after: int) -> tuple[int, int]:

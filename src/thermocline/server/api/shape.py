@@ -108,10 +108,10 @@ class TableInfo(Struct):
     """What a table is and what it holds; `rows` are cold ones, the newest version's."""
 
     name: str
+    hot_rows: int
     version: int
     committed: str
     rows: int
-    hot_rows: int
     segments: int
     size_bytes: int
     start: str | None

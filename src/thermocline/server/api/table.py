@@ -14,10 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from thermocline.errors import Invalid
-from thermocline.format.instant import written
 from thermocline.server.api import shape
 from thermocline.server.api.route import Call, First
-from thermocline.show.facts import covered_of
+from thermocline.snapshot import resolve
 
 
 def tables(call: Call) -> shape.Tables:
@@ -27,20 +26,16 @@ def tables(call: Call) -> shape.Tables:
 
 
 def _brief(table: Any) -> shape.TableBrief:
-    state = table.lake.state()
+    view = resolve(table.snapshot(), table.lake)  # of one reading: no row counts hot and cold
+    state = view.state
     return shape.TableBrief(
         table.name,
         state.version,
         state.totals.rows,
-        hot_rows(table),
+        sum(part.batch.num_rows for part in view.parts),
         state.spec.time_column,
         str(state.spec.bucket),
     )
-
-
-def hot_rows(table: Any) -> int:
-    """Return how many rows of a table are in no version yet."""
-    return sum(part.batch.num_rows for part in table.snapshot().parts)
 
 
 def create_table(call: Call) -> shape.TableInfo:
@@ -54,46 +49,16 @@ def create_table(call: Call) -> shape.TableInfo:
     quota = call.parts.quota.of(call.caller.tenant)
     quota.check_tables(len(lake.tables()) + 1)
     quota.check_entities(given.get("entities_max") or 0)
-    return info_of(lake.create_table(call.body.name, **given))
+    return _info(lake.create_table(call.body.name, **given))
 
 
 def table(call: Call) -> shape.TableInfo:
     """Tell what a table is and holds."""
-    return info_of(call.table, moment(call.asked.at))
+    return _info(call.table, moment(call.asked.at))
 
 
-def info_of(table: Any, at: int | str | None = None) -> shape.TableInfo:
-    """Return the facts of a table, now or at a version or instant."""
-    held = table.held(at)
-    state, whole = held.state, held.coverage.whole
-    spec, totals = state.spec, state.totals
-    first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
-    covered, total = covered_of(held, first, after) if whole else (0, 0)
-    return shape.TableInfo(
-        name=table.name,
-        version=state.version,
-        committed=written(state.time),
-        rows=totals.rows,
-        hot_rows=hot_rows(table) if at is None else 0,
-        segments=totals.segments,
-        size_bytes=totals.size_bytes,
-        start=written(spec.bucket.start(first)) if whole else None,
-        end=written(spec.bucket.start(after)) if whole else None,
-        buckets=total,
-        buckets_held=covered,
-        ratio=covered / total if total else 0.0,
-        time_column=spec.time_column,
-        bucket=str(spec.bucket),
-        entity_columns=list(spec.entity_columns),
-        entities=len(held.coverage.entities),
-        overlap=spec.overlap,
-        retention=spec.retention,
-        timezone=spec.timezone,
-        columns=[
-            shape.Column(column.name, str(column.type), column.nullable)
-            for column in state.schema.columns
-        ],
-    )
+def _info(table: Any, at: int | str | None = None) -> shape.TableInfo:
+    return msgspec.convert(table.info(at), shape.TableInfo)
 
 
 def schema(call: Call) -> pa.Table:
