@@ -27,7 +27,7 @@ from thermocline.ingest.once import Once, request_key
 from thermocline.ingest.room import EntityRoom
 from thermocline.ingest.rows import fitted, rows_table
 from thermocline.lake.append import Wish, columns_after
-from thermocline.lake.measure import measure
+from thermocline.lake.measure import entities_in
 from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
 from thermocline.snapshot import View, resolve
@@ -193,10 +193,10 @@ class LakeTable(TimeSeriesTable):
 
     def _checked_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
         """Return the entities that are new; refuse rows without a time, and too many entities."""
-        found = measure([batch], state.spec).coverage.entities
-        if not state.spec.entity_columns:
-            return set()
-        return self._room.take(found.keys(), state.spec.entities_max, self.name)
+        found = entities_in(batch, state.spec)
+        if not found:
+            return found
+        return self._room.take(found, state.spec.entities_max, self.name)
 
     def hot(self) -> WalTable:
         """Return the hot half, to write to; `Invalid` where the lake is read only."""

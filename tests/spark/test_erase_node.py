@@ -1,6 +1,8 @@
 """Erasure beside a running node, by several names of one person, and with steps that failed."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.served import ServedNode
+from hot.processes import wait_for
 from spark.test_erase import ALICE, HOW, SPEC, WORD, append, plant, rows, rows_in_journal, said
 from thermocline import connect
 from thermocline.disk import OsDisk
@@ -52,11 +55,12 @@ def test_a_running_node_has_nothing_of_the_subject_anywhere_when_the_certificate
                 lake.create_table(name, time_column="ts", bucket="1m", entity_columns=[column])
             lake.table("pulse").write(rows(range(3), WORD))
             lake.table("pulse").flush()
+            assert rows_in_journal(folder) == 0
             lake.table("pulse").write(rows(range(3, 5), WORD))
             lake.table("pulse").write(rows(range(4), "bob"))
             lake.table("letters").write(letters(MAIL, [1, 2]))
             lake.table("other").write(rows([1], "bob"))
-            assert rows_in_journal(folder) == 12
+            assert rows_in_journal(folder) == 9
             with Site(folder, url=url) as site:
                 found = {(one.table, one.path) for one in remains(site, ALICE, MAILED).found}
                 assert {("pulse", "journal"), ("letters", "journal")} <= found
@@ -74,6 +78,39 @@ def test_a_running_node_has_nothing_of_the_subject_anywhere_when_the_certificate
         assert node.stop() == 0
     with connect(folder) as lake:
         assert lake.sql(asked).to_pylist() == [{"person": "bob", "n": 5}]
+
+
+def test_tables_that_are_written_without_pause_keep_nothing_of_the_subject(tmp_path):
+    folder = tmp_path / "data"
+    names, written, is_over = ("pulse", "other"), [], threading.Event()
+
+    def keep_writing(url):
+        with connect(url) as lake:
+            while not is_over.is_set():
+                for name in names:
+                    written.append(lake.table(name).write(rows([len(written)], "bob")))
+
+    with ServedNode(folder, *CALM) as node, ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{node.ready().port('api')}"
+        with connect(url) as lake:
+            for name in names:
+                lake.create_table(name, time_column="ts", bucket="1m", entity_columns=["person"])
+            lake.table("pulse").write(rows(range(3), WORD))
+            writing = pool.submit(keep_writing, url)
+            try:
+                wait_for(lambda: len(written) > 2)
+                before = len(written)
+                with Site(folder, url=url) as site:
+                    certificate = erase(site, ALICE, HOW)
+                wait_for(lambda: len(written) > before)
+            finally:
+                is_over.set()
+            writing.result()
+            assert certificate.is_complete, certificate.lines()
+            assert grepped(folder, WORD) == []
+            counted = "select (select count(*) from pulse) + (select count(*) from other) as n"
+            assert lake.sql(counted).to_pylist() == [{"n": sum(written)}]
+        assert node.stop() == 0
 
 
 def test_one_whom_several_columns_name_is_erased_by_all_of_them_in_one_paper(tmp_path):

@@ -30,6 +30,8 @@ def rows_table(data: Any, schema: Schema, spec: TableSpec) -> pa.Table:
         data = [data]
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         return _from_mappings(data, schema, spec)
+    if isinstance(data, pa.Table):
+        return data
     stream = row_stream(data)
     return pa.Table.from_batches(stream_batches(stream), stream.schema)
 

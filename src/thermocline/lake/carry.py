@@ -5,6 +5,7 @@ Out:  a plan for the transaction
 
 - The mark is part of the commit that names the segments: whoever sees the rows sees the mark, and
   a hand-over that is repeated finds the mark and does nothing.
+- A nested column that no row has a value of is left out of the file, and reads as null.
 - Rows that were acknowledged are never refused: neither overlap nor a limit is asked here. Both
   were asked when they were written.
 """
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from thermocline.format.action import Action, AddSegment, Mark, SetMark, TableSpec
+from thermocline.format.action import Action, AddSegment, Mark, Segment, SetMark, TableSpec
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
 from thermocline.format.note import NoteRequests
 from thermocline.format.schema import Fit
@@ -23,7 +24,7 @@ from thermocline.format.state import TableState
 from thermocline.lake.coverage import CoverageIndex
 from thermocline.lake.measure import row_entities
 from thermocline.lake.segment import picked
-from thermocline.lake.stage import Stage
+from thermocline.lake.stage import Stage, Staged
 from thermocline.lake.transaction import Plan
 
 FILES_PER_FLUSH_MAX = 64
@@ -53,10 +54,7 @@ class Carrying:
         """Return the commit that takes the rows over; None when a version has them already."""
         if has_arrived(state, self._source, self._mark):
             return None
-        segments = [
-            staged.segment(self._written.schema_id, self._written.schema, Fit(), self._written.spec)
-            for staged in self._stage.staged
-        ]
+        segments = [self._segment(staged) for staged in self._stage.staged]
         for segment, staged in zip(segments, self._stage.staged, strict=True):
             self._index.remember(segment, staged.measured.coverage)
         added: list[Action] = [AddSegment(segment) for segment in segments]
@@ -65,6 +63,11 @@ class Carrying:
         if self._requests:
             added.append(NoteRequests(self._requests))
         return Plan("flush", (*added, SetMark(self._source, self._mark)), (), metrics)
+
+    def _segment(self, staged: Staged) -> Segment:
+        schema, names = self._written.schema, staged.arrow.names
+        absent = tuple(column.id for column in schema.columns if column.name not in names)
+        return staged.segment(self._written.schema_id, schema, Fit(absent), self._written.spec)
 
 
 def has_arrived(state: TableState, source: str, mark: Mark) -> bool:
@@ -76,9 +79,23 @@ def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
     """Write rows as segments: one for each hour, sorted by entity and time."""
     if not rows.num_rows:
         return
-    batch = pa.concat_batches(rows.to_batches())
+    batch = pa.concat_batches(_without_blanks(rows).to_batches())
     for places in _by_hour(batch, spec):
         stage.write_table(pa.Table.from_batches([picked(batch, places)]), spec)
+
+
+def _without_blanks(rows: pa.Table) -> pa.Table:
+    """Return rows without the nested columns that are null in all of them.
+
+    Each leaf of such a column would be written, level by level: of points that have no exemplars,
+    a quarter of the time of their flush.
+    """
+    blank = [
+        field.name
+        for field in rows.schema
+        if pa.types.is_nested(field.type) and rows.column(field.name).null_count == rows.num_rows
+    ]
+    return rows.drop_columns(blank)
 
 
 def _by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:

@@ -64,30 +64,17 @@ class Measuring:
         """Take in one batch with at least the time column and the entity columns."""
         if not batch.num_rows:
             return
-        times = _one_chunk(batch.column(self._spec.time_column))
-        if times.null_count:
-            raise Invalid(
-                "the time column has nulls",
-                hint="drop or mend the rows that have no time",
-                time_column=self._spec.time_column,
-                rows=times.null_count,
-            )
         self._rows += batch.num_rows
-        unit = times.type.unit
-        values = times.cast(pa.int64()).to_numpy()
-        self._bound(int(values.min()), int(values.max()), unit)
+        values, unit = _times(batch, self._spec)
+        first, last = _bounds(values, unit)
+        self._first = first if self._first is None else min(self._first, first)
+        self._last = last if self._last is None else max(self._last, last)
         codes, keys = row_entities(batch, self._spec)
         self._check_entities(codes, keys)
         for code, held in _distinct_by_code(codes, len(keys), values, self._spec.bucket, unit):
             self._entities.setdefault(keys[code], []).append(held)
         if len(self._entities) > self._spec.entities_max:
             raise self._too_many(len(self._entities))
-
-    def _bound(self, low: int, high: int, unit: str) -> None:
-        first = instant.checked(low * NS_PER_UNIT[unit])
-        last = instant.checked(high * NS_PER_UNIT[unit])
-        self._first = first if self._first is None else min(self._first, first)
-        self._last = last if self._last is None else max(self._last, last)
 
     def _check_entities(self, codes: npt.NDArray[np.int64], keys: list[str]) -> None:
         if len(keys) > self._spec.entities_max:
@@ -122,6 +109,37 @@ def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> Me
     for batch in batches:
         measuring.add(batch)
     return measuring.done()
+
+
+def entities_in(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
+    """Return the entities that rows have, by key, having refused what `measure` would refuse.
+
+    Without entity columns there are none. How many there may be is not asked.
+    """
+    _bounds(*_times(batch, spec))
+    if not spec.entity_columns:
+        return set()
+    codes, keys = row_entities(batch, spec)
+    return {keys[code] for code in np.flatnonzero(np.bincount(codes)).tolist()}
+
+
+def _times(batch: pa.RecordBatch | pa.Table, spec: TableSpec) -> tuple[npt.NDArray[np.int64], str]:
+    """Return the times of rows as numbers, and their unit."""
+    times = _one_chunk(batch.column(spec.time_column))
+    if times.null_count:
+        raise Invalid(
+            "the time column has nulls",
+            hint="drop or mend the rows that have no time",
+            time_column=spec.time_column,
+            rows=times.null_count,
+        )
+    return times.cast(pa.int64()).to_numpy(), times.type.unit
+
+
+def _bounds(values: npt.NDArray[np.int64], unit: str) -> tuple[int, int]:
+    """Return the first and the last of some times."""
+    low, high = int(values.min()), int(values.max())
+    return instant.checked(low * NS_PER_UNIT[unit]), instant.checked(high * NS_PER_UNIT[unit])
 
 
 def entity_stats(spec: TableSpec, coverage: Coverage, ids: list[int]) -> dict[str, tuple[Any, Any]]:

@@ -85,9 +85,6 @@ def erase(site: Site, subject: Subject | Sequence[Subject], how: Erasure) -> Cer
     plain = [name for name in names if name not in keyed]
     if plain:
         site.flush(plain)
-    if plain and site.url is not None:
-        # Of what is asked for and is not hot, a running node lets the journal's open file go.
-        site.flush(plain)
     done: list[TableErased] = []
     for place, name in enumerate(names):
         how.tell("erasing", place, len(names))

@@ -305,6 +305,10 @@ class WalTable:
         """Fix what the next flush carries, or None when there is nothing."""
         return self._tier.freeze(self)
 
+    def leave(self) -> None:
+        """Let the table's rows leave the journal's open file, which is sealed."""
+        self._tier.leave(self)
+
     def retire(self, mark: Mark) -> None:
         """Forget the rows up to a mark: a committed version has them."""
         self._tier.retire(self, mark)

@@ -8,10 +8,12 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
   is what JSON becomes: its values are counted before the first of them is made.
 """
 
+from contextlib import suppress
+
 import pyarrow as pa
 from starlette.types import Send
 
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, ThermoclineError
 from thermocline.server.api import shape
 from thermocline.server.api.extent import json_values_max
 from thermocline.server.api.incoming import body_of, content_type_of, idempotency_key_of
@@ -71,8 +73,13 @@ def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
 
 
 def flush_table(call: Call) -> shape.Flushed:
-    """Carry a table's hot rows into the lake."""
+    """Carry a table's hot rows into the lake, and let them leave the journal's open file."""
     table = call.table
+    if not table.is_keyed:
+        # Before the flush: writes that go on meanwhile are in another file, and keep none of it.
+        # A file that cannot be left now is left at the next flush that is asked for.
+        with suppress(ThermoclineError):
+            table.hot().leave()
     marks = call.lake.flush(table.name)
     return shape.Flushed({name: int(mark) for name, mark in marks.items()}, table.version())
 
