@@ -1,5 +1,7 @@
 """A lake: rows are durable when written, seen at once and once, whoever reads."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -617,3 +619,19 @@ def test_what_waits_for_a_request_cannot_be_cancelled_by_one_of_those_who_do(lak
         assert not again.cancel()
     assert (first.result(), again.result()) == (1, 1)
     assert numbers(table) == [1]
+
+
+def test_a_lake_whose_settings_want_entities_names_the_package_that_is_not_there(tmp_path):
+    program = """
+import sys
+sys.modules["psycopg"] = None  # as if it were not installed
+import thermocline as tc
+try:
+    tc.connect(sys.argv[1], postgres="embedded")
+except tc.errors.Unsupported as error:
+    print(error.hint)
+tc.connect(sys.argv[1]).close()
+"""
+    words = [sys.executable, "-c", program, str(tmp_path / "lake")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "thermocline[entities]" in done.stdout

@@ -1,18 +1,24 @@
 """What is in deploy/ fits the command, its settings and its promises."""
 
 import configparser
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
+from fixtures.served import ServedNode
+from server.test_serve import certificate
 from thermocline.config import NodeSettings, node_settings
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
+NODE_DATA = "/var/lib/thermocline"
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 
 
@@ -104,6 +110,42 @@ def test_the_image_is_small_not_root_and_tells_its_health():
     assert all((REPOSITORY / name).exists() for names in sources for name in names)
 
 
+def test_the_build_sees_what_the_image_is_made_of_and_nothing_else():
+    """What is in the folder besides, such as keys and environments, is not even sent."""
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    everything, *rules = [line for line in lines if line and not line.startswith("#")]
+    assert everything == "*"
+    seen = {rule[1:] for rule in rules if rule.startswith("!")}
+    copied = [rest.split()[:-1] for word, rest in docker() if word == "COPY"]
+    sources = {name for names in copied if not names[0].startswith("--from") for name in names}
+    assert seen == sources == {"pyproject.toml", "README.md", "src"}
+    assert set(rules) - {f"!{name}" for name in seen} == {"**/__pycache__"}
+
+
+@pytest.mark.parametrize("has_certificate", [False, True])
+def test_the_health_check_tells_whether_a_node_is_ready(tmp_path, has_certificate):
+    (health,) = [rest for word, rest in docker() if word == "HEALTHCHECK"]
+    words = ()
+    if has_certificate:
+        pem, secret = certificate(tmp_path)
+        words = ("--tls-certificate", str(pem), "--tls-key", str(secret))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # A proxy that the engine gave the container, where nobody is.
+    surroundings = {**os.environ, "PATH": path, "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    with ServedNode(tmp_path / "data", *words) as node:
+        command = health.partition("CMD ")[2].replace(":4320/", f":{node.port('api')}/")
+
+        def code():
+            words = ["/bin/sh", "-c", command]
+            return subprocess.run(words, env=surroundings, check=False).returncode
+
+        node.ready()
+        # The engine asks again, too.
+        assert any(code() == 0 for _ in range(20))
+        node.stop()
+        assert code() == 1
+
+
 def test_the_compose_file_is_reached_from_this_machine_alone_and_has_a_key():
     from thermocline.server.guard import check_exposure, exposed
 
@@ -119,6 +161,29 @@ def test_the_compose_file_is_reached_from_this_machine_alone_and_has_a_key():
     for service in (node, first):
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
+
+
+def test_what_queries_spill_is_not_memory_of_the_container():
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    node = composed["services"]["node"]
+    mounted = dict(volume.split(":")[::-1] for volume in node["volumes"])
+    assert mounted == {NODE_DATA: "data", "/tmp": "scratch"}
+    assert set(composed["volumes"]) == set(mounted.values())
+    assert "tmpfs" not in node
+
+
+def test_our_containers_are_built_here_and_own_the_volumes_they_write():
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in composed["services"].values():
+        assert (service["image"], service["pull_policy"]) == (composed["name"], "never")
+        assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    grafana = yaml.safe_load((DEPLOY / "compose.grafana.yaml").read_text())
+    key = grafana["services"]["grafana-key"]
+    assert key["extends"] == {"file": "compose.yaml", "service": "first-key"}
+    (user,) = [rest for word, rest in docker() if word == "RUN" and "useradd" in rest]
+    owned = set(re.findall(r"install -d -m \d+ -o thermocline -g thermocline (\S+)", user))
+    written = {volume.split(":")[1] for volume in key["volumes"]}
+    assert owned == {NODE_DATA, *written}
 
 
 def test_every_metric_that_the_page_names_exists(tmp_path):

@@ -42,6 +42,31 @@ def test_what_a_living_process_has_stays_and_so_does_what_is_not_ours(place):
     assert set(others) < set(os.listdir(place))
 
 
+def test_what_the_process_before_left_under_the_number_of_this_one_is_removed(place):
+    """In a container a node that was killed had the number that the next one has."""
+    mine = spill.new_folder()
+    assert os.path.basename(mine).startswith(
+        f"{spill.PREFIX}{os.getpid()}-{spill._began(os.getpid())}-"
+    )
+    left = place / f"{spill.PREFIX}{os.getpid()}-1-abc"
+    left.mkdir()
+    spill._swept.cache_clear()
+    again = spill.new_folder()
+    assert {*os.listdir(place)} == {os.path.basename(mine), os.path.basename(again)}
+
+
+def test_when_a_process_began_is_told_whatever_its_name_is(tmp_path):
+    odd = tmp_path / "a ) b 1 2"
+    odd.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(odd), "60"]) as process:
+        try:
+            told = int(spill._began(process.pid))
+        finally:
+            process.kill()
+    assert told >= int(spill._began(os.getpid()))
+    assert spill._began(gone()) == ""
+
+
 def test_a_link_is_not_followed(place, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "kept").write_bytes(b"")

@@ -47,6 +47,10 @@ FREE_INODES_WARN, FREE_INODES_FAIL = 50_000, 1_000
 CLOCK_APART_S_MAX = 5.0
 TIME_2024_S = 1_704_067_200
 SPARE_BYTES = 512 << 20
+CONTAINER_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",  # of older kernels
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,9 @@ def _memory(settings: "NodeSettings") -> Look:
     needed = lake.wal.hot_bytes_max * 2 + lake.wal.queue_bytes_max + settings.inflight_bytes_max
     needed += lake.query_workers * lake.query_memory_bytes + SPARE_BYTES
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as file:
-        total = min(total, int(file.read()))
+    for limit in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError), open(limit) as file:
+            total = min(total, int(file.read()))
     found = f"{_size(total)}; the settings may take {_size(needed)}"
     if needed <= total:
         return Look("memory", OK, found)

@@ -116,6 +116,8 @@ def entities_in(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
 
     Without entity columns there are none. How many there may be is not asked.
     """
+    if not batch.num_rows:
+        return set()
     _bounds(*_times(batch, spec))
     if not spec.entity_columns:
         return set()

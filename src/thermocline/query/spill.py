@@ -4,7 +4,8 @@ In:   nothing
 Out:  a new folder of this user alone, named after this process
 
 - A process that is killed leaves its folder. The next one of this user that makes one removes it:
-  the name says whose it was, and nobody has that number any more.
+  the name says whose it was, and that process is gone. It has its number and when it began, since
+  another one may have the number: in a container the first always has the same.
 """
 
 import os
@@ -18,8 +19,9 @@ PREFIX = "thermocline-spill-"
 
 def new_folder() -> str:
     """Make a folder for spilled rows; remove those of processes that are gone."""
-    _swept(os.getpid())
-    return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
+    process = os.getpid()
+    _swept(process)
+    return tempfile.mkdtemp(prefix=f"{PREFIX}{process}-{_began(process)}-")
 
 
 def remove(folder: str) -> None:
@@ -31,12 +33,24 @@ def remove(folder: str) -> None:
 def _swept(process: int) -> None:  # noqa: ARG001  once for each process, forked ones too
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
-            number = entry.name.removeprefix(PREFIX).partition("-")[0]
-            if entry.name.startswith(PREFIX) and number.isdigit() and _is_left(entry, int(number)):
+            number, _, rest = entry.name.removeprefix(PREFIX).partition("-")
+            began = rest.rpartition("-")[0]
+            is_named = entry.name.startswith(PREFIX) and number.isdigit()
+            if is_named and _is_left(entry, int(number), began):
                 remove(entry.path)
 
 
-def _is_left(entry: os.DirEntry[str], process: int) -> bool:
+def _began(process: int) -> str:
+    """Return when a process began, in the kernel's own count, or nothing where it does not say."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            # The name before it may have spaces and brackets; 22 fields are counted with it.
+            return file.read().rpartition(b") ")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def _is_left(entry: os.DirEntry[str], process: int, began: str) -> bool:
     """Tell whether a folder is ours and its process is gone; when in doubt it is not."""
     try:
         if entry.stat(follow_symlinks=False).st_uid != os.getuid():
@@ -46,4 +60,5 @@ def _is_left(entry: os.DirEntry[str], process: int) -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
-    return False
+    now = _began(process)
+    return bool(began and now) and began != now and entry.is_dir(follow_symlinks=False)
