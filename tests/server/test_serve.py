@@ -180,6 +180,8 @@ def test_O06_O10_what_cannot_be_right_keeps_a_node_from_starting(tmp_path, words
     with ServedNode(tmp_path / "data", *words) as node:
         assert node.wait() == code
         assert told in "".join(node.lines)
+        said = [line for line in node.lines if not line.startswith("{")]
+        assert [line.split()[0] for line in said] == ["error:", "why:", "do:"]
     assert not (tmp_path / "data" / "lake.json").exists()
 
 

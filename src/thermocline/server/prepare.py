@@ -13,6 +13,8 @@ import logging
 import os
 import resource
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prometheus_client import disable_created_metrics
 
@@ -55,11 +57,21 @@ class _Forward(logging.Handler):
         self._log.event("library", message=record.getMessage(), **facts)
 
 
-def forward_logging(log: Log) -> None:
-    """Let the libraries' warnings be lines of the node's log."""
+@contextmanager
+def forwarded_logging(log: Log) -> Iterator[None]:
+    """Let the libraries' warnings be lines of the node's log, as long as the block runs.
+
+    A handler that stayed would keep this package's modules beyond the end of all others, and the
+    engine's library fill the screen with what it takes for leaks.
+    """
     root = logging.getLogger()
+    before = root.handlers[:], root.level
     root.handlers[:] = [_Forward(log)]
     root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:], root.level = before
 
 
 def check_identity(settings: NodeSettings) -> None:

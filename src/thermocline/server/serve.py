@@ -36,7 +36,7 @@ from thermocline.server.notify import Notifier
 from thermocline.server.prepare import (
     check_identity,
     check_unlocked,
-    forward_logging,
+    forwarded_logging,
     journal_bytes,
     opened_node,
     prepare_process,
@@ -380,13 +380,13 @@ def serve(settings: NodeSettings, *, reread: Reread | None = None) -> int:
         raise Invalid("the server is not installed", hint=hint) from error
     prepare_process()
     log = Log()
-    forward_logging(log)
 
     async def run() -> tuple[int, bool]:
         server = Server(settings, reread=reread, log=log)
         return await server.run(), server.is_clean
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    new_loop = uvloop.new_event_loop
+    with forwarded_logging(log), asyncio.Runner(loop_factory=new_loop) as runner:
         code, is_clean = runner.run(run())
         log.flush()
         if not is_clean:
