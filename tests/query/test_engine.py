@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import duckdb
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from thermocline.errors import Corruption, Invalid, NotFound, Overloaded, Unavailable
-from thermocline.query.engine import Engine, Limits, translation
+from thermocline.query.engine import PARSERS, Engine, Limits, translation
 
 
 @pytest.fixture
@@ -168,3 +169,36 @@ def test_an_error_of_the_engine_is_told_by_what_can_be_done(error, kind):
     found = translation(error, {"/t/a": "data/a"})
     assert type(found) is kind
     assert ("path" in found.facts) == ("/t/a" in str(error))
+
+
+def test_a_parser_is_lent_to_one_at_a_time_and_does_without_an_optimizer():
+    engine = Engine([], [], Limits(threads=1))
+    cursor = engine.cursor()
+
+    def optimizes(connection):
+        return connection.execute("select current_setting('enable_optimizer')").fetchall()[0][0]
+
+    with ExitStack() as stack:
+        lent = [stack.enter_context(engine.parsing(cursor)) for _ in range(PARSERS)]
+        assert len({id(parser) for parser in lent}) == PARSERS
+        assert not any(optimizes(parser) for parser in lent)
+        assert stack.enter_context(engine.parsing(cursor)) is cursor
+        assert optimizes(cursor)
+    with pytest.raises(duckdb.ParserException), engine.parsing(cursor) as parser:
+        parser.execute("no sql")
+    with ExitStack() as stack:
+        again = [stack.enter_context(engine.parsing(cursor)) for _ in range(PARSERS)]
+        assert {id(parser) for parser in again} == {id(parser) for parser in lent}
+    cursor.close()
+    engine.close()
+
+
+def test_nothing_can_be_done_with_a_parser_either():
+    engine = Engine([], [], Limits(threads=1))
+    cursor = engine.cursor()
+    with engine.parsing(cursor) as parser:
+        for sql in ("set enable_optimizer = true", "from '/etc/passwd'", "set threads = 4"):
+            with pytest.raises(duckdb.Error):
+                parser.execute(sql).fetchall()
+    cursor.close()
+    engine.close()

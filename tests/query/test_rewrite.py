@@ -1,10 +1,11 @@
 """Only the references change, and that is proved before anything runs."""
 
+import duckdb
 import pytest
 
 from thermocline.errors import Invalid
 from thermocline.query.gate import admit
-from thermocline.query.rewrite import template
+from thermocline.query.rewrite import guessed, template
 
 
 def filled(parser, sql: str) -> str:
@@ -86,3 +87,59 @@ def test_a_template_whose_meaning_is_another_is_refused(parser):
     statement.references[0].node["query_location_length"] += len(" where a = 1")
     with pytest.raises(Invalid):
         template(parser, statement)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from p",
+        "SELECT a FROM P WHERE a = 'é from'",
+        "select a from p x where x.a > 5 order by a",
+        "select a from p as x group by a;",
+        "select (select max(a) from p) /* 1 */",
+        "select * from (select 1 as a) q join p using (a)",
+        "with r as (select a from p limit 3) select * from r",
+        "select $b, $a from p",
+    ],
+)
+def test_a_right_guess_spares_the_engine_a_question(parser, sql):
+    nobody = duckdb.connect(":memory:")
+    nobody.close()
+    statement = admit(parser, sql, guessed(sql, {"p"}))
+    assert template(nobody, statement) == template(parser, admit(parser, sql))
+
+
+@pytest.mark.parametrize(
+    ("sql", "guess"),
+    [
+        ("select * from p window", None),
+        ("select * from p selecting", None),
+        ("select 'from p' from q", None),
+        ("select a -- from p\n from q", None),
+        ("select * from p(a)", None),
+        ("select * from p x(a)", None),
+        ("select * from p, q", None),
+        ("with p as (select 1 as a) select * from p", None),
+        ("select extract(year from p) from q p", None),
+        ("select * from p as of version 3", None),
+        ("select a from p where a = 1", 'select a from "__thermocline_slot_0" AS "p"'),
+        ("select a from p", 'select b from "__thermocline_slot_0" AS "p"'),
+        ("select a from p", "no sql"),
+        ("select a from p", "drop table p"),
+        ("select a from p", ""),
+    ],
+)
+def test_a_wrong_guess_changes_nothing(parser, sql, guess):
+    def outcome(guess):
+        try:
+            return template(parser, admit(parser, sql, guess))
+        except Invalid as error:
+            return str(error), error.facts
+
+    assert outcome(guess or guessed(sql, {"p"})) == outcome(None)
+
+
+def test_a_query_with_parameters_to_number_or_several_tables_is_not_guessed():
+    assert guessed("select ? from p", {"p"}) is None
+    assert guessed("select * from p join q", {"p", "q"}) is None
+    assert guessed("select * from r", {"p", "q"}) is None

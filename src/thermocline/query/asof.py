@@ -4,7 +4,8 @@ In:   SQL text with `FROM t AS OF VERSION 3` or `FROM t p AS OF TIMESTAMP '2024-
 Out:  the same text with `AT (VERSION => 3)`, and the way back from its positions
 
 - The engine's own tokenizer decides what is a word: nothing inside a string, a comment or a
-  quoted name is ever touched.
+  quoted name is ever touched. A text without the letters of OF between other signs has no such
+  word, and is not taken apart.
 - Only the sequence AS, OF, VERSION or TIMESTAMP, and one number, string or parameter is
   replaced. No other SQL has these four in a row, so no other text changes its meaning.
 - An alias after the clause is moved before it, where the parser wants it.
@@ -12,6 +13,7 @@ Out:  the same text with `AT (VERSION => 3)`, and the way back from its position
 It does not judge what it makes: a clause in a wrong place is the parser's error.
 """
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +21,8 @@ import duckdb
 
 _UNITS = {b"version": b"VERSION", b"timestamp": b"TIMESTAMP"}
 _CLAUSE_TOKENS_MAX = 7  # AS OF VERSION $ name AS alias
+# AS before it and VERSION or TIMESTAMP after it are words too: neither can touch it.
+_HAS_OF = re.compile(r"\bof\b", re.ASCII | re.IGNORECASE).search
 
 
 class Word(NamedTuple):
@@ -78,7 +82,7 @@ def words(text: str) -> list[Word]:
 
 def rewrite(text: str) -> Rewritten:
     """Return the text with every `AS OF` clause written as an `AT` clause."""
-    if "of" not in text.lower():
+    if not _HAS_OF(text):
         return Rewritten(text)
     tokens = words(text)
     edits = []

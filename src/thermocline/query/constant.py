@@ -1,10 +1,12 @@
-"""Constant expressions of a query, evaluated by the engine before the query runs.
+"""Constant expressions of a query, evaluated before the query runs.
 
 In:   expressions of a tree that name no column; the query's parameters
 Out:  Python values with the engine's type; instants as nanoseconds since 1970
 
-- The engine evaluates, so a constant means here what it means in the query. Nothing is parsed
-  or cast in Python; only a parameter that is a plain int or datetime is taken as it is.
+- The engine evaluates, so a constant means here what it means in the query. Taken as they are,
+  without asking it, are only whole numbers, texts, parameters that are plain ints or datetimes,
+  and times written in full with four digits of a year and no zone. A test compares such times
+  with what the engine makes of them.
 - A constant that cannot be evaluated is None, and whoever asked goes without it.
 - A constant of the clock is evaluated in the transaction the query runs in: both see one time.
 """
@@ -12,7 +14,7 @@ Out:  Python values with the engine's type; instants as nanoseconds since 1970
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -24,7 +26,18 @@ from thermocline.query.vocabulary import CLOCK_FUNCTIONS, CLOCK_WORDS, CONSTANT_
 
 Parameters = Mapping[str, Any]
 
+YEAR_MIN, YEAR_MAX = 1700, 2200  # well inside what nanoseconds of 64 bits reach
+
 _WHOLE = re.compile(r"^-?\d{1,18}$")
+_MOMENT = re.compile(
+    r"((\d{4}-\d\d-\d\d)([ T]\d\d:\d\d:\d\d)?)(?:(?<=:\d\d)\.(\d{1,6}))?", re.ASCII
+)
+_TIMES = {
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "timestamp with time zone": "TIMESTAMP WITH TIME ZONE",
+}
 _CLASSES = frozenset({"CONSTANT", "PARAMETER", "CAST", "TYPE", "FUNCTION", "COLUMN_REF"})
 _NANOSECONDS = (
     "coalesce(epoch_ns(try_cast({0} as timestamp_ns))::hugeint,"
@@ -37,7 +50,7 @@ class Constant:
     """An expression without columns: its text, its parameters, and whether it asks the clock.
 
     It `is_direct` when it is one literal or one parameter; `literal` is the kind and text of a
-    literal that reads as it is written.
+    literal that reads as it is written, its kind an engine's type if it is a time.
     """
 
     text: str
@@ -66,6 +79,8 @@ def is_constant(expression: Tree, *, clock_words: bool) -> bool:
     With `clock_words`, `current_timestamp` and its kin count; the caller must know that no
     column has such a name.
     """
+    if _literal(expression) is not None:
+        return True
     for part in parts(expression):
         kind = part.get("class")
         if kind is None and isinstance(part.get("type"), str) and part["type"] != "ORDER_MODIFIER":
@@ -108,7 +123,9 @@ def constant(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> Constant:
 
 
 def _literal(expression: Tree) -> Constant | None:
-    """Return a whole number or text without asking the engine to write it: lists are long."""
+    """Return a whole number, text or time without asking the engine to write it."""
+    if expression["class"] == "CAST":
+        return _written_time(expression)
     found = expression.get("literal") if expression["class"] == "CONSTANT" else None
     if not isinstance(found, dict):
         return None
@@ -118,6 +135,18 @@ def _literal(expression: Tree) -> Constant | None:
     if kind == "INTEGER" and _WHOLE.match(text):
         return Constant(text, is_direct=True, literal=(kind, text))
     return None
+
+
+def _written_time(cast: Tree) -> Constant | None:
+    """Return a text that is cast to a type of time: `timestamp '2024-06-01'`."""
+    inner, written = cast["child"].get("literal"), cast["type_expr"]
+    kind = _TIMES.get(str(written.get("type_name")).lower())
+    if kind is None or cast["try_cast"] or not isinstance(inner, dict):
+        return None
+    if written["catalog"] or written["schema"] or written["children"] or inner["kind"] != "STRING":
+        return None
+    text = str(inner["text"])
+    return Constant(f"CAST({quoted_text(text)} AS {kind})", literal=(kind, text))
 
 
 def evaluate(
@@ -163,7 +192,9 @@ def _given(one: Constant, column_type: str, parameters: Parameters) -> Value | N
         kind, text = one.literal
         if kind == "INTEGER":
             return Value("BIGINT", int(text), None, None)
-        return Value("VARCHAR", text, None, None) if column_type == "VARCHAR" else None
+        if kind == "STRING" and column_type == "VARCHAR":
+            return Value("VARCHAR", text, None, None)
+        return _moment(kind, text) if column_type.startswith("TIMESTAMP") else None
     if not (one.is_direct and one.parameters):
         return None
     value = parameters[one.parameters[0]]
@@ -174,6 +205,29 @@ def _given(one: Constant, column_type: str, parameters: Parameters) -> Value | N
     if type(value) is int:
         return Value("BIGINT" if abs(value) < 2**63 else "HUGEINT", value, None, None)
     return None
+
+
+def _moment(kind: str, text: str) -> Value | None:
+    """Return the value of a text that is, or is compared with, a time; None if it is not plain."""
+    found = _MOMENT.fullmatch(text)
+    if found is None or (kind == "DATE" and found[3]):
+        return None
+    whole, fraction = found[1], found[4] or ""
+    try:
+        moment = datetime.fromisoformat(f"{whole}.{fraction.ljust(6, '0')}" if fraction else whole)
+    except ValueError:
+        return None
+    if not YEAR_MIN <= moment.year <= YEAR_MAX:
+        return None
+    instant = from_datetime(moment)
+    value: Any = moment
+    if kind == "STRING":
+        kind, value = "VARCHAR", text
+    elif kind == "DATE":
+        value = moment.date()
+    elif kind != "TIMESTAMP":
+        value = moment.replace(tzinfo=UTC)
+    return Value(kind, value, instant, instant)
 
 
 def used_parameters(constants: Iterable[Constant], parameters: Parameters) -> dict[str, Any]:

@@ -13,7 +13,7 @@ Out:  a `Statement`: the tree, and every table, function and parameter it names
 Which tables exist is not known here; `Statement.tables` is for the session to look up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ import duckdb
 
 from thermocline.errors import Invalid
 from thermocline.query.asof import rewrite
-from thermocline.query.syntax import Tree, named, parse
+from thermocline.query.syntax import Reading, Tree, named_among, parts, read, read_both, tree_of
 from thermocline.query.vocabulary import (
     FUNCTIONS,
     OPERATORS,
@@ -80,6 +80,7 @@ _EXPRESSIONS = frozenset(
     }
 )
 _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
+_BRANCHES = frozenset({dict, list})  # whatever else a tree holds is a leaf of it
 _Scope = frozenset[str]
 
 
@@ -103,14 +104,20 @@ class Call:
 
 @dataclass(frozen=True)
 class Statement:
-    """A query that may run, as far as its words go. Never changed, so it can be kept by text."""
+    """A query that may run, as far as its words go. Never changed, so it can be kept by text.
+
+    `nodes` are all dictionaries of the tree, the outer ones first. `beside` is another text that
+    the parser read at the same time.
+    """
 
     text: str
     tree: Tree
+    nodes: Sequence[Tree]
     references: tuple[Reference, ...]
     calls: tuple[Call, ...]
     parameters: frozenset[str]
     expressions: frozenset[str]
+    beside: Reading | None = None
     memory: dict[Any, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -119,19 +126,30 @@ class Statement:
         return {reference.table: reference.written for reference in self.references}
 
 
-def admit(cursor: duckdb.DuckDBPyConnection, sql: str) -> Statement:
-    """Return the statement in the text; `Invalid` says what in it may not be run, and why."""
+def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None) -> Statement:
+    """Return the statement in the text; `Invalid` says what in it may not be run, and why.
+
+    `guess` is another text that is likely to be parsed next. It is parsed along, unless this one
+    has `AS OF` in it, which leads to a text that nobody guesses.
+    """
     rewritten = rewrite(sql)
-    tree = parse(cursor, rewritten)
+    if guess is None or rewritten.edits:
+        reading, beside = read(cursor, rewritten.text), None
+    else:
+        reading, beside = read_both(cursor, rewritten.text, guess)
+    tree = tree_of(reading, rewritten)
     walk = _Walk()
     walk.run(tree["node"])
+    nodes = parts(tree["node"])
     return Statement(
         rewritten.text,
         tree,
+        nodes,
         tuple(walk.references),
         tuple(walk.calls),
-        frozenset(named(tree["node"])),
+        frozenset(named_among(nodes)),
         frozenset(walk.expressions),
+        beside,
     )
 
 
@@ -148,9 +166,9 @@ class _Walk:
         self._waiting = [(tree, frozenset())]
         while self._waiting:
             value, scope = self._waiting.pop()
-            if isinstance(value, list):
-                self._waiting.extend((item, scope) for item in value)
-            elif isinstance(value, dict):
+            if type(value) is list:
+                self._waiting += [(item, scope) for item in value if type(item) in _BRANCHES]
+            else:
                 self._see(value, scope)
 
     def _see(self, node: Tree, scope: _Scope) -> None:
@@ -169,7 +187,9 @@ class _Walk:
             raise _refused("this part of SQL is not run", part=kind)
 
     def _inside(self, node: Tree, scope: _Scope, *, skip: tuple[str, ...] = ()) -> None:
-        self._waiting.extend((value, scope) for key, value in node.items() if key not in skip)
+        for key, value in node.items():
+            if type(value) in _BRANCHES and key not in skip:
+                self._waiting.append((value, scope))
 
     def _query(self, node: Tree, scope: _Scope) -> None:
         for entry in node["cte_map"]["map"]:

@@ -11,7 +11,7 @@ Naming four columns of 24 instead of all saves the engine's binder a millisecond
 """
 
 from thermocline.query.gate import Statement
-from thermocline.query.syntax import Tree, parts
+from thermocline.query.syntax import Tree
 
 _UNDERSTOOD = frozenset(
     {
@@ -35,7 +35,7 @@ def columns_needed(statement: Statement) -> frozenset[str] | None:
 def _found(statement: Statement) -> frozenset[str] | None:
     names: set[str] = set()
     tables: set[str] = set()
-    for part in parts(statement.tree["node"]):
+    for part in statement.nodes:
         if "class" in part:
             if part["class"] in _ANY_COLUMN:
                 return None
@@ -46,7 +46,8 @@ def _found(statement: Statement) -> frozenset[str] | None:
                     tables.add(mentioned[0])
         elif isinstance(part.get("type"), str) and not _is_understood(part):
             return None
-        names.update(name.lower() for name in part.get("using_columns", ()))
+        if "using_columns" in part:
+            names.update(name.lower() for name in part["using_columns"])
     called = {(r.node["alias"] or r.written).lower() for r in statement.references}
     return None if tables & called else frozenset(names)
 

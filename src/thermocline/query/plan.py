@@ -23,7 +23,8 @@ from thermocline.query.constant import Constant, Parameters, Value, constant, ev
 from thermocline.query.constraint import Constraint, bounded
 from thermocline.query.gate import Statement
 from thermocline.query.shape import Shape, ShapeColumn
-from thermocline.query.syntax import Tree, parts
+from thermocline.query.syntax import Tree
+from thermocline.query.vocabulary import CLOCK_WORDS
 
 CONSTANTS_MAX = 1_000  # of one condition; a longer IN list is not pruned by
 
@@ -134,7 +135,7 @@ def find(
     }
     root = statement.tree["node"]
     found: list[Condition] = []
-    for node in parts(root):
+    for node in statement.nodes:
         if node.get("type") == "SELECT_NODE" and "class" not in node and not node["sample"]:
             source = _From()
             _gather(node["from_table"], source, known, shapes, is_pushable=True)
@@ -216,8 +217,7 @@ def _aliases(select_list: list[Tree]) -> frozenset[str]:
 
 def _no_clock_columns(leaves: list[_Leaf]) -> bool:
     return all(
-        leaf.shape is not None
-        and not {"current_timestamp", "current_date", "localtimestamp"} & set(leaf.shape.columns)
+        leaf.shape is not None and not any(word in leaf.shape.columns for word in CLOCK_WORDS)
         for leaf in leaves
     )
 
@@ -267,14 +267,14 @@ def _understood(
     if not all(is_constant(other, clock_words=clock_words) for other in others):
         return []
     owners = [leaf for leaf in _owners(column, source, leaves, aliases) if leaf.is_pushable]
-    constants = tuple(constant(cursor, other) for other in others) if owners else ()
     name = column["column_names"][-1].lower()
-    found = []
+    asked = []
     for leaf in owners:
         described = leaf.shape.columns.get(name) if leaf.shape else None
         if described is not None and leaf.reference is not None:
-            found.append(Condition(leaf.reference, described, operator, constants))
-    return found
+            asked.append((leaf.reference, described))
+    constants = tuple(constant(cursor, other) for other in others) if asked else ()
+    return [Condition(*one, operator, constants) for one in asked]
 
 
 def _owners(

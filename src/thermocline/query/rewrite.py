@@ -9,11 +9,15 @@ Out:  a `Template`: the user's text with slots for the relations of its tables
 - A reference that has no bytes of its own or is sampled gets no slot; it is read through a view
   of the table's own name.
 - Parameters are numbered, so that one that went away with its reference shifts no other.
+- The text of the proof can be guessed before the query is parsed, for a query that names one
+  table in one place. A guess decides nothing: it counts only if it is, letter by letter, the
+  text that the tree leads to. A right one saves the engine a question, a quarter of a millisecond.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 
@@ -21,7 +25,16 @@ from thermocline.errors import Invalid
 from thermocline.query.asof import Rewritten
 from thermocline.query.gate import INTERNAL_PREFIX, Statement
 from thermocline.query.shape import quoted
-from thermocline.query.syntax import NOWHERE, Tree, named, parse, parts, without_places
+from thermocline.query.syntax import NOWHERE, Tree, is_same, named_among, parse, parts, tree_of
+
+_FROM = re.compile(r"\b(?:from|join)\s+(\w+)(?=(?:\s+(?:as\s+)?(\w+))?)", re.IGNORECASE)
+# Words that follow a table and are not its alias; a missing one is a wrong guess, no more.
+_CLAUSES = """
+    anti asof at cross except full group having inner intersect join left limit natural offset on
+    order pivot positional qualify right semi tablesample union unpivot using where window
+"""
+_NO_ALIAS = frozenset(_CLAUSES.split())
+_MADE_UP = 0  # a position, of a node that no text was read for
 
 
 class _Edit(NamedTuple):
@@ -52,6 +65,30 @@ def view_of_call(place: int) -> str:
     return f"{INTERNAL_PREFIX}call_{place}"
 
 
+def guessed(text: str, tables: Container[str]) -> str | None:
+    """Return what the text of the proof will be, or None when there is no telling.
+
+    `tables` are names in lower case.
+    """
+    if "?" in text:
+        return None
+    found = [one for one in _FROM.finditer(text) if one[1].lower() in tables]
+    if len(found) != 1:
+        return None
+    (one,) = found
+    has_alias = one[2] is not None and one[2].lower() not in _NO_ALIAS
+    alias, end = (one[2], one.end(2)) if has_alias else (one[1], one.end(1))
+    return f"{text[: one.start(1)]}{_named(_slot(0), alias)}{text[end:]}"
+
+
+def _slot(place: int) -> str:
+    return f"{INTERNAL_PREFIX}slot_{place}"
+
+
+def _named(name: str, alias: str) -> str:
+    return f"{quoted(name)} AS {quoted(alias)}"
+
+
 def template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
     """Return the template of a statement; `Invalid` where something has no place for a slot."""
     if "template" not in statement.memory:
@@ -66,8 +103,7 @@ def _made(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
     for place, reference in enumerate(statement.references):
         node = reference.node
         if not node["sample"] and node["query_location"] < NOWHERE:
-            name = f"{INTERNAL_PREFIX}slot_{place}"
-            edits.append(_replaced(node, name, reference.written, new_nodes, place))
+            edits.append(_replaced(node, _slot(place), reference.written, new_nodes, place))
         elif node["at_clause"]:
             raise _not_replaceable("TABLESAMPLE")
     for place, call in enumerate(statement.calls):
@@ -77,7 +113,9 @@ def _made(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
     if not edits:
         return Template((statement.text,), (), statement.parameters)
     data = statement.text.encode()
-    edits = sorted(edits + _numbered(statement.tree["node"], data, edits))
+    if statement.parameters:
+        edits += _numbered(statement.nodes, data, edits)
+    edits.sort()
     named_left = _proved(cursor, statement, _joined(data, edits), new_nodes)
     pieces, slots, done = [""], [], 0
     for edit in edits:
@@ -96,15 +134,14 @@ def _proved(
     cursor: duckdb.DuckDBPyConnection, statement: Statement, text: str, new_nodes: dict[int, Tree]
 ) -> frozenset[str]:
     """Raise `Invalid` unless the text means the statement with just those nodes replaced."""
-    tree = parse(cursor, Rewritten(text))["node"]
-    try:
-        expected = without_places(_substituted(statement.tree["node"], new_nodes))
-        is_proved = expected == without_places(tree)
-    except RecursionError as error:
-        raise Invalid("the query is nested too deep", hint="use fewer levels") from error
-    if not is_proved:
+    beside = statement.beside
+    if beside is not None and beside.text == text:
+        tree = tree_of(beside, Rewritten(text))["node"]
+    else:
+        tree = parse(cursor, Rewritten(text))["node"]
+    if not is_same(statement.tree["node"], tree, new_nodes):
         raise _not_replaceable("a table in this place")
-    return frozenset(named(tree))
+    return frozenset(named_among(parts(tree))) if statement.parameters else frozenset()
 
 
 def _replaced(
@@ -112,11 +149,13 @@ def _replaced(
 ) -> _Edit:
     alias = node["alias"] or called
     columns = ", ".join(quoted(column) for column in node["column_name_alias"])
-    text = f"{quoted(name)} AS {quoted(alias)}" + (f"({columns})" if columns else "")
+    text = _named(name, alias) + (f"({columns})" if columns else "")
     new_nodes[id(node)] = {
         "type": "BASE_TABLE",
         "alias": alias,
         "sample": None,
+        "query_location": _MADE_UP,
+        "query_location_length": _MADE_UP,
         "schema_name": "",
         "table_name": name,
         "column_name_alias": node["column_name_alias"],
@@ -128,10 +167,10 @@ def _replaced(
     return _Edit(start, start + node["query_location_length"], text, slot)
 
 
-def _numbered(tree: Tree, data: bytes, edits: list[_Edit]) -> list[_Edit]:
+def _numbered(nodes: Sequence[Tree], data: bytes, edits: list[_Edit]) -> list[_Edit]:
     """Return the edits that give every `?` outside the other edits its number."""
     found = {}
-    for part in parts(tree):
+    for part in nodes:
         if part.get("class") == "PARAMETER":
             start = part["query_location"]
             end = start + part["query_location_length"]
@@ -147,16 +186,6 @@ def _joined(data: bytes, edits: list[_Edit]) -> str:
         pieces += [data[done : edit.start], edit.text.encode()]
         done = edit.end
     return b"".join([*pieces, data[done:]]).decode()
-
-
-def _substituted(value: Any, new_nodes: dict[int, Tree]) -> Any:
-    if isinstance(value, list):
-        return [_substituted(item, new_nodes) for item in value]
-    if isinstance(value, dict):
-        if id(value) in new_nodes:
-            return new_nodes[id(value)]
-        return {key: _substituted(item, new_nodes) for key, item in value.items()}
-    return value
 
 
 def _not_replaceable(what: str) -> Invalid:

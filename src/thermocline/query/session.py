@@ -38,6 +38,7 @@ from thermocline.query.engine import (
 from thermocline.query.gate import Statement, admit
 from thermocline.query.prepare import OutOfReach, Prepared, prepare
 from thermocline.query.report import Report
+from thermocline.query.rewrite import guessed
 from thermocline.query.source import Source, checked_name, unknown
 
 BATCH_ROWS_DEFAULT = 131_072
@@ -145,7 +146,7 @@ class Session:
             with translated(prepared.files):
                 reader = run(prepared).to_arrow_reader(batch_rows)
             batches = _streamed(reader, prepared, stack.pop_all())
-            return pa.RecordBatchReader.from_batches(reader.schema, batches), prepared.report
+            return pa.RecordBatchReader.from_batches(reader.schema, batches), prepared.report()
 
     @contextmanager
     def _running(self, query: str, params: Params) -> Iterator[Prepared]:
@@ -162,7 +163,9 @@ class Session:
             try:
                 statement = self._statements.get(query)
                 if statement is None:
-                    statement = self._statements.put(query, admit(cursor, query))
+                    with engine.parsing(cursor) as parser:
+                        admitted = admit(parser, query, guessed(query, sources))
+                    statement = self._statements.put(query, admitted)
                 prepared = prepare(cursor, statement, sources, params, engine.may_read)
                 yield prepared
                 is_clean = prepared.leaves_nothing
