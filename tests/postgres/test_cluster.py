@@ -3,15 +3,17 @@
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import stat
+import subprocess
 import time
 
 import psycopg
 import pytest
 
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.cluster import open_server, stop_server
+from thermocline.hot.postgres.cluster import is_dead, open_server, running_server, stop_server
 from thermocline.hot.postgres.program import Account, is_reachable, let_through
 
 
@@ -83,6 +85,51 @@ def test_it_takes_another_port_when_its_own_is_taken(own_postgres):
         own_postgres.start()
     assert answer(own_postgres.dsn) == 1
     assert str(port) not in own_postgres.dsn
+
+
+def test_P06_a_number_that_another_process_got_since_the_kill_is_not_the_servers(own_postgres):
+    """As in a container, where the few numbers there are come again at once."""
+    folder = str(own_postgres.folder)
+    lock = own_postgres.folder / "data" / "postmaster.pid"
+    own_postgres.kill()
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            _, *others = lock.read_text().split("\n")
+            lock.write_text("\n".join([str(other.pid), *others]))
+            assert is_dead(folder)
+            assert not stop_server(folder)
+            own_postgres.start()
+            assert answer(own_postgres.dsn) == 1
+            assert own_postgres.process_id != other.pid
+            assert not is_dead(folder)
+            own_postgres.stop()
+            assert other.poll() is None, "it was stopped instead of the server"
+        finally:
+            other.kill()
+
+
+def test_a_copy_of_a_folder_has_a_server_of_its_own(own_postgres):
+    copy = own_postgres.folder.parent / "copy"
+    own_postgres.stop()
+    subprocess.run(["cp", "-a", own_postgres.folder, copy], check=True)
+    own_postgres.start()
+    lock = copy / "data" / "postmaster.pid"
+    shutil.copy(own_postgres.folder / "data" / "postmaster.pid", lock)
+    assert running_server(str(copy)) is None
+    assert is_dead(str(copy))
+    assert not stop_server(str(copy)), "the server that it speaks of is another's"
+    lock.unlink()
+    opened = open_server(folder=str(copy))
+    try:
+        assert opened.dsn != own_postgres.dsn
+        assert running_server(str(copy)) == opened
+        with psycopg.connect(opened.dsn) as connection:
+            connection.execute("create table of_the_copy as select 7 as n")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            answer(own_postgres.dsn, "select n from of_the_copy")
+    finally:
+        assert stop_server(str(copy))
+    assert answer(own_postgres.dsn) == 1
 
 
 def test_it_is_durable_and_listens_on_loopback_with_passwords_alone(own_postgres):

@@ -1,11 +1,13 @@
 """A node's PostgreSQL that dies, hangs, or is not there: found again, let go of, left alone."""
 
 import shutil
+import socket
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from psycopg import conninfo
 
 from fixtures.postgres import Way
 from thermocline.config import LakeSettings
@@ -39,6 +41,31 @@ def test_a_server_of_our_own_that_died_is_started_again(root, own_postgres):
             time.sleep(0.1)
     half.close(is_stopped=True)
     assert is_dead(str(own_postgres.folder))
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_a_server_that_somebody_else_started_at_another_port_is_followed(
+    root, own_postgres, is_read_only
+):
+    half = EntityHalf(LakeSettings(postgres="embedded"), str(root), is_read_only=is_read_only)
+    before = half.pool().dsn
+    assert half.pool().run(None, lambda c: c.execute("select 1").fetchone()) == (1,)
+    own_postgres.stop()
+    port = conninfo.conninfo_to_dict(before)["port"]
+    with socket.create_server(("127.0.0.1", int(port))):
+        own_postgres.start()
+        assert own_postgres.dsn != before
+    end_s = time.monotonic() + 180
+    while True:
+        try:
+            found = half.pool().run(None, lambda c: c.execute("select 1").fetchone())
+            break
+        except Unavailable:
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
+    assert found == (1,)
+    assert half.pool().dsn == own_postgres.dsn
+    half.close(is_stopped=False)
 
 
 def test_a_half_that_only_reads_starts_no_server(root, own_postgres):

@@ -1,6 +1,8 @@
 """Rows become the documents that were written, by the quick way and by the careful one."""
 
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import pytest
 
@@ -66,6 +68,44 @@ def test_both_ways_give_the_same_documents():
     columns = list(zip(*(values for values, _, _ in ROWS.values()), strict=True))
     rests = [rest for _, rest, _ in ROWS.values()]
     assert repr(form.documents(columns, rests)) == repr(careful.documents(columns, rests))
+
+
+PRICED = parse_contract(
+    {
+        "type": "object",
+        "properties": {
+            "price": {"type": "string", "x-type": "decimal(30,8)", "x-hot": True},
+            "at": {"type": "string", "format": "date-time", "x-hot": True},
+            "day": {"type": "string", "format": "date", "x-hot": True},
+        },
+    }
+)
+PRICES = ["0", "0.00", "-12.50", "1E+3", Decimal("1E-7"), Decimal("2.50"), None]
+INSTANTS = ["0001-01-01 00:00:00+00", "2024-06-01 12:00:00.25+00", "9999-12-31 23:59:59+00", None]
+MOMENT = datetime(2024, 6, 1, 12, 0, 0, 250_000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("prices", "instants"),
+    [
+        (PRICES, [*INSTANTS, MOMENT, MOMENT, None]),
+        (PRICES[:3], INSTANTS[:3]),
+        (PRICES[:4], INSTANTS),
+        ([None, None], [None, None]),
+        ([], []),
+    ],
+)
+def test_many_values_of_a_column_are_shown_as_each_is(prices, instants):
+    columns = (HotColumn(1, "price", "numeric"), HotColumn(2, "at", "timestamptz"))
+    columns += (HotColumn(3, "day", "date"),)
+    layout = Layout(1, "thing", "e_1", columns, {1: PRICED})
+    assert layout._form(1).quick is not None
+    days = [date(2024, 2, 29) if n % 2 else None for n in range(len(prices))]
+    rows = list(zip(prices, instants, days, strict=True))
+    rests = ["{}"] * len(rows)
+    made = layout.documents_of([1] * len(rows), [prices, instants, days], rests) if rows else []
+    careful = replace(layout._form(1), quick=None)
+    assert made == [careful.documents([[v] for v in row], ["{}"])[0] for row in rows]
 
 
 def test_numbers_that_need_every_digit_are_read_carefully():

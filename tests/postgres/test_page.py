@@ -3,6 +3,7 @@
 import base64
 from decimal import Decimal
 from functools import cmp_to_key
+from itertools import product
 
 import psycopg
 import pytest
@@ -361,6 +362,102 @@ def test_what_many_rows_refer_to_comes_from_the_server_once(sales):
         del sales.pool.run
     assert len(page.entities) == 23
     assert rows[-1] == 23 + len(page.refs["customer"])
+
+
+FOLDER = {
+    "type": "object",
+    "properties": {
+        "rank": {"type": ["integer", "null"], "x-hot": True},
+        "parent": {"type": "string", "x-relation": "folder"},
+        "twin": {"type": "string", "x-hot": True, "x-relation": "folder"},
+        "kin": {"type": "array", "items": {"type": "string", "x-relation": "folder"}},
+        "owner": {"type": "string", "x-relation": "customer"},
+    },
+}
+FAMILY = {
+    "a": {"rank": 1, "parent": "a", "owner": "ada"},
+    "b": {"rank": 2, "parent": "a", "twin": "g", "kin": ["a", "h"]},
+    "c": {"rank": 3, "parent": "z", "twin": "c"},
+    "d": {"rank": None, "parent": "f", "owner": "bob"},
+    "e": {"parent": "nobody"},
+    "f": {"kin": ["b"]},
+    "g": {"rank": 5, "twin": "b"},
+    "h": {"rank": 4},
+    "z": {"rank": 9, "parent": "b"},
+}
+
+
+@pytest.fixture
+def folders(pool, tenant, sales):
+    Registry(pool, tenant).register("folder", FOLDER)
+    store = EntityStore(pool, tenant, "folder")
+    store.bulk([Operation(Deed.CREATE, key, made) for key, made in FAMILY.items()])
+    return store
+
+
+def referred(ids, refs):
+    """What rows refer to, looked up in Python."""
+    found = {"folder": {}, "customer": {}} if "owner" in refs else {"folder": {}}
+    for key, name in product(ids, refs):
+        value = FAMILY[key].get(name, [])
+        for other in value if isinstance(value, list) else [value]:
+            if name == "owner":
+                found["customer"][other] = ADA if other == "ada" else {"name": other}
+            elif other in FAMILY:
+                found["folder"][other] = FAMILY[other]
+    return found
+
+
+def test_what_a_page_refers_to_comes_with_it_from_the_page_or_from_elsewhere(folders):
+    asked = product(
+        [["parent"], ["twin"], ["parent", "twin", "kin", "owner"]],
+        [None, ["rank"]],
+        [1, 2, 3, 5, 100],
+        [[], ["rank"], ["-rank"], ["parent"]],
+    )
+    for refs, fields, limit, sort in asked:
+        after, seen = None, []
+        while after is not None or not seen:
+            page = folders.page(sort=sort, refs=refs, fields=fields, limit=limit, after=after)
+            for one in page.entities:
+                whole = FAMILY[one.id]
+                assert one.document == {f: whole[f] for f in fields or whole if f in whole}
+            ids = [one.id for one in page.entities]
+            shown = {
+                name: {key: one.document for key, one in found.items()}
+                for name, found in page.refs.items()
+            }
+            assert shown == referred(ids, refs), (refs, fields, limit, sort)
+            seen += ids
+            after = page.after
+        assert sorted(seen) == sorted(FAMILY)
+
+
+def test_what_is_on_a_page_does_not_come_a_second_time(folders):
+    rows = []
+    real = folders.pool.run
+
+    class Counted:
+        def __init__(self, connection):
+            self._connection = connection
+
+        def execute(self, query, *arguments, **options):
+            cursor = self._connection.execute(query, *arguments, **options)
+            rows.append(cursor.rowcount)
+            return cursor
+
+    folders.pool.run = lambda tenant, work, **options: real(
+        tenant, lambda connection: work(Counted(connection)), **options
+    )
+    try:
+        page = folders.page(refs=["parent", "twin"])
+        cut = folders.page(refs=["parent"], limit=3)
+    finally:
+        del folders.pool.run
+    assert set(page.refs["folder"]) == {"a", "b", "c", "f", "g", "z"}
+    assert set(cut.refs["folder"]) == {"a", "z"}
+    # The row after a page of 3 comes to tell that there is one, and z from elsewhere.
+    assert rows[-2:] == [len(FAMILY), 3 + 1 + 1]
 
 
 def test_the_pages_with_references_are_in_order_however_they_are_asked(sales):

@@ -7,8 +7,8 @@ Out:  each tenant's entity types
   until then, and nothing else is.
 - The clock has a thread of its own: a server that does not answer keeps no flush waiting, and no
   close for longer than a moment. What is cut off in the middle is as after a crash.
-- A server of our own that died is started again, and the connections follow it. Who only reads
-  starts none.
+- A server of our own that died is started again, and the connections follow it, also to another
+  port and when somebody else started it. Who only reads starts none.
 """
 
 import os
@@ -23,6 +23,7 @@ from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.hot.postgres.cluster import (
     Server,
     is_dead,
+    is_elsewhere,
     open_server,
     running_server,
     stop_server,
@@ -78,9 +79,13 @@ class EntityHalf:
         return found
 
     def _is_gone(self, pool: Pool) -> bool:
-        """Tell whether a server of our own died; one that is only stuck has a process still."""
-        is_ours = self._settings.postgres == EMBEDDED
-        return is_ours and pool.breaker.state != "closed" and is_dead(self._folder)
+        """Tell whether a server of our own died, or was started elsewhere by somebody else.
+
+        One that is only stuck has a process still, at the address it had.
+        """
+        if self._settings.postgres != EMBEDDED or pool.breaker.state == "closed":
+            return False
+        return is_dead(self._folder) or is_elsewhere(self._folder, pool.dsn)
 
     def types(self, tenant: str, catalog: Catalog) -> EntityTypes:
         """Return a tenant's entity types."""

@@ -33,6 +33,7 @@ from psycopg import sql
 
 from thermocline.disk import OsDisk, translated
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
+from thermocline.hot.postgres.postmaster import let_go, process_of
 from thermocline.hot.postgres.program import (
     Programs,
     installed_programs,
@@ -123,6 +124,12 @@ def is_dead(folder: str) -> bool:
     return _Embedded(os.path.abspath(folder)).process_id() is None
 
 
+def is_elsewhere(folder: str, dsn: str) -> bool:
+    """Tell whether the server under a folder was last started at another address than this."""
+    note = _Embedded(os.path.abspath(folder)).note()
+    return note is not None and note.server(folder).dsn != dsn
+
+
 def stop_server(folder: str, *, mode: str = "fast") -> bool:
     """Stop the server under a folder, if one runs; return whether one did.
 
@@ -142,9 +149,9 @@ class _Embedded:
     def started(self, settings: Mapping[str, str]) -> Server:
         self._make_folder()
         with self._locked():
-            note = self._note()
-            if note is not None and _answers(note):
-                return note.server(self._folder)
+            found, note = self.found(), self.note()
+            if found is not None:
+                return found
             programs = installed_programs(self._path("programs"))
             self._check_reach(programs)
             if note is None or self._disk.size(os.path.join(self._data, "PG_VERSION")) is None:
@@ -154,8 +161,12 @@ class _Embedded:
             return note.server(self._folder)
 
     def found(self) -> Server | None:
-        note = self._note()
-        return note.server(self._folder) if note is not None and _answers(note) else None
+        note = self.note()
+        # A copy of a folder has the note of the first, whose server may run and answer.
+        if note is None or self.process_id() is None:
+            return None
+        server = note.server(self._folder)
+        return server if _connects(server.dsn) else None
 
     def stopped(self, mode: str) -> bool:
         if self._disk.size(self._path("server.json")) is None:
@@ -179,6 +190,7 @@ class _Embedded:
         for turn in range(STARTS_MAX):
             if self._waited(note, end_s):
                 return note
+            let_go(self._data)
             if turn or not _is_free(note.port):
                 note = _Note(_free_port(), note.password, note.owner_password)
             self._write_note(note)
@@ -284,7 +296,7 @@ class _Embedded:
         finally:
             lock.release()
 
-    def _note(self) -> _Note | None:
+    def note(self) -> _Note | None:
         path = self._path("server.json")
         if self._disk.size(path) is None:
             return None
@@ -316,13 +328,7 @@ class _Embedded:
 
     def process_id(self) -> int | None:
         """Return the process that holds the data folder, or None when there is none alive."""
-        try:
-            text = self._disk.read(os.path.join(self._data, "postmaster.pid"))
-            found = int(text.split(b"\n", 1)[0])
-            os.kill(found, 0)
-        except (OSError, ValueError):
-            return None
-        return found
+        return process_of(self._data)
 
     def _failure(self, message: str) -> Unavailable:
         hint = "the server's last words are in the facts; its log is in the folder"
@@ -363,10 +369,6 @@ def _make_database(note: _Note) -> None:
     except psycopg.Error as error:
         hint = "look at the server's log in its folder"
         raise Unavailable("the server did not take its database", hint=hint) from error
-
-
-def _answers(note: _Note) -> bool:
-    return _connects(note.dsn(LOGIN, note.password, DATABASE))
 
 
 def _connects(dsn: str) -> bool:

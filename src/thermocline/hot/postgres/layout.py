@@ -12,12 +12,14 @@ Out:  the record that is written; or the document, exactly
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -216,22 +218,32 @@ class _QuickForm:
     """The same for contracts whose only numbers with fractions are doubles, a quarter quicker.
 
     A row is decoded into a record whose fields are the contract's properties: they are in its
-    order, doubles are doubles however jsonb writes them, and what is absent is left out.
+    order, doubles are doubles however jsonb writes them, and what is absent is left out. Whatever
+    goes over the rows is not a loop here but a call that does it for all of them.
     """
 
-    decode: Callable[[str], Any]
+    decode: Callable[[str], list[Any]]
     blank: Callable[[], Any]
-    hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
+    hot: Sequence[tuple[str, Callable[[Sequence[Any]], Iterable[Any]]]]
 
     def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
-        decode, blank = self.decode, self.blank
-        made = [blank() if rest is None else decode(rest) for rest in rests]
+        made = self._records(rests)
         for (place, shown), column in zip(self.hot, values, strict=True):
-            for one, value in zip(made, column, strict=True):
-                if value is not None:
-                    setattr(one, place, value if shown is None else shown(value))
+            some, found = made, column
+            if None in column:
+                some = [one for one, value in zip(made, column, strict=True) if value is not None]
+                found = [value for value in column if value is not None]
+            deque(map(setattr, some, repeat(place), shown(found)), maxlen=0)
         documents: list[Json] = msgspec.to_builtins(made)
         return documents
+
+    def _records(self, rests: Sequence[str | None]) -> list[Any]:
+        given = [rest for rest in rests if rest is not None]
+        made = self.decode(f"[{','.join(given)}]")
+        if len(given) == len(rests):
+            return made
+        found = iter(made)
+        return [self.blank() if rest is None else next(found) for rest in rests]
 
 
 def _without_absent(document: Json) -> Json:
@@ -247,6 +259,7 @@ def _form_of(contract: Contract, columns: Sequence[HotColumn]) -> _Form:
     hot = [(name, _shower(kinds[name]) if name in kinds else None) for name in names]
     is_quick = not is_exact and kinds.keys() >= set(names)
     is_quick = is_quick and all(kind.name == "number" and kind.bits == 64 for _, kind in careful)
+    is_quick = is_quick and all(map(can_be_decoded, kinds))
     quick = _quick_form(kinds, hot) if is_quick else None
     return _Form(decode, careful, contract.is_open, hot, dict.fromkeys(kinds, _ABSENT), quick)
 
@@ -264,9 +277,15 @@ def _quick_form(
         ],
         rename={place: name for name, place in places.items()},
         forbid_unknown_fields=True,
+        gc=False,  # it holds what JSON has, which refers to no record
     )
-    decode = msgspec.json.Decoder(record).decode
-    return _QuickForm(decode, record, [(places[name], shown) for name, shown in hot])
+    decode = msgspec.json.Decoder(list[record]).decode  # type: ignore[valid-type]
+    return _QuickForm(decode, record, [(places[name], _all_shown(shown)) for name, shown in hot])
+
+
+def can_be_decoded(name: str) -> bool:
+    """Tell whether a record's field may have a property's name: JSON must write it as it is."""
+    return not any(letter in '"\\' or letter < " " for letter in name)
 
 
 def _is_changed_by_jsonb(kind: Kind) -> bool:
@@ -289,6 +308,33 @@ def _shower(kind: Kind) -> Callable[[Any], Any] | None:
         case "decimal" if kind.is_text:
             return _decimal
     return functools.partial(from_stored, kind)
+
+
+def _all_shown(
+    shown: Callable[[Any], Any] | None,
+) -> Callable[[Sequence[Any]], Iterable[Any]]:
+    """Return what makes all of a column's values ones of documents, as `shown` makes each."""
+    if shown is None:
+        return iter
+    if shown is _instant:
+        return _instants
+    return _decimals if shown is _decimal else functools.partial(map, shown)
+
+
+def _decimals(values: Sequence[Any]) -> Iterable[str]:
+    try:
+        is_shown = "E" not in "".join(values)
+    except TypeError:  # not texts
+        is_shown = False
+    return values if is_shown else map(_decimal, values)
+
+
+def _instants(values: Sequence[Any]) -> Iterable[str]:
+    try:
+        text = "\n".join(values)
+    except TypeError:  # not texts
+        return map(_instant, values)
+    return text.replace(" ", "T").replace("+00", "Z").split("\n") if values else ()
 
 
 def _decimal(value: Decimal | str) -> str:

@@ -51,8 +51,11 @@ class Order:
 
     @property
     def values(self) -> str:
-        """The sort values of a row as texts, as a cursor keeps them."""
-        return ", ".join(f"({term.place})::text" for term in self.terms)
+        """The sort values of a row as texts, as a cursor keeps them, each after a comma.
+
+        The key is not among them: it comes with every row, and is a text.
+        """
+        return "".join(f", ({term.place})::text" for term in self.terms[:-1])
 
     def ranges(self, cursor: str | None, binds: Binds) -> list[str]:
         """Return the conditions that rows come after the cursor's, to be asked one by one.

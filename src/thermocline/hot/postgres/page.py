@@ -30,7 +30,8 @@ class PageRequest:
 class Page:
     """Entities in order; `after` is the cursor of the next page, None when this is the last.
 
-    `refs` has the entities referred to by type and key. `total` is None unless asked for.
+    `refs` has the entities referred to by type and key; one that is on the page may be the same
+    object there. `total` is None unless asked for.
     """
 
     entities: list[Entity]

@@ -8,13 +8,15 @@ Out:  a `Page`
 - A page and its references are one statement, and with that as of one moment. Only a page that
   begins among values and ends among nulls takes a second.
 - What many rows refer to comes once. It comes as rows of its own, as quick to read as those of
-  the page: as JSON beside each row it took four times as long.
+  the page: as JSON beside each row it took four times as long. What is on the page itself, whole,
+  does not come again unless a list of keys refers to it.
 - Nothing is counted unless asked.
 - PostgreSQL's rows alone are seen here; those moved to the lake are not.
 """
 
 import functools
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from thermocline.errors import Invalid
@@ -29,8 +31,10 @@ from thermocline.hot.postgres.relation import REFERENCES_MAX, Relation, referenc
 LIMIT_MAX = 1_000
 OWN = 0
 """The part of an answer that is the page itself; the others are numbered by their types."""
-_FIXED = 7
-"""What every row of an answer begins with: part, place, key, ver, contract, time, rest."""
+_FIXED = 5
+"""What every row of an answer begins with: key, ver, contract, time, rest."""
+_PART, _PLACE = -2, -1
+"""Where a row of an answer with references says which part it is of, and its place in that."""
 _OTHER = "other"
 _entity = functools.partial(tuple.__new__, Entity)
 """Makes an entity of a tuple of its parts, in a third of the time its class takes."""
@@ -68,8 +72,10 @@ class _Reading:
         self._relations = [relation_of(layout, name) for name in request.refs]
         names = dict.fromkeys(relation.target for relation in self._relations)
         self._targets = [targets[name] for name in names]
+        self._others = [one for one in self._targets if not self._is_own(one)]
+        self._near = [n for n, one in enumerate(self._relations) if self._may_be_near(one)]
         self._sorted_from = _FIXED + len(layout.columns)
-        self._sorted_to = self._sorted_from + len(self._order.terms)
+        self._sorted_to = self._sorted_from + len(self._order.terms) - 1
 
     def page(self) -> Page:
         limit = self._request.limit
@@ -82,10 +88,30 @@ class _Reading:
         next_page = None
         if len(rows) > limit:
             rows = rows[:limit]
-            next_page = self._order.cursor(rows[-1][self._sorted_from : self._sorted_to])
+            last = rows[-1]
+            next_page = self._order.cursor([*last[self._sorted_from : self._sorted_to], last[0]])
         total = self._total() if self._request.with_total else None
-        entities = self._cut(_entities(self._layout, rows, _FIXED))
+        entities = _entities(self._layout, rows, _FIXED, self._request.fields)
+        if self._near:
+            refs[self._layout.name].update(self._found_near(rows, entities))
         return Page(entities, next_page, total, refs)
+
+    def _is_own(self, target: Layout) -> bool:
+        """Tell whether a type that is referred to is the page's own, seen alike."""
+        own = self._layout
+        return (target.table, target.columns) == (own.table, own.columns)
+
+    def _may_be_near(self, relation: Relation) -> bool:
+        """Tell whether what a property refers to may be on the page itself, and whole."""
+        is_own = any(relation.target == one.name for one in self._targets if self._is_own(one))
+        return is_own and not relation.is_list and self._request.fields is None
+
+    def _found_near(self, rows: list[Row], entities: list[Entity]) -> dict[str, Entity]:
+        """Return the entities of the page that others of it refer to."""
+        by_key = {one.id: one for one in entities}
+        places = range(_PART - len(self._near), _PART)
+        keys = {row[place] for place in places for row in rows}
+        return {key: by_key[key] for key in keys & by_key.keys()}
 
     def _rows(self, after: str, limit: int, refs: dict[str, dict[str, Entity]]) -> list[Row]:
         """Return the rows of one stretch, one more than asked for if there is; add to `refs`."""
@@ -93,14 +119,15 @@ class _Reading:
         found = self._connection.execute(query, self._binds.values, binary=True).fetchall()
         if not self._targets:
             return found
-        own = [row for row in found if row[0] == OWN]
-        own.sort(key=_place)  # the parts of a union come in any order
+        own = [row for row in found if row[_PART] == OWN]
+        own.sort(key=itemgetter(_PLACE))  # the parts of a union come in any order
         start = self._sorted_to
         for part, target in enumerate(self._targets, OWN + 1):
-            rows = [row for row in found if row[0] == part]
-            others = _entities(target, rows, start)
-            refs[target.name].update((one.id, one) for one in others)
-            start += len(target.columns)
+            rows = [row for row in found if row[_PART] == part]
+            is_own = self._is_own(target)
+            entities = _entities(target, rows, _FIXED if is_own else start)
+            refs[target.name].update((one.id, one) for one in entities)
+            start += 0 if is_own else len(target.columns)
         return own
 
     def _query(self, after: str, limit: int) -> str:
@@ -108,24 +135,25 @@ class _Reading:
         rest = f"{ROW}.rest::text" if self._needs_rest() else "null::text"
         row = (
             f"{ROW}.id, {ROW}.ver, {ROW}.schema_version, {ROW}.written_at, {rest} as rest"
-            f"{self._layout.shown_text(ROW)}"
+            f"{self._layout.shown_text(ROW)}{self._order.values}"
         )
         end = (
             f"from {self._layout.table} as {ROW} where {self._where} and {after} "
             f"order by {self._order.text} limit {limit + 1}"
         )
         if not self._targets:
-            return f"select {OWN}, 0, {row}, {self._order.values} {end}"
+            return f"select {row} {end}"
         columns = "".join(f", c{n}" for n in range(len(self._layout.columns)))
-        sorts = "".join(f", s{n}" for n in range(len(self._order.terms)))
+        sorts = "".join(f", s{n}" for n in range(len(self._order.terms) - 1))
         names = ", ".join(f"k{n}" for n in range(len(self._relations)))
-        blanks = "".join(target.blank_text for target in self._targets)
+        near = "".join(f", k{n}" for n in self._near)
+        blanks = "".join(target.blank_text for target in self._others)
         keys = ", ".join(reference(self._layout, one, self._binds) for one in self._relations)
-        head = f"place, id, ver, schema_version, written_at, rest{columns}{sorts}"
+        head = f"id, ver, schema_version, written_at, rest{columns}{sorts}"
         page = (
-            f"with page ({head}, {names}) as materialized (select row_number() over "  # noqa: S608
-            f"(order by {self._order.text}), {row}, {self._order.values}, {keys} {end}) "
-            f"select {OWN}, {head}{blanks} from page"
+            f"with page ({head}, {names}, place) as materialized (select {row}, {keys}, "  # noqa: S608
+            f"row_number() over (order by {self._order.text}) {end}) "
+            f"select {head}{blanks}{near}, {OWN}, place from page"
         )
         parts = [self._part(part, limit) for part in range(len(self._targets))]
         return " union all ".join([page, *parts])
@@ -133,20 +161,30 @@ class _Reading:
     def _part(self, number: int, limit: int) -> str:
         """Return the rows of one other type that the page refers to, each once."""
         target = self._targets[number]
-        blank = self._layout.blank_text + ", null" * len(self._order.terms)
-        columns = "".join(
-            one.shown_text(_OTHER) if one is target else one.blank_text for one in self._targets
+        own = target.shown_text(_OTHER) if self._is_own(target) else self._layout.blank_text
+        others = "".join(
+            one.shown_text(_OTHER) if one is target else one.blank_text for one in self._others
         )
+        blank = ", null" * (len(self._order.terms) - 1)
         keys = " union ".join(
-            f"select {_key(relation, place)} from page where place <= {limit}"  # noqa: S608
+            self._keys(place, limit)
             for place, relation in enumerate(self._relations)
             if relation.target == target.name
         )
         return (
-            f"select {OWN + 1 + number}, 0, {_OTHER}.id, {_OTHER}.ver, {_OTHER}.schema_version, "  # noqa: S608
-            f"{_OTHER}.written_at, {_OTHER}.rest::text{blank}{columns} "
+            f"select {_OTHER}.id, {_OTHER}.ver, {_OTHER}.schema_version, {_OTHER}.written_at, "  # noqa: S608
+            f"{_OTHER}.rest::text{own}{blank}{others}{', null' * len(self._near)}, "
+            f"{OWN + 1 + number}, 0 "
             f"from {target.table} as {_OTHER} where {_OTHER}.id = any(array({keys}))"
         )
+
+    def _keys(self, place: int, limit: int) -> str:
+        """Return the keys that one relation of the page leads to, but for those on the page."""
+        rows = f"from page where place <= {limit}"
+        if self._relations[place].is_list:
+            return f"select jsonb_array_elements_text(k{place}) {rows}"
+        others = f" and k{place} not in (select id {rows})" if place in self._near else ""
+        return f"select k{place} {rows}{others}"
 
     def _needs_rest(self) -> bool:
         """Tell whether anything asked for is outside of the columns."""
@@ -160,15 +198,6 @@ class _Reading:
     def _may_be_null(self, name: str) -> bool:
         kinds = {part.name: part.kind for part in self._layout.contract.kind.fields}
         return not self._layout.by_name[name].is_ready or kinds[name].nullable
-
-    def _cut(self, entities: list[Entity]) -> list[Entity]:
-        """Return the entities with the fields that were asked for."""
-        fields = self._request.fields
-        if fields is None:
-            return entities
-        documents = [one.document for one in entities]
-        cut = ({name: one[name] for name in fields if name in one} for one in documents)
-        return [one._replace(document=made) for one, made in zip(entities, cut, strict=True)]
 
     def _total(self) -> int:
         query = f"select count(*) from {self._layout.table} as {ROW} where {self._where}"  # noqa: S608
@@ -187,20 +216,16 @@ def _check_limits(request: PageRequest) -> None:
         raise Invalid("too many references", hint=hint, refs=len(request.refs))
 
 
-def _place(row: Row) -> int:
-    return int(row[1])
-
-
-def _key(relation: Relation, place: int) -> str:
-    return f"jsonb_array_elements_text(k{place})" if relation.is_list else f"k{place}"
-
-
-def _entities(layout: Layout, rows: Sequence[Row], start: int) -> list[Entity]:
-    """Return rows as entities; the values of the type's columns begin at `start`."""
+def _entities(
+    layout: Layout, rows: Sequence[Row], start: int, fields: Sequence[str] | None = None
+) -> list[Entity]:
+    """Return rows as entities, cut to some fields; the type's columns begin at `start`."""
     if not rows:
         return []
     columns = list(zip(*rows, strict=True))
-    _, _, keys, vers, versions, times, rests = columns[:_FIXED]
+    keys, vers, versions, times, rests = columns[:_FIXED]
     values = columns[start : start + len(layout.columns)]
     documents = layout.documents_of(versions, values, rests)
+    if fields is not None:
+        documents = [{name: one[name] for name in fields if name in one} for one in documents]
     return list(map(_entity, zip(keys, vers, versions, times, documents, strict=True)))
