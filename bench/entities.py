@@ -160,6 +160,7 @@ def pages(writers: Writers, turns: int) -> list[tuple[str, float, float]]:
     store = writers.store
     store.pool.run(store.tenant, lambda c: c.execute("analyze"))
     middle = store.page(sort=["-amount"], filter=Comparison("amount", "lt", 500_000), limit=1)
+    later = store.page(limit=1_000)
     is_open = Comparison("status", "eq", "open")
     large = AllOf((is_open, Comparison("amount", "gt", 100_000)))
     asked: dict[str, Callable[[], object]] = {
@@ -167,7 +168,8 @@ def pages(writers: Writers, turns: int) -> list[tuple[str, float, float]]:
         "by a hot field, from the middle": lambda: store.page(sort=["-amount"], after=middle.after),
         "hot filter and sort": lambda: store.page(large, ["amount"]),
         "hot fields alone": lambda: store.page(sort=["amount"], fields=["status", "amount"]),
-        "with the entities referred to": lambda: store.page(refs=["parent"]),
+        "with those referred to, most of them on it": lambda: store.page(refs=["parent"]),
+        "with others referred to": lambda: store.page(after=later.after, refs=["parent"]),
         "counted as well": lambda: store.page(is_open, ["amount"], with_total=True),
     }
     found = []
