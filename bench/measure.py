@@ -33,7 +33,7 @@ from typing import Self
 RESULTS = Path(__file__).parent / "RESULTS.md"
 SECTIONS = (
     *("append", "scan", "log", "union", "ingest", "contract", "entities", "entities_read"),
-    *("spark", "compact", "rollup", "export"),
+    *("spark", "spark_delta", "compact", "rollup", "export"),
 )
 HEADER = """# Bench results
 
@@ -219,6 +219,7 @@ def provenance(script: str, versions: dict[str, str]) -> str:
 
 def write_section(path: Path, name: str, body: str) -> None:
     """Put a section into the results file, in the place it had or the place it belongs."""
+    assert name in SECTIONS, "the next script to write would drop it"
     text = path.read_text() if path.exists() else HEADER
     sections = {kept: _section(text, kept) for kept in SECTIONS}
     sections[name] = f"<!-- begin {name} -->\n{body.strip()}\n<!-- end {name} -->"
