@@ -1,6 +1,7 @@
 """Pages hold what a plain list would: every filter, every order, every cut, ties and nulls."""
 
 import base64
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import cmp_to_key
 from itertools import product
@@ -338,11 +339,11 @@ def test_what_only_the_row_after_a_page_refers_to_does_not_come_with_it(sales):
     assert set(page.refs["customer"]) == {"eve"}
 
 
-def test_what_many_rows_refer_to_comes_from_the_server_once(sales):
-    for n in range(20):
-        sales.create({"customer": "ada", "others": ["ada", "bob"]}, f"t{n:02}")
+@contextmanager
+def counted(store):
+    """Give the list of how many rows each statement of a store brought."""
     rows = []
-    real = sales.pool.run
+    real = store.pool.run
 
     class Counted:
         def __init__(self, connection):
@@ -353,13 +354,20 @@ def test_what_many_rows_refer_to_comes_from_the_server_once(sales):
             rows.append(cursor.rowcount)
             return cursor
 
-    sales.pool.run = lambda tenant, work, **options: real(
+    store.pool.run = lambda tenant, work, **options: real(
         tenant, lambda connection: work(Counted(connection)), **options
     )
     try:
-        page = sales.page(sort=["-customer"], refs=["customer", "others"])
+        yield rows
     finally:
-        del sales.pool.run
+        del store.pool.run
+
+
+def test_what_many_rows_refer_to_comes_from_the_server_once(sales):
+    for n in range(20):
+        sales.create({"customer": "ada", "others": ["ada", "bob"]}, f"t{n:02}")
+    with counted(sales) as rows:
+        page = sales.page(sort=["-customer"], refs=["customer", "others"])
     assert len(page.entities) == 23
     assert rows[-1] == 23 + len(page.refs["customer"])
 
@@ -434,26 +442,9 @@ def test_what_a_page_refers_to_comes_with_it_from_the_page_or_from_elsewhere(fol
 
 
 def test_what_is_on_a_page_does_not_come_a_second_time(folders):
-    rows = []
-    real = folders.pool.run
-
-    class Counted:
-        def __init__(self, connection):
-            self._connection = connection
-
-        def execute(self, query, *arguments, **options):
-            cursor = self._connection.execute(query, *arguments, **options)
-            rows.append(cursor.rowcount)
-            return cursor
-
-    folders.pool.run = lambda tenant, work, **options: real(
-        tenant, lambda connection: work(Counted(connection)), **options
-    )
-    try:
+    with counted(folders) as rows:
         page = folders.page(refs=["parent", "twin"])
         cut = folders.page(refs=["parent"], limit=3)
-    finally:
-        del folders.pool.run
     assert set(page.refs["folder"]) == {"a", "b", "c", "f", "g", "z"}
     assert set(cut.refs["folder"]) == {"a", "z"}
     # The row after a page of 3 comes to tell that there is one, and z from elsewhere.

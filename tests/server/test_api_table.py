@@ -14,6 +14,8 @@ import pytest
 import thermocline as tc
 from fixtures.api import ask, make_prices, price, serving
 from thermocline.config import QuotaSettings
+from thermocline.disk import OsDisk
+from thermocline.hot.wal.survey import inspect
 from thermocline.server.api.table import _brief, _info
 
 LINES = "application/x-ndjson"
@@ -508,6 +510,17 @@ def test_jobs_tell_what_is_hot_and_that_there_is_no_pipeline(client, table):
     assert mine["hot_s"] >= 0
     assert jobs["flush_error"] is None
     assert "pipeline" in jobs["notes"][0]
+
+
+@pytest.mark.parametrize("route", ["/api/v1/tables/prices/flush", "/api/v1/flush"])
+def test_a_flush_that_is_asked_for_leaves_none_of_the_rows_in_the_journal(tmp_path, route):
+    with serving(tmp_path, workers=0) as served, served.client() as client:
+        make_prices(client)
+        post(client, "prices", lines(price(0), price(1)))
+        journal = tmp_path / "lake" / "journal"
+        assert [one.rows for one in inspect(OsDisk(), str(journal)).tables.values()] == [2]
+        assert client.post(route, json={}).status_code == 200
+        assert not inspect(OsDisk(), str(journal)).tables
 
 
 def test_a_tenant_makes_no_more_tables_than_it_may(tmp_path):

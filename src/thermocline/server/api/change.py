@@ -9,6 +9,7 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
 """
 
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 from starlette.types import Send
@@ -75,18 +76,27 @@ def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
 def flush_table(call: Call) -> shape.Flushed:
     """Carry a table's hot rows into the lake, and let them leave the journal's open file."""
     table = call.table
-    if not table.is_keyed:
-        # Before the flush: writes that go on meanwhile are in another file, and keep none of it.
-        # A file that cannot be left now is left at the next flush that is asked for.
-        with suppress(ThermoclineError):
-            table.hot().leave()
+    _leave_journal(table)
     marks = call.lake.flush(table.name)
     return shape.Flushed({name: int(mark) for name, mark in marks.items()}, table.version())
 
 
 def flush(call: Call) -> shape.Flushed:
-    """Carry the hot rows of all the caller's tables into the lake."""
+    """Carry the hot rows of all the caller's tables into the lake, as `flush_table` does."""
+    for name in call.lake.tables():
+        _leave_journal(call.lake.table(name))
     return shape.Flushed({name: int(mark) for name, mark in call.lake.flush().items()})
+
+
+def _leave_journal(table: Any) -> None:
+    """Let a table's rows leave the journal's open file, before they are flushed.
+
+    Writes that go on meanwhile are in another file, and keep none of it.
+    """
+    if not table.is_keyed:
+        # A file that cannot be left now is left at the next flush that is asked for.
+        with suppress(ThermoclineError):
+            table.hot().leave()
 
 
 def delete(call: Call) -> shape.Changed:
