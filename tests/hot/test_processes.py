@@ -233,6 +233,8 @@ def test_W25_an_owner_that_is_stopped_keeps_the_lake_and_goes_on_exactly(place, 
         for pause in range(4):
             time.sleep(0.13 * pause)
             os.kill(owner.pid, signal.SIGSTOP)
+            # The signal is sent, not obeyed yet: threads run on until the kernel reaches them.
+            os.waitid(os.P_PID, owner.pid, os.WSTOPPED | os.WNOWAIT)
             with pytest.raises(Conflict, match=f"process={owner.pid}"):
                 tc.connect(place["root"])
             acked = ledger.last(0, "a")
