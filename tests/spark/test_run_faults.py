@@ -251,7 +251,8 @@ def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, 
 
     A page that is free would do for the first of the files, and the worker that got it may end
     after the job's failure was seen: nobody but the vacuum removes its file then.
-    Where none may be mounted, and once more in any case, no file of a worker may grow past a kilobyte.
+    Where none may be mounted, and once more in any case, no file of a worker may grow past a
+    kilobyte.
     """
     folder, dsn = lake
     with site_of(folder, dsn) as site, ExitStack() as full:
