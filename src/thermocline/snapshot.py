@@ -71,17 +71,33 @@ def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
     """Return the hot rows of a view with the columns of its state, all or those named."""
     schema = view.state.schema
     wanted = schema.columns if names is None else [schema.column(name) for name in names]
+    all_names = schema.arrow.names
+    nulls = _Nulls(max((part.batch.num_rows for part in view.parts), default=0))
     batches = []
     for part in view.parts:
-        then = _columns_then(view.state, part)
-        if part.schema_id == view.state.schema_id and names is None:
+        then, held = _columns_then(view.state, part), part.batch.schema.names
+        if names is None and part.schema_id == view.state.schema_id and held == all_names:
             batches.append(part.batch)
             continue
-        known = {c.id: then.by_id[c.id].name if c.id in then.by_id else None for c in wanted}
-        batches.append(presented(part.batch, wanted, known))
+        called = {c.id: then.by_id[c.id].name for c in wanted if c.id in then.by_id}
+        known = {c.id: called[c.id] if called.get(c.id) in held else None for c in wanted}
+        batches.append(presented(part.batch, wanted, known, nulls))
     fields = [pa.field(c.name, c.type, c.nullable) for c in wanted]
     rows = pa.Table.from_batches(batches, pa.schema(fields))
     return rows.combine_chunks() if len(batches) > CHUNKS_MAX else rows
+
+
+class _Nulls:
+    """Gives nulls; those of one type are made once, and shared by all that have no more rows."""
+
+    def __init__(self, rows_max: int) -> None:
+        self._rows_max = rows_max
+        self._made: dict[pa.DataType, pa.Array] = {}
+
+    def __call__(self, rows: int, kind: pa.DataType) -> pa.Array:
+        if kind not in self._made:
+            self._made[kind] = pa.nulls(self._rows_max, kind)
+        return self._made[kind].slice(0, rows)
 
 
 def _columns_then(state: TableState, part: HotPart) -> Schema:

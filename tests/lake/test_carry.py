@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.wal import opened
+from thermocline.format import blank
 
 HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(3)]
 TAGS = pa.list_(pa.struct([("name", pa.string()), ("weight", pa.int64())]))
@@ -24,9 +25,15 @@ WITH = rows((HOURS[0], 1, [{"name": "a", "weight": 2}]), (HOURS[0], None, []))
 WITHOUT = rows((HOURS[1], None, None), (HOURS[2], 3, None))
 
 
+@pytest.fixture(autouse=True)
+def many(monkeypatch):
+    """Let a few rows be many."""
+    monkeypatch.setattr(blank, "BLANK_ROWS_MIN", 1)
+
+
 @pytest.fixture(params=["with first", "without first"])
 def lake(request, tmp_path):
-    """A lake whose table has files with a nested column, and files without it."""
+    """A lake whose table has files with a column, and files without it."""
     parts = [WITH, WITHOUT] if request.param == "with first" else [WITHOUT, WITH]
     with opened(tmp_path / "lake") as lake:
         table = lake.create_table("t", time_column="ts", bucket="1h")
@@ -42,17 +49,23 @@ def file_names(table):
     return [pq.read_schema(f"{table.root()}/{segment.path}").names for segment in segments]
 
 
-def test_a_nested_column_that_is_null_throughout_is_not_in_the_file(lake):
+def test_a_column_that_is_null_throughout_is_not_in_the_file(lake):
     assert file_names(lake.table("t")) == [["ts", "n", "tags"], ["ts", "n"], ["ts", "n"]]
 
 
-def test_a_plain_column_is_in_the_file_whatever_its_values(tmp_path):
+def test_an_entity_column_is_in_the_file_and_so_is_every_column_of_few_rows(tmp_path, monkeypatch):
+    given = WITHOUT.slice(0, 1)
     with opened(tmp_path / "lake") as lake:
-        table = lake.create_table("t", time_column="ts", bucket="1h")
-        table.write(WITHOUT.slice(0, 1))
+        table = lake.create_table("t", time_column="ts", bucket="1h", entity_columns=["n"])
+        table.write(given)
         table.flush()
         assert file_names(table) == [["ts", "n"]]
+        monkeypatch.setattr(blank, "BLANK_ROWS_MIN", 2)
+        table.write(given)
+        table.flush()
+        assert [*map(len, file_names(table))] == [2, 3]
         assert table.lake.state().schema.arrow.names == SCHEMA.names
+        assert table.to_arrow().cast(SCHEMA).equals(pa.concat_tables([given, given]))
 
 
 def test_what_is_not_in_the_file_reads_as_null(lake):

@@ -5,7 +5,7 @@ Out:  a plan for the transaction
 
 - The mark is part of the commit that names the segments: whoever sees the rows sees the mark, and
   a hand-over that is repeated finds the mark and does nothing.
-- A nested column that no row has a value of is left out of the file, and reads as null.
+- A column that no row has a value of is left out of a large file, and reads as null.
 - Rows that were acknowledged are never refused: neither overlap nor a limit is asked here. Both
   were asked when they were written.
 """
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from thermocline.format.action import Action, AddSegment, Mark, Segment, SetMark, TableSpec
+from thermocline.format.blank import without_blanks
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
 from thermocline.format.note import NoteRequests
 from thermocline.format.schema import Fit
@@ -79,23 +80,10 @@ def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
     """Write rows as segments: one for each hour, sorted by entity and time."""
     if not rows.num_rows:
         return
-    batch = pa.concat_batches(_without_blanks(rows).to_batches())
+    # Files are measured by their entity columns, blank or not.
+    batch = pa.concat_batches(without_blanks(rows, spec.entity_columns).to_batches())
     for places in _by_hour(batch, spec):
         stage.write_table(pa.Table.from_batches([picked(batch, places)]), spec)
-
-
-def _without_blanks(rows: pa.Table) -> pa.Table:
-    """Return rows without the nested columns that are null in all of them.
-
-    Each leaf of such a column would be written, level by level: of points that have no exemplars,
-    a quarter of the time of their flush.
-    """
-    blank = [
-        field.name
-        for field in rows.schema
-        if pa.types.is_nested(field.type) and rows.column(field.name).null_count == rows.num_rows
-    ]
-    return rows.drop_columns(blank)
 
 
 def _by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:

@@ -157,17 +157,21 @@ def stored_name(state: TableState, segment: Segment, column: Column) -> str | No
 
 
 def presented(
-    batch: pa.RecordBatch, wanted: Sequence[Column], stored: dict[int, str | None]
+    batch: pa.RecordBatch,
+    wanted: Sequence[Column],
+    stored: dict[int, str | None],
+    nulls: Callable[[int, pa.DataType], pa.Array] = pa.nulls,
 ) -> pa.RecordBatch:
     """Return a batch with the wanted columns, found by what it calls them; null where it does not.
 
     `stored` leads from the id of a column to its name in the batch, None where it has none.
+    `nulls` gives as many nulls of a type.
     """
     arrays, fields = [], []
     for column in wanted:
         name = stored[column.id]
         if name is None:
-            arrays.append(pa.nulls(batch.num_rows, column.type))
+            arrays.append(nulls(batch.num_rows, column.type))
         else:
             arrays.append(cast(batch.column(name), column.type))
         fields.append(pa.field(column.name, column.type, column.nullable))

@@ -33,7 +33,7 @@ from thermocline.query.need import columns_needed
 from thermocline.query.plan import constraints
 from thermocline.query.report import Report, TableReport
 from thermocline.query.rewrite import Template, template, view_of_call
-from thermocline.query.scan import Relation, columns_of, file_relation, relation
+from thermocline.query.scan import Relation, columns_of, file_relation, names_needed, relation
 from thermocline.query.shape import Shape, quoted, shape_of
 from thermocline.query.source import ARGUMENTS, Snapshot, Source, answered, unknown, view_at
 from thermocline.query.syntax import Tree
@@ -337,7 +337,7 @@ class _Preparing:
         needed = columns_needed(self._statement) if is_inline else None
         prefix = f"{INTERNAL_PREFIX}{place}_"
         warm = narrowed(view, *window(state.spec.time_column, alternatives))
-        hot = hot_rows(warm) if warm.parts else None
+        hot = hot_rows(warm, names_needed(state, needed)) if warm.parts else None
         before = self._counts.get(name, _Counts())
         self._counts[name] = _Counts(
             before.hot_rows + (hot.num_rows if hot is not None else 0),

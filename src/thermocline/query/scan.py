@@ -156,6 +156,13 @@ def _names(columns: Sequence[Column]) -> str:
     return ", ".join(quoted(column.name) for column in columns)
 
 
+def names_needed(state: TableState, needed: frozenset[str] | None) -> list[str] | None:
+    """Return the columns that hot rows must have for a relation of this state; None for all."""
+    if needed is None:
+        return None
+    return [column.name for column in _only(columns_of(state), needed)]
+
+
 def _only(columns: Sequence[Column], needed: frozenset[str] | None) -> Sequence[Column]:
     if needed is None:
         return columns

@@ -17,6 +17,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from thermocline.format.action import Mark
+from thermocline.format.blank import made_alike
 from thermocline.hot.tier import Frozen, HotPart, HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 
@@ -92,7 +93,7 @@ class TableBuffer:
 
 
 def _merged(parts: list[HotPart]) -> HotPart:
-    batch = pa.concat_batches([part.batch for part in parts])
+    batch = pa.concat_batches(made_alike([part.batch for part in parts]))
     requests = {key: count for part in parts for key, count in part.requests.items()}
     size_bytes = batch.get_total_buffer_size()
     return HotPart(parts[-1].mark, parts[-1].schema_id, batch, size_bytes, requests)

@@ -5,6 +5,7 @@ Out:  Arrow's stream format and the request, compressed; the batch as replay wil
 
 - What is applied in memory is read from the very bytes that are written, so that replay gives
   byte for byte what was live, and nothing that the caller can still change.
+- A column that no row of a large write has a value of is left out, and reads as null.
 - Rows and request are in one frame, so that no crash can part them.
 - Many frames of one table are read as one stream: beginning to read costs more than a small write
   has in it. Where that does not work, each is read by itself, and the bad one is found.
@@ -21,6 +22,7 @@ import orjson
 import pyarrow as pa
 
 from thermocline.errors import Corruption, Overloaded, Unsupported
+from thermocline.format.blank import without_blanks
 from thermocline.hot.wal.frame import (
     CODEC_LZ4,
     CODEC_NONE,
@@ -63,6 +65,7 @@ class Payload:
 
 def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUESTS) -> Payload:
     """Return a batch as a payload; `Overloaded` when it is larger than a frame may be."""
+    batch = without_blanks(batch)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
