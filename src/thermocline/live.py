@@ -25,7 +25,7 @@ from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.once import Once, request_key
 from thermocline.ingest.room import EntityRoom
-from thermocline.ingest.rows import fitted, rows_table
+from thermocline.ingest.rows import Made, fitted, rows_table
 from thermocline.lake.append import Wish, columns_after
 from thermocline.lake.measure import entities_in
 from thermocline.lake.supersede import check_not_entities
@@ -130,18 +130,19 @@ class LakeTable(TimeSeriesTable):
                 table=self.name,
                 overlap=state.spec.overlap,
             )
-        given = rows_table(rows, state.schema, state.spec)
+        is_made = isinstance(rows, Made)
+        given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
             return _done(0)
         columns = columns_after(state, [given.schema], evolve=evolve)
-        batch = fitted(given, columns.schema, state.spec)
+        batch = fitted(given, columns.schema, state.spec, is_valid=is_made)
         new = self._checked_entities(state, batch)
         try:
             if columns.is_new:
                 # Order matters: rows that are refused leave the table's columns as they were.
                 state = self.lake.adopt(given.schema, evolve=evolve)
                 # Another writer may have been first with the new columns.
-                batch = fitted(given, state.schema, state.spec)
+                batch = fitted(given, state.schema, state.spec, is_valid=is_made)
             requests = {} if request is None else {request: batch.num_rows}
             outcome = self._written(hot, state, batch, wait_s, requests)
         except BaseException:

@@ -46,9 +46,9 @@ class TableBetween:
     def __init__(self, table, name, change):
         self._table, self._name, self._change = table, name, change
 
-    def submit(self, batch, **options):
-        changed = self._change(self._name, batch, options)
-        return self._table.submit(batch, **options) if changed is None else changed
+    def submit(self, made, **options):
+        changed = self._change(self._name, made.table, options)
+        return self._table.submit(made, **options) if changed is None else changed
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Rows as a caller has them, as one batch with a table's columns.
 
 In:   anything with `__arrow_c_stream__`, or a list of mappings
-Out:  one Arrow batch, of the table's columns and types, checked to the last value
+Out:  one Arrow batch, of the table's columns and types, checked to the last value that others made
 
 - Validation happens here, before the journal: what is written there can be applied, flushed and
   queried. A value that does not fit refuses the whole write, and says which column and why.
@@ -10,6 +10,7 @@ Out:  one Arrow batch, of the table's columns and types, checked to the last val
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,16 @@ from thermocline.lake.stage import row_stream, stream_batches
 ROWS_MAX = 4_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Rows that this process made value by value.
+
+    Every text is UTF-8 and every index lies in its dictionary: that is not looked at again.
+    """
+
+    table: pa.Table
+
+
 def rows_table(data: Any, schema: Schema, spec: TableSpec) -> pa.Table:
     """Return the rows that a caller gave as an Arrow table; `Invalid` when they are none."""
     if isinstance(data, Mapping):
@@ -36,8 +47,13 @@ def rows_table(data: Any, schema: Schema, spec: TableSpec) -> pa.Table:
     return pa.Table.from_batches(stream_batches(stream), stream.schema)
 
 
-def fitted(rows: pa.Table, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
-    """Return rows as one batch with the table's columns and types."""
+def fitted(
+    rows: pa.Table, schema: Schema, spec: TableSpec, *, is_valid: bool = False
+) -> pa.RecordBatch:
+    """Return rows as one batch with the table's columns and types.
+
+    Unless it is known that each value `is_valid`, all are looked at.
+    """
     if rows.num_rows > ROWS_MAX:
         raise Invalid(
             "more rows than one write takes",
@@ -47,7 +63,7 @@ def fitted(rows: pa.Table, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
         )
     batches = [coerce(batch, schema, spec) for batch in rows.to_batches()]
     batch = pa.concat_batches(batches) if batches else _nothing(schema)
-    return validated(batch)
+    return batch if is_valid else validated(batch)
 
 
 def _nothing(schema: Schema) -> pa.RecordBatch:

@@ -135,7 +135,7 @@ def _times(batch: pa.RecordBatch | pa.Table, spec: TableSpec) -> tuple[npt.NDArr
             time_column=spec.time_column,
             rows=times.null_count,
         )
-    return times.cast(pa.int64()).to_numpy(), times.type.unit
+    return times.view(pa.int64()).to_numpy(), times.type.unit
 
 
 def _bounds(values: npt.NDArray[np.int64], unit: str) -> tuple[int, int]:
@@ -231,7 +231,7 @@ def row_entities(
     for column in (_one_chunk(batch.column(name)) for name in spec.entity_columns):
         encoded = _encoded(column)
         distinct = [*_key_values(encoded.dictionary), None]
-        mine = encoded.indices.cast(pa.int64()).fill_null(len(distinct) - 1).to_numpy()
+        mine = _codes(encoded.indices, len(distinct) - 1)
         if codes is None:
             codes, values = mine, [[value] for value in distinct]
             continue
@@ -241,6 +241,13 @@ def row_entities(
         ]
     assert codes is not None
     return _merged(codes, [entity_key(row) for row in values])
+
+
+def _codes(indices: pa.Array, null_code: int) -> npt.NDArray[np.int64]:
+    if indices.null_count:
+        # Order matters: the code of null may be more than the indices' own type can hold.
+        indices = indices.cast(pa.int64()).fill_null(null_code)
+    return indices.to_numpy().astype(np.int64, copy=False)
 
 
 def _encoded(column: pa.Array) -> pa.DictionaryArray:

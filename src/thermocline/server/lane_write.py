@@ -35,6 +35,7 @@ from thermocline.errors import (
 from thermocline.ingest.otlp.outcome import ITEMS, Decoded, Limits
 from thermocline.ingest.otlp.tables import TABLES
 from thermocline.ingest.otlp.together import Body, Share, Way, decode_bodies
+from thermocline.ingest.rows import Made
 
 Result = Decoded | ThermoclineError
 Settle = Callable[[Sequence[tuple[int, Result]]], None]
@@ -176,7 +177,7 @@ class Writing:
     ) -> None:
         table = self._table(group.tenant, name)
         future = table.submit(
-            rows, request_id=group.request_id, evolve=True, wait_s=self._write_wait_s
+            Made(rows), request_id=group.request_id, evolve=True, wait_s=self._write_wait_s
         )
         gathering.enter()
 
