@@ -153,11 +153,12 @@ def test_parts_have_every_key_once_whatever_their_number(site):
 
 
 def transfers(entities, stop):
-    """Move money about, until told to stop."""
+    """Move money about, until told to stop; more each time, so that no balances come back."""
     number = 0
     while not stop.is_set():
         number += 1
-        move(entities, key(number * 7 % ACCOUNTS), key((number * 13 + 31) % ACCOUNTS))
+        ends = key(number * 7 % ACCOUNTS), key((number * 13 + 31) % ACCOUNTS)
+        move(entities, *ends, amount=number)
 
 
 def test_twenty_exports_beside_a_writer_that_moves_money_all_sum_right(site, spark):
