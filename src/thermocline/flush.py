@@ -11,7 +11,7 @@ Out:  the mark that the table's newest version has reached
 from thermocline.format.action import Mark
 from thermocline.hot.tier import HotTable
 from thermocline.lake.table import Table
-from thermocline.snapshot import View, hot_rows
+from thermocline.snapshot import View, hot_rows, names_held
 
 
 def flush(hot: HotTable, table: Table) -> Mark | None:
@@ -24,7 +24,8 @@ def flush(hot: HotTable, table: Table) -> Mark | None:
     if frozen is None:
         return None
     state = table.state()
-    rows = hot_rows(View(state, frozen.parts))
+    view = View(state, frozen.parts)
+    rows = hot_rows(view, names_held(view))
     requests = {key: count for part in frozen.parts for key, count in part.requests.items()}
     table.carry(rows, state, hot.source, frozen.mark, requests)
     # Crash here: between commit and retire. The version's mark says that it happened.

@@ -71,12 +71,12 @@ def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
     """Return the hot rows of a view with the columns of its state, all or those named."""
     schema = view.state.schema
     wanted = schema.columns if names is None else [schema.column(name) for name in names]
-    all_names = schema.arrow.names
+    wanted_names = [column.name for column in wanted]
     nulls = _Nulls(max((part.batch.num_rows for part in view.parts), default=0))
     batches = []
     for part in view.parts:
-        then, held = _columns_then(view.state, part), part.batch.schema.names
-        if names is None and part.schema_id == view.state.schema_id and held == all_names:
+        then, held = _columns_then(view.state, part.schema_id), part.batch.schema.names
+        if part.schema_id == view.state.schema_id and held == wanted_names:
             batches.append(part.batch)
             continue
         called = {c.id: then.by_id[c.id].name for c in wanted if c.id in then.by_id}
@@ -85,6 +85,14 @@ def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
     fields = [pa.field(c.name, c.type, c.nullable) for c in wanted]
     rows = pa.Table.from_batches(batches, pa.schema(fields))
     return rows.combine_chunks() if len(batches) > CHUNKS_MAX else rows
+
+
+def names_held(view: View) -> list[str]:
+    """Return the columns that any hot row may have a value of, and those that name entities."""
+    state, kept = view.state, view.state.spec.entity_columns
+    shapes = {(part.schema_id, tuple(part.batch.schema.names)) for part in view.parts}
+    held = {_columns_then(state, then).column(name).id for then, names in shapes for name in names}
+    return [c.name for c in state.schema.columns if c.id in held or c.name in kept]
 
 
 class _Nulls:
@@ -100,13 +108,13 @@ class _Nulls:
         return self._made[kind].slice(0, rows)
 
 
-def _columns_then(state: TableState, part: HotPart) -> Schema:
-    then = state.schemas.get(part.schema_id)
+def _columns_then(state: TableState, schema_id: int) -> Schema:
+    then = state.schemas.get(schema_id)
     if then is None:
         raise Corruption(
             "hot rows have columns that the table's log does not know",
             hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
-            schema_id=part.schema_id,
+            schema_id=schema_id,
         )
     return then
 
@@ -118,7 +126,7 @@ def narrowed(view: View, low_ns: int | None, high_ns: int | None) -> View:
     time_id = view.state.schema.column(view.state.spec.time_column).id if view.parts else 0
     kept = []
     for part in view.parts:
-        first, last = part.times_ns(_columns_then(view.state, part).by_id[time_id].name)
+        first, last = part.times_ns(_columns_then(view.state, part.schema_id).by_id[time_id].name)
         if (low_ns is None or last >= low_ns) and (high_ns is None or first <= high_ns):
             kept.append(part)
     return View(view.state, tuple(kept), view.pairing)

@@ -298,7 +298,9 @@ def test_an_unknown_tenant_is_not_found(serving):
     assert isinstance(offer(serving(), delivery(tenant="nobody"))[0], NotFound)
 
 
-def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving):
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving, monkeypatch, cores):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     writes = Writes()
     node = serving(writes, workers=2)
 
@@ -312,6 +314,43 @@ def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving):
         return found
 
     assert node.call(run()) == 2
+
+
+def test_a_worker_that_stands_by_takes_nothing_while_the_other_one_keeps_up(serving, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("thermocline.server.lane.PATIENCE_S", WAIT_S)
+    workers = set()
+    node = serving(lambda *_: workers.add(threading.current_thread().name), workers=2)
+    offer(node, *[delivery(1, request_id=str(number)) for number in range(50)])
+    assert workers == {"thermocline-lane-0"}
+
+
+def test_a_worker_that_hung_goes_on_beside_the_one_that_stood_in_for_it(serving, monkeypatch):
+    """The one that stands in hangs, too: what comes then is for the first one, which is back."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    gates = [threading.Event(), threading.Event()]
+    taken = []
+
+    def change(_, batch, __):
+        taken.append((batch.num_rows, threading.current_thread().name[-1]))
+        if batch.num_rows < 3:
+            gates[batch.num_rows - 1].wait(WAIT_S)
+
+    node = serving(change, workers=2)
+
+    async def run():
+        futures = []
+        for points in (1, 2):
+            futures.append(node.lane.offer(delivery(points, request_id=str(points))))
+            await until(lambda points=points: len(taken) == points)
+        gates[0].set()
+        await futures[0]
+        await node.lane.offer(delivery(3, request_id="3"))
+        gates[1].set()
+        await futures[1]
+
+    node.call(run())
+    assert taken == [(1, "0"), (2, "1"), (3, "0")]
 
 
 def test_whoever_has_gone_costs_nobody_an_answer(serving):

@@ -4,8 +4,10 @@
 - Logs are JSON lines on stderr; nothing is written to stdout.
 """
 
+import ctypes
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from thermocline.config import NodeSettings
 
 PURGE_DELAY_MS = 10_000
+KEPT_BYTES_MAX = 128 << 20  # of each thread that allocates
+KEPT_BLOCK_BYTES_MAX = 32 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h has them
 
 
 def serve(
@@ -72,15 +77,26 @@ def serve(
     if check:
         _checked(settings, is_json=json)
         return
-    # Order matters: Arrow's allocator reads this when it is loaded. Given back every few
-    # milliseconds, the memory of one request would be cleared by the kernel for each next one.
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(PURGE_DELAY_MS))
+    _keep_memory()
     from thermocline.server.serve import serve as run
 
     code = run(settings, reread=read)
     # All is closed and durable. The interpreter's own end would only wait for libraries' threads.
     sys.stdout.flush()
     os._exit(code)
+
+
+def _keep_memory() -> None:
+    """Let the allocators keep what a request used for the next one.
+
+    Given back every few milliseconds, it would be cleared by the kernel for each.
+    """
+    # Order matters: Arrow's allocator reads this when it is loaded.
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(PURGE_DELAY_MS))
+    with suppress(OSError, AttributeError):  # another C library than Linux's usual one
+        tune = ctypes.CDLL(None).mallopt
+        tune(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+        tune(_M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES_MAX)
 
 
 def _checked(settings: "NodeSettings", *, is_json: bool) -> None:

@@ -12,6 +12,7 @@ Out:  the bytes inflated
 
 import zlib
 from collections.abc import Callable
+from typing import TypeAlias
 
 from thermocline.errors import BodyTooLarge, Invalid
 
@@ -19,6 +20,9 @@ BODY_BYTES_MAX = 64 << 20
 MEMBERS_MAX = 4_096
 STEP_BYTES = 256 << 10
 INFLATED_STEP_BYTES = 1 << 20
+
+Data: TypeAlias = bytes | bytearray | memoryview
+"""A request's body, as whoever received it has it."""
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 

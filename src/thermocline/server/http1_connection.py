@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httptools
+import numpy as np
 
 from thermocline.errors import Overloaded
+from thermocline.ingest.inflate import Data
 from thermocline.server.http1_head import Head, Reading, Refused, end_of, parse_head
 from thermocline.server.http1_route import (
     HttpLimits,
@@ -74,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = Reading()
         self._route: Route | None = None
         self._admitted: Any = None
-        self._body = bytearray()
+        self._body = _room_for(0)
         self._received = 0
         self._hold: Hold | None = None
         self._began_s = self._body_began_s = 0.0
@@ -116,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _: int) -> memoryview:
         if self._phase == _BODY:
-            return memoryview(self._body)[self._received :]
+            return self._body[self._received :]
         # A head is read in small pieces, so that little of a body comes with it and is copied.
         return self._shared.scratch[: HEAD_READ_BYTES if self._phase == _HEAD else READ_BYTES]
 
@@ -205,8 +207,8 @@ class Connection(asyncio.BufferedProtocol):
             self._hold.grow(capacity - len(self._body))
         except Overloaded as error:
             raise Refused(429, error.message, retry_after_s=RETRY_AFTER_S) from error
-        grown = bytearray(capacity)
-        grown[: self._received] = memoryview(self._body)[: self._received]
+        grown = _room_for(capacity)
+        grown[: self._received] = self._body[: self._received]
         self._body = grown
 
     def _take_body(self) -> None:
@@ -261,12 +263,12 @@ class Connection(asyncio.BufferedProtocol):
             more_s = self._received / limits.body_bytes_per_s_min
             self.deadline_s = self._body_began_s + limits.body_timeout_s + more_s
 
-    def _answer(self, body: bytes | bytearray) -> None:
+    def _answer(self, body: Data) -> None:
         assert self._head is not None
         request = Request(self._head, body, self._admitted)
         self._phase = _BUSY
         self.deadline_s = _NEVER
-        self._body = bytearray()
+        self._body = _room_for(0)
         self._task = self._loop.create_task(self._run(request))
 
     async def _run(self, request: Request) -> None:
@@ -327,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             head.is_keep_alive = False
         self._release()
         self._send(self._shared.refusal(refused, head))
-        self._body, self._pending, self._reading = bytearray(), b"", Reading()
+        self._body, self._pending, self._reading = _room_for(0), b"", Reading()
         self._phase, self._received = _FORGET, 0
         self.deadline_s = self._loop.time() + self._shared.limits.forget_timeout_s
         if self._transport is not None and self._transport.can_write_eof():
@@ -359,6 +361,11 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _room_for(size_bytes: int) -> memoryview:
+    """Return room for a body; what is in it is whatever was there, until a body has filled it."""
+    return np.empty(size_bytes, np.uint8).data
 
 
 def _too_large() -> Refused:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from thermocline.ingest.inflate import Data
 from thermocline.server.http1_head import Head, Refused
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
@@ -33,7 +34,7 @@ class Request:
     """A whole request; `admitted` is what the route's look at the head returned."""
 
     head: Head
-    body: bytes | bytearray
+    body: Data
     admitted: Any
 
 

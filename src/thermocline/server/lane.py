@@ -11,12 +11,18 @@ Out:  a future for each: what was taken of it, or why nothing was
   more waits, the less each costs.
 - A delivery with a request id is written alone, so that a resend of it can be told from others.
 - Inflating, decoding and encoding happen in the workers; the loop only queues and answers.
+- Where cores are few, a second worker stands by: two that take turns at the interpreter wait for
+  each other, and for the loop, more than they help. On two cores one alone takes a quarter more
+  than two do, and is late half as often. When it hangs on a request for longer than `PATIENCE_S`,
+  the other one goes on with the rest.
 - How many bytes wait is the `Room`'s to say: the caller holds room for a delivery until its
   future is done.
 """
 
 import asyncio
+import os
 import threading
+import time as clock
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,6 +44,8 @@ COMPRESSED_COUNT_MAX = 16
 COMPRESSED_GROWTH = 10
 EAGER_BYTES = 1 << 20
 WRITING_MAX = 2
+CORES_PER_WORKER = 2
+PATIENCE_S = 0.1
 
 Key = tuple[str, str]
 
@@ -157,7 +165,9 @@ class Lane:
         write_wait_s: float = 1.0,
         is_compiled: bool = True,
     ) -> None:
-        """`write_wait_s` is how long a write waits for a flush to make room.
+        """`workers` are those that stand by as well.
+
+        `write_wait_s` is how long a write waits for a flush to make room.
 
         Without `is_compiled` all is decoded by the official library, and nothing is compiled.
         """
@@ -168,13 +178,19 @@ class Lane:
             write_wait_s=write_wait_s,
         )
         self._is_compiled = is_compiled
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._standby = threading.Condition(lock)
         self._queues = _Queues()
+        self._at_work_s: dict[int, float] = {}  # since when, by worker
+        self._at_once = max(1, (os.cpu_count() or 1) // CORES_PER_WORKER)
         self._count = 0
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
-            threading.Thread(target=self._run, name=f"thermocline-lane-{place}", daemon=True)
+            threading.Thread(
+                target=self._run, args=(place,), name=f"thermocline-lane-{place}", daemon=True
+            )
             for place in range(workers)
         ]
 
@@ -204,7 +220,7 @@ class Lane:
         self._count += 1
         with self._changed:
             if self._queues.add(waiting):
-                self._changed.notify()
+                self._wake()
         return waiting.future
 
     async def stop(self, deadline_s: float) -> None:
@@ -226,21 +242,39 @@ class Lane:
             left = [one for queue in self._queues.by_key.values() for one in queue.waiting]
             self._queues = _Queues()
             self._changed.notify_all()
+            self._standby.notify_all()
         late = Unavailable("the node is stopping", hint="try again later")
         self._resolve([(one, late) for one in left])
 
-    def _run(self) -> None:
+    def _run(self, place: int) -> None:
         while True:
             with self._changed:
-                while not self._queues.ready:
+                self._at_work_s.pop(place, None)
+                is_standby = place >= self._at_once
+                while not self._queues.ready or (is_standby and not self._is_stuck()):
                     if self._is_stopping and not self._queues.count:
                         return
-                    self._changed.wait()
+                    if is_standby:  # nobody wakes it because others hang: it looks
+                        self._standby.wait(PATIENCE_S)
+                    else:
+                        self._changed.wait()
                 key, group = self._queues.take()
+                self._at_work_s[place] = clock.monotonic()
                 if self._queues.ready:
                     # Whoever offered while this one was on its way woke nobody else.
-                    self._changed.notify()
+                    self._wake()
             self._work(key, group)
+
+    def _is_stuck(self) -> bool:
+        """Tell whether as many as should be are at work, each of them for too long."""
+        late_s = clock.monotonic() - PATIENCE_S
+        since = self._at_work_s.values()
+        return len(since) >= self._at_once and max(since) < late_s
+
+    def _wake(self) -> None:
+        """Let one more worker look, if there is one: whoever is at work looks when it is done."""
+        if any(place not in self._at_work_s for place in range(self._at_once)):
+            self._changed.notify()
 
     def _work(self, key: Key, group: list[_Waiting]) -> None:
         first = group[0].delivery
@@ -249,7 +283,7 @@ class Lane:
         def settle(results: Sequence[tuple[int, Result]]) -> None:
             with self._changed:
                 if self._queues.written(key):
-                    self._changed.notify()
+                    self._wake()
             self._tell([(group[place], result) for place, result in results])
 
         self._writing.take(first.tenant, first.signal, members, first.request_id, settle)

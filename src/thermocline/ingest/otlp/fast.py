@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from thermocline.ingest.inflate import Data
 from thermocline.ingest.otlp.metrics import (
     SERIES_FACTOR,
     PointRows,
@@ -231,7 +232,7 @@ class Memory:
 _threads = threading.local()
 
 
-def decode_metrics(data: bytes, limits: Limits) -> Decoded | None:
+def decode_metrics(data: Data, limits: Limits) -> Decoded | None:
     """Return the rows of a request in the common shape, or None when it has another."""
     if not data:
         return None
@@ -251,7 +252,7 @@ def decode_metrics(data: bytes, limits: Limits) -> Decoded | None:
     return None
 
 
-def _decoded(data: bytes, memory: Memory, columns: Columns) -> Decoded | None:
+def _decoded(data: Data, memory: Memory, columns: Columns) -> Decoded | None:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
@@ -262,11 +263,11 @@ def _decoded(data: bytes, memory: Memory, columns: Columns) -> Decoded | None:
     exemplars: list[Any] | None = None
     try:
         for start, end, origin in columns.others[:others].tolist():
-            points.add_metric(memory.entries[origin], Metric.FromString(data[start:end]))
+            points.add_metric(memory.entries[origin], Metric.FromString(bytes(data[start:end])))
         if with_exemplars:
             exemplars = [None] * rows
             for row, start, end in columns.exemplars[:with_exemplars].tolist():
-                point = NumberDataPoint.FromString(data[start:end])
+                point = NumberDataPoint.FromString(bytes(data[start:end]))
                 exemplars[row] = exemplar_rows(point.exemplars, values, tally)
     except DecodeError:
         return None

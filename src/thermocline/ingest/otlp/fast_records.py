@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thermocline.ingest.inflate import Data
 from thermocline.ingest.otlp.fast import (
     Codes,
     Memory,
@@ -115,7 +116,7 @@ class RecordMemory(Memory):
 class _Scanned:
     """A request that was scanned, on its way to a batch."""
 
-    data: bytes
+    data: Data
     found: Bytes
     memory: RecordMemory
     columns: RecordColumns
@@ -230,7 +231,7 @@ def _bodies(scanned: _Scanned) -> tuple[pa.Array, pa.Array]:
     if not is_other.any():
         return texts, typed
     made = [
-        scanned.values.body(AnyValue.FromString(scanned.data[start:end]))
+        scanned.values.body(AnyValue.FromString(bytes(scanned.data[start:end])))
         for start, end in spans[is_other].tolist()
     ]
     mask = pa.array(is_other)
@@ -301,7 +302,7 @@ def _rich(scanned: _Scanned) -> tuple[pa.Array, pa.Array]:
     links: list[Any] = [None] * scanned.rows
     for row in np.flatnonzero(is_rich).tolist():
         start, end = scanned.columns.places[row].tolist()
-        span: Any = Span.FromString(scanned.data[start:end])
+        span: Any = Span.FromString(bytes(scanned.data[start:end]))
         events[row] = [event_row(one, values, tally) for one in span.events] or None
         links[row] = [link_row(one, values, tally) for one in span.links] or None
     return pa.array(events, kinds[0]), pa.array(links, kinds[1])
@@ -324,7 +325,7 @@ _FORMS = {
 _threads = threading.local()
 
 
-def decode_records(signal: str, data: bytes, limits: Limits, arrived_ns: int) -> Decoded | None:
+def decode_records(signal: str, data: Data, limits: Limits, arrived_ns: int) -> Decoded | None:
     """Return the rows of a request in the common shape, or None when it has another."""
     if not data:
         return None
@@ -355,7 +356,7 @@ def _new_memory(signal: str, limits: Limits, pairs: Pairs | None) -> RecordMemor
 
 
 def _decoded(
-    signal: str, data: bytes, memory: RecordMemory, columns: RecordColumns, arrived_ns: int
+    signal: str, data: Data, memory: RecordMemory, columns: RecordColumns, arrived_ns: int
 ) -> Decoded | None:
     from google.protobuf.message import DecodeError
 

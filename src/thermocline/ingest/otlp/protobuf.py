@@ -14,6 +14,7 @@ Out:  `Decoded`: batches by table, and what the sender must be told
 from typing import Any
 
 from thermocline.errors import Invalid
+from thermocline.ingest.inflate import Data
 from thermocline.ingest.otlp.outcome import Decoded, Limits
 
 SIGNALS = ("metrics", "logs", "traces")
@@ -36,7 +37,7 @@ def decode_protobuf(
     return decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
 
 
-def decode_fast(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded | None:
+def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> Decoded | None:
     """Return the rows of a request that has nothing to refuse and nothing to tell, else None.
 
     None says nothing about the request. Once `warm_up` has returned it is decided without the
@@ -47,13 +48,13 @@ def decode_fast(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) ->
     if signal == "metrics":
         return None
     try:
-        decoded = decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
+        decoded = decode_official(signal, bytes(data), arrived_ns=arrived_ns, limits=limits)
     except Invalid:
         return None
     return None if decoded.is_partial else decoded
 
 
-def _compiled(signal: str, data: bytes, arrived_ns: int, limits: Limits) -> Decoded | None:
+def _compiled(signal: str, data: Data, arrived_ns: int, limits: Limits) -> Decoded | None:
     if signal == "metrics":
         from thermocline.ingest.otlp.fast import decode_metrics
 
