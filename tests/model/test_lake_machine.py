@@ -239,9 +239,10 @@ def hides_every_part_once_a_flush_has_landed(patch):
 
 
 def reads_columns_by_name(patch):
-    def presented(batch, wanted, known):
+    def presented(batch, wanted, known, nulls):
         names = batch.schema.names
-        return real(batch, wanted, {c.id: c.name if c.name in names else None for c in wanted})
+        known = {c.id: c.name if c.name in names else None for c in wanted}
+        return real(batch, wanted, known, nulls)
 
     real = snapshot.presented
     patch.setattr(snapshot, "presented", presented)
