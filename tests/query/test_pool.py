@@ -31,7 +31,6 @@ from thermocline.query.wire import REQUEST_BYTES_MAX
 from thermocline.table import TimeSeriesTable
 
 MIB = 1 << 20
-ENDED_S = 5.0  # left alone, the shorter of the queries takes a minute
 STUBBORN = "levenshtein(repeat('a', 200000 + i::int % 2), repeat('b', 200000))"
 """An expression of a minute in one call, in little memory: the engine does not look up from it."""
 
@@ -583,8 +582,8 @@ def test_Q05_a_query_past_its_time_is_ended(pool, query, survives):
         return time.monotonic() - start, is_alive(pid), worker_of(pool) == pid
 
     claim = (True, survives, survives)
-    result = at_best(act, lambda result: (result[0] < ENDED_S, *result[1:]) == claim)
-    assert 0.5 <= result[0] < ENDED_S
+    result = at_best(act, lambda result: (result[0] < 1.5, *result[1:]) == claim, tries=24)
+    assert 0.5 <= result[0] < 1.5
     assert result[1:] == (survives, survives)
 
 

@@ -165,7 +165,7 @@ class Lane:
         write_wait_s: float = 1.0,
         is_compiled: bool = True,
     ) -> None:
-        """`workers` are those that stand by as well.
+        """`workers` counts those that stand by as well.
 
         `write_wait_s` is how long a write waits for a flush to make room.
 
@@ -183,7 +183,7 @@ class Lane:
         self._standby = threading.Condition(lock)
         self._queues = _Queues()
         self._at_work_s: dict[int, float] = {}  # since when, by worker
-        self._at_once = max(1, (os.cpu_count() or 1) // CORES_PER_WORKER)
+        self._at_once = min(workers, max(1, (os.cpu_count() or 1) // CORES_PER_WORKER))
         self._count = 0
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
