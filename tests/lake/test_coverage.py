@@ -27,6 +27,7 @@ from thermocline.format.coverage import (
 from thermocline.lake.answer import held
 from thermocline.lake.append import Wish
 from thermocline.lake.fsck import fsck
+from thermocline.lake.measure import row_entities
 
 ROOT = "/lake/prices/"
 
@@ -364,3 +365,11 @@ def test_coverage_follows_the_table_through_every_version_and_back():
         assert hours(lake_on(disk), at=version) == wanted[version]
     table.restore(5)
     assert hours(table) == wanted[5] == hours(lake_on(disk))
+
+
+def test_a_row_of_no_entity_is_told_from_all_that_a_narrow_dictionary_has():
+    """128 names fill the indices of eight bits: the number of null is one more."""
+    names = [f"s{n:03}" for n in range(128)]
+    symbols = pa.DictionaryArray.from_arrays(pa.array([*range(128), None], pa.int8()), names)
+    codes, keys = row_entities(pa.RecordBatch.from_arrays([symbols], ["symbol"]), spec())
+    assert [orjson.loads(keys[code])[0] for code in codes] == [*names, None]

@@ -16,7 +16,7 @@ from thermocline.ingest.otlp import together
 from thermocline.ingest.otlp.protobuf import empty_message
 from thermocline.ingest.otlp.tables import TABLES
 from thermocline.ingest.otlp.together import Body
-from thermocline.server.lane import Delivery
+from thermocline.server.lane import Delivery, Lane
 
 WAIT_S = 120  # far more than a busy machine takes
 
@@ -323,6 +323,16 @@ def test_a_worker_that_stands_by_takes_nothing_while_the_other_one_keeps_up(serv
     node = serving(lambda *_: workers.add(threading.current_thread().name), workers=2)
     offer(node, *[delivery(1, request_id=str(number)) for number in range(50)])
     assert workers == {"thermocline-lane-0"}
+
+
+def test_workers_are_stuck_when_each_has_been_at_work_for_too_long(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    lane, now_s = Lane(None, workers=3, is_compiled=False), time.monotonic()
+    told = []
+    for at_work in ({}, {0: now_s + 60}, {0: now_s - 60}, {0: now_s - 60, 1: now_s + 60}):
+        lane._at_work_s = at_work
+        told.append(lane._is_stuck())
+    assert told == [False, False, True, False]
 
 
 def test_a_worker_that_hung_goes_on_beside_the_one_that_stood_in_for_it(serving, monkeypatch):
