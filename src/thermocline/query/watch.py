@@ -80,10 +80,13 @@ class Watch:
                 unread, self._unread = self._unread, []
                 for run in unread:
                     threading.Thread(target=run.settle, name="settle", daemon=True).start()
+                had_runs = bool(self._runs)
                 times = [run.look(now_s) for run in list(self._runs.values())]
-                self._wakes_at_s = min((at for at in times if at is not None), default=now_s)
-                if self._runs:
-                    self._changed.wait(max(0.0, self._wakes_at_s - now_s))
-                elif not self._changed.wait(LINGER_S) and not self._runs:
+                # Also while it lingers: whoever comes with an earlier time wakes it.
+                self._wakes_at_s = min(
+                    (at for at in times if at is not None), default=now_s + LINGER_S
+                )
+                is_told = self._changed.wait(max(0.0, self._wakes_at_s - now_s))
+                if not (is_told or had_runs or self._runs):
                     self._thread = None
                     return

@@ -1,0 +1,44 @@
+"""Every run is looked at when its time is up, whatever the watch was waiting for."""
+
+import threading
+import time
+
+from thermocline.query import watch as watch_room
+from thermocline.query.watch import Watch
+
+
+class Looked:
+    """A run of which only the time is known, over when it is looked at past that."""
+
+    def __init__(self, query_id, time_s):
+        self.query_id = query_id
+        self.deadline_s = time.monotonic() + time_s
+        self.is_over = threading.Event()
+
+    def look(self, now_s):
+        if now_s < self.deadline_s:
+            return self.deadline_s
+        self.is_over.set()
+        return None
+
+
+def test_Q05_a_run_that_comes_while_the_watch_lingers_is_looked_at_in_time(monkeypatch):
+    monkeypatch.setattr(watch_room, "LINGER_S", 3_600.0)
+    watch = Watch()
+    first, second = Looked("first", 0.0), Looked("second", 0.5)
+    watch.add(first)
+    assert first.is_over.wait(60)
+    watch.remove(first)
+    with watch._changed:
+        watch._changed.notify_all()
+    time.sleep(0.2)  # until it lingers
+    watch.add(second)
+    assert second.is_over.wait(60)
+    watch.remove(second)
+    monkeypatch.undo()
+    with watch._changed:
+        thread = watch._thread
+        watch._changed.notify_all()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert watch._thread is None
