@@ -17,9 +17,10 @@ from postgres.entities import ORDER, changes, order
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import Conflict, OutcomeUnknown, Unavailable
 from thermocline.hot.postgres.breaker import BreakerSettings
+from thermocline.hot.postgres.connect import PoolSettings
 from thermocline.hot.postgres.migrate import open_tenant
 from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool, PoolSettings
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import Registry
 from thermocline.hot.postgres.rows import EntityStore
 from thermocline.lake.catalog import Catalog

@@ -27,8 +27,9 @@ from postgres.entity_verbs import (
 from thermocline.entity.answer import LAKE_ALONE, POSTGRES_ALONE, REMEMBERED
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import Corruption, Invalid, Unavailable
+from thermocline.hot.postgres.connect import PoolSettings
 from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool, PoolSettings
+from thermocline.hot.postgres.pool import Pool
 from thermocline.lake.catalog import Catalog
 
 __all__ = ["accounts", "another", "entity_types"]

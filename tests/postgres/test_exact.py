@@ -33,10 +33,10 @@ from thermocline.entity import table as table_room
 from thermocline.entity.room import EntitySettings
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
-from thermocline.hot.postgres import dirty
+from thermocline.hot.postgres import dirty, statement
 from thermocline.hot.postgres.evict import lock_clean, take_clean
+from thermocline.hot.postgres.opening import Isolation
 from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Isolation
 from thermocline.lake.catalog import Catalog
 from thermocline.lake.fsck import fsck
 from thermocline.lake.vacuum import vacuum
@@ -498,13 +498,70 @@ def test_an_evicted_row_is_read_from_the_lake_and_comes_back_when_it_is_written(
     assert accounts.store.read("a") is None
     assert accounts.read("a").document == account(1, note="kept")
     assert balances(accounts) == {"a": 1, "b": 1}
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="there is an entity of this key"):
         another().create(account(7), "a")
     assert accounts.patch("a", {"balance": 5}).ver == 2
     assert accounts.read("a").document == account(5, note="kept")
     assert accounts.delete("b").ver == 2
     accounts.export()
     assert balances(accounts) == cold_balances(accounts) == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda accounts: accounts.patch("a", {"balance": 9}),
+        lambda accounts: accounts.replace("a", account(9), if_match=2),
+        lambda accounts: accounts.delete("a"),
+    ],
+)
+def test_an_evicted_row_that_somebody_else_brings_back_is_still_there(
+    accounts, another, monkeypatch, write
+):
+    accounts.create(account(1), "a")
+    accounts.export()
+    assert accounts.evict(datetime.now(UTC) + timedelta(hours=1)) == 1
+    other, real = another(), statement.whereabouts
+    others = []
+
+    def beaten(*key):
+        if not others:
+            others.append(None)
+            others.append(other.patch("a", {"balance": 5}))
+        return real(*key)
+
+    monkeypatch.setattr(statement, "whereabouts", beaten)
+    assert write(accounts).ver == 3
+    assert others[1].ver == 2
+
+
+def test_evicted_and_other_rows_are_written_together(accounts):
+    for key in "abcd":
+        accounts.create(account(1, note=key), key)
+    accounts.delete("d")
+    accounts.export()
+    assert accounts.evict(datetime.now(UTC) + timedelta(hours=1)) == 3
+    accounts.create(account(1), "present")
+    results = accounts.bulk(
+        [
+            Operation(Deed.CREATE, "a", account(7)),
+            Operation(Deed.CREATE, "new", account(7)),
+            Operation(Deed.REPLACE, "b", account(7), if_match=1),
+            Operation(Deed.PATCH, "c", {"balance": 7}),
+            Operation(Deed.REPLACE, "d", account(7)),
+            Operation(Deed.PATCH, "present", {"balance": 7}),
+            Operation(Deed.DELETE, "a", if_match=1),
+        ],
+        atomic=False,
+    )
+    assert isinstance(results[0], Conflict)
+    assert [(one.id, one.ver) for one in results[1:]] == [
+        *(("new", 1), ("b", 2), ("c", 2), ("d", 3), ("present", 2), ("a", 2))
+    ]
+    seven = dict.fromkeys(("b", "c", "d", "new", "present"), 7)
+    assert balances(accounts) == seven
+    accounts.export()
+    assert balances(accounts) == cold_balances(accounts) == seven
 
 
 def test_a_row_that_was_written_before_it_was_locked_is_not_evicted(accounts, pool, tenant):

@@ -28,8 +28,9 @@ from thermocline.errors import Conflict, Corruption, Overloaded, Unavailable
 from thermocline.format.change import decode_changes
 from thermocline.format.note import NoteFlush
 from thermocline.hot.postgres import dirty
+from thermocline.hot.postgres.connect import PoolSettings
 from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool, PoolSettings
+from thermocline.hot.postgres.pool import Pool
 from thermocline.lake.catalog import Catalog
 from thermocline.lake.fsck import fsck
 from thermocline.lake.local import LocalStorage

@@ -65,9 +65,12 @@ def test_both_ways_give_the_same_documents():
     form = LAYOUT._form(1)
     assert form.quick is not None
     careful = replace(form, quick=None)
-    columns = list(zip(*(values for values, _, _ in ROWS.values()), strict=True))
-    rests = [rest for _, rest, _ in ROWS.values()]
+    rows = [(values, rest) for values, rest, _ in ROWS.values() if rest is not None]
+    columns = list(zip(*(values for values, _ in rows), strict=True))
+    rests = [rest for _, rest in rows]
     assert repr(form.documents(columns, rests)) == repr(careful.documents(columns, rests))
+    bare = [None] * len(rests)  # a page asks for the rest of all rows or of none
+    assert repr(form.documents(columns, bare)) == repr(careful.documents(columns, bare))
 
 
 PRICED = parse_contract(
@@ -103,9 +106,11 @@ def test_many_values_of_a_column_are_shown_as_each_is(prices, instants):
     days = [date(2024, 2, 29) if n % 2 else None for n in range(len(prices))]
     rows = list(zip(prices, instants, days, strict=True))
     rests = ["{}"] * len(rows)
-    made = layout.documents_of([1] * len(rows), [prices, instants, days], rests) if rows else []
+    made = layout.documents_of([1] * len(rows), [prices, instants, days], rests)
     careful = replace(layout._form(1), quick=None)
     assert made == [careful.documents([[v] for v in row], ["{}"])[0] for row in rows]
+    bare = layout.documents_of([1] * len(rows), [prices, instants, days], [None] * len(rows))
+    assert bare == made, "also where the rest was not asked for"
 
 
 def test_numbers_that_need_every_digit_are_read_carefully():

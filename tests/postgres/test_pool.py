@@ -19,8 +19,10 @@ from thermocline.errors import (
 )
 from thermocline.hot.postgres import pool as pool_room
 from thermocline.hot.postgres.breaker import BreakerSettings
+from thermocline.hot.postgres.connect import PoolSettings
 from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Isolation, Pool, PoolSettings
+from thermocline.hot.postgres.opening import Isolation
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.tenant import Tenant
 
 QUICK = PoolSettings(
@@ -361,7 +363,7 @@ def test_a_try_that_is_broken_off_lets_the_next_one_in_and_loses_no_connection(q
 
     half_open(quick)
     with monkeypatch.context() as patched:
-        patched.setattr(pool_room, "_answered", interrupted)
+        patched.setattr(pool_room, "ticket_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             quick.run(None, put("a"))
     assert quick._out == 0

@@ -5,9 +5,10 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from postgres.entities import changes, order
+from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, NotFound
 from thermocline.hot.postgres.operation import Deed, Operation
+from thermocline.hot.postgres.registry import Registry
 from thermocline.hot.postgres.write import Writer
 
 
@@ -126,7 +127,7 @@ def test_a_create_that_waits_for_a_delete_goes_on_from_its_version(store):
     waiting = threading.Thread(target=create)
     waiting.start()
     with store.pool.transaction(store.tenant) as connection:
-        writer = Writer(connection, store.layout, None, is_atomic=True)
+        writer = Writer(connection, store.layout, None, is_atomic=True, is_careful=False)
         assert writer.written([Operation(Deed.DELETE, "a")])[0].ver == 2
         deleted.set()
         waiting.join(0.5)
@@ -134,3 +135,21 @@ def test_a_create_that_waits_for_a_delete_goes_on_from_its_version(store):
     waiting.join()
     assert created == [3]
     assert [row[1] for row in changes(store)] == [1, 2, 3]
+
+
+def test_of_two_who_meet_a_promoted_field_the_later_one_reads_on_too(store, monkeypatch):
+    store.create(order(weight=1.5), "a")
+    weight = {"type": "number", "x-hot": True}
+    newer = {**ORDER, "properties": {**ORDER["properties"], "weight": weight}}
+    Registry(store.pool, store.tenant).register("order", newer)
+    both, one_at_a_time, real = threading.Barrier(2), threading.Lock(), store.reload
+
+    def reload():
+        both.wait(60)  # until both have found the table changed
+        with one_at_a_time:
+            return real()
+
+    monkeypatch.setattr(store, "reload", reload)
+    with ThreadPoolExecutor(2) as threads:
+        read = [threads.submit(store.page) for _ in range(2)]
+        assert [one.result(60).entities[0].document for one in read] == [order(weight=1.5)] * 2

@@ -53,6 +53,7 @@ from thermocline.format.action import Mark
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.evict import evict, lake_version
 from thermocline.hot.postgres.export import EntitySource
 from thermocline.hot.postgres.filter import Filter
@@ -60,7 +61,7 @@ from thermocline.hot.postgres.forget import forget
 from thermocline.hot.postgres.layout import Layout
 from thermocline.hot.postgres.operation import Entity, Operation, Written
 from thermocline.hot.postgres.page import Page
-from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.rows import EntityStore
 from thermocline.hot.postgres.tenant import Tenant
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion

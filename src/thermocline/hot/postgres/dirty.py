@@ -5,6 +5,8 @@ Out:  a `DirtySnapshot`: that version, the dirty keys and their rows, all of one
 
 - One transaction, REPEATABLE READ and READ ONLY, gives all of it. Two statements under any lesser
   isolation would be two moments, and a transaction between them would be read in half.
+- What one statement can answer (of one key; whether anything has changed) is one moment by itself,
+  and one trip.
 - A key is dirty because a row in `change` says so. State, never a clock.
 - What was read is remembered. While the head stands, changes only come: those that the last
   snapshot did not see are asked for, by PostgreSQL's own rule of what a snapshot sees. When the
@@ -25,28 +27,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from thermocline.errors import Conflict, Corruption, NotFound, Overloaded, ThermoclineError
+from thermocline.errors import Corruption, NotFound, Overloaded
 from thermocline.format.layout import Version
 from thermocline.hot.postgres.cold import ID, cold_rows, cold_schema, joined
-from thermocline.hot.postgres.failure import is_outdated
+from thermocline.hot.postgres.condition import ROW
+from thermocline.hot.postgres.connect import Connection, Row
 from thermocline.hot.postgres.fate import CHECKPOINT
 from thermocline.hot.postgres.layout import Layout, Stale
+from thermocline.hot.postgres.opening import Isolation
 from thermocline.hot.postgres.operation import Entity
-from thermocline.hot.postgres.pool import Connection, Isolation
+from thermocline.hot.postgres.page_query import entities_of, row_text
 from thermocline.hot.postgres.rows import EntityStore
 from thermocline.hot.postgres.statement import array_of
 
-RELOADS_MAX = 3
 DIRTY_KEYS_MAX = 1_000_000
 READ_LIMIT_S = 120.0
 FETCH_ROWS = 10_000
 
 T = TypeVar("T")
+_HEAD = (
+    *("version", "as_of", "epoch", "cluster_id::text", "now()"),
+    "(select max(schema_version) from type_version where type_id = %(type)s)",
+)
 _MOMENT = (
-    "select version, as_of, epoch, cluster_id::text, now(), pg_current_snapshot()::text, "  # noqa: S608
-    f"pg_postmaster_start_time()::text, {CHECKPOINT}, "
-    "(select max(schema_version) from type_version where type_id = %(type)s) "
-    "from lake_head where type_id = %(type)s"
+    f"select {', '.join(_HEAD)}, pg_postmaster_start_time()::text, {CHECKPOINT}, "  # noqa: S608
+    "pg_current_snapshot()::text from lake_head where type_id = %(type)s"
 )
 
 
@@ -131,12 +136,25 @@ class DirtySet:
         """
         with self._lock:
             last = self._last
-        made = self._run(
-            lambda layout, connection: _snapshot(connection, layout, last, keys_max=DIRTY_KEYS_MAX)
-        )
+        made = None
+        if last is not None:
+            made = self._store.as_known(lambda layout: self._unchanged(layout, last))
+        if made is None:
+            made = self._run(
+                lambda layout, connection: _snapshot(
+                    connection, layout, last, keys_max=DIRTY_KEYS_MAX
+                )
+            )
         with self._lock:
             self._last = made
         return made
+
+    def _unchanged(self, layout: Layout, last: DirtySnapshot) -> DirtySnapshot | None:
+        """Return the last snapshot, as of now, if nothing has happened since; in one trip."""
+        rows = self._store.ask(_MOMENT, {"type": layout.type_id}, lambda rows: rows)
+        head, taken_at, token = _moment_of(layout, rows[0] if rows else ())
+        is_same = token == last.token and _goes_on(last, layout, head, token)
+        return replace(last, taken_at=taken_at) if is_same else None
 
     def freeze(self) -> Frozen | None:
         """Return what an export has to carry, or None when nothing is dirty.
@@ -166,19 +184,23 @@ class DirtySet:
 
     def find(self, key: str) -> Found:
         """Return what PostgreSQL knows of one key, as of one moment."""
+        return self._store.as_known(lambda layout: self._found(layout, key))
 
-        def look(layout: Layout, connection: Connection) -> Found:
-            head, taken_at, _ = _moment(connection, layout)
-            found = entity_in(connection, layout, key)
-            row = connection.execute(
-                "select exists (select from change where type_id = %(type)s and id = %(id)s), "
-                "(select why::text from gone where type_id = %(type)s and id = %(id)s)",
-                {"type": layout.type_id, "id": key},
-            ).fetchone()
-            assert row is not None
-            return Found(head, taken_at, layout, found, is_dirty=row[0], is_moved=row[1] == "e")
-
-        return self._run(look)
+    def _found(self, layout: Layout, key: str) -> Found:
+        # One statement sees one moment, and is one trip.
+        query = (
+            f"select {row_text(layout)}, {', '.join(_HEAD)}, "  # noqa: S608
+            "exists (select from change where type_id = %(type)s and id = %(id)s), "
+            "(select why::text from gone where type_id = %(type)s and id = %(id)s) "
+            f"from lake_head left join {layout.table} as {ROW} on {ROW}.id = %(id)s "
+            "where lake_head.type_id = %(type)s"
+        )
+        values = {"type": layout.type_id, "id": key}
+        rows = self._store.ask(query, values, lambda rows: rows)
+        *own, is_dirty, why = rows[0] if rows else (None, None)
+        head, taken_at = _head_of(layout, own[-len(_HEAD) :])
+        entity = None if own[0] is None else entities_of(layout, [tuple(own)])[0]
+        return Found(head, taken_at, layout, entity, is_dirty=is_dirty, is_moved=why == "e")
 
     def everything(self) -> tuple[Head, datetime, pa.Table]:
         """Return every row that PostgreSQL has, dirty or not: what is left when the lake is not."""
@@ -190,23 +212,16 @@ class DirtySet:
         return self._run(read)
 
     def _run(self, work: Callable[[Layout, Connection], T]) -> T:
-        """Run in one snapshot, with the type as we know it; look again if that was out of date."""
-        for _ in range(RELOADS_MAX):
-            layout = self._store.layout
-            try:
-                return self._store.pool.run(
-                    self._store.tenant,
-                    lambda connection: work(layout, connection),  # noqa: B023
-                    isolation=Isolation.REPEATABLE_READ,
-                    is_read_only=True,
-                    limit_s=READ_LIMIT_S,
-                )
-            except Stale:
-                self._store.reload()
-            except ThermoclineError as error:
-                if not is_outdated(error) or not self._store.reload():
-                    raise
-        raise Conflict("the type keeps changing", hint="try again", type=self._store.type_name)
+        """Run in one snapshot."""
+        return self._store.as_known(
+            lambda layout: self._store.pool.run(
+                self._store.tenant,
+                lambda connection: work(layout, connection),
+                isolation=Isolation.REPEATABLE_READ,
+                is_read_only=True,
+                limit_s=READ_LIMIT_S,
+            )
+        )
 
 
 def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) -> Frozen | None:
@@ -250,12 +265,22 @@ def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tup
     with a checkpoint. `Stale` when the type has a newer contract than the layout.
     """
     row = connection.execute(_MOMENT, {"type": layout.type_id}).fetchone()
-    if row is None:
+    return _moment_of(layout, row or ())
+
+
+def _moment_of(layout: Layout, row: Row) -> tuple[Head, datetime, tuple[str, ...]]:
+    head, taken_at = _head_of(layout, row[: len(_HEAD)])
+    return head, taken_at, (head.store_id, *row[len(_HEAD) :])
+
+
+def _head_of(layout: Layout, row: Sequence[Any]) -> tuple[Head, datetime]:
+    """Return the head of a row of `_HEAD`, and the time it was read at."""
+    if not row:
         raise NotFound("no such type", hint="register it first", type=layout.name)
-    if row[8] > max(layout.contracts):
+    version, as_of, epoch, store_id, taken_at, newest = row
+    if newest > max(layout.contracts):
         raise Stale
-    head = Head(Version(row[0]), _utc(row[1]), row[2], row[3])
-    return head, row[4].astimezone(UTC), (row[3], row[6], row[7], row[5])
+    return Head(Version(version), _utc(as_of), epoch, store_id), taken_at.astimezone(UTC)
 
 
 def _utc(moment: datetime | None) -> datetime | None:
@@ -270,15 +295,17 @@ def _snapshot(
         found = _checked(_changed(connection, layout, None), keys_max)
         rows = _live_rows(connection, layout, None)
         return DirtySnapshot(head, taken_at, token, layout, found, rows)
-    if last.token == token:
-        return replace(last, taken_at=taken_at)
     found = _changed(connection, layout, last.token[-1])
     if not len(found):
         return replace(last, taken_at=taken_at, token=token)
-    keys = _checked(pc.unique(pa.concat_arrays([last.keys, found])), keys_max)
+    # Keys that were dirty already leave the keys as they are: what is known of those stays good.
+    new = found.filter(pc.invert(pc.is_in(found, value_set=last.keys)))
+    keys = last.keys
+    if len(new):
+        keys = _checked(pa.concat_arrays([keys, new]), keys_max)
+        keys = keys.take(pc.sort_indices(keys))
     kept = last.rows.filter(pc.invert(pc.is_in(last.rows.column(ID), value_set=found)))
     rows = joined(layout, [kept, _live_rows(connection, layout, found.to_pylist())])
-    keys = keys.take(pc.sort_indices(keys))
     return DirtySnapshot(head, taken_at, token, layout, keys, rows)
 
 
@@ -323,17 +350,6 @@ def _checked(keys: pa.Array, keys_max: int | None) -> pa.Array:
             dirty_keys_max=keys_max,
         )
     return keys
-
-
-def entity_in(connection: Connection, layout: Layout, key: str) -> Entity | None:
-    """Return the entity of a key as the running transaction sees it."""
-    text = "select ver, schema_version, written_at, rest::text{} from {} where id = %s"
-    query = sql.SQL(text).format(layout.names, sql.Identifier(layout.table))
-    row = connection.execute(query, [key]).fetchone()
-    if row is None:
-        return None
-    ver, version, at, rest, *values = row
-    return Entity(key, ver, version, at, layout.document_of(version, values, rest))
 
 
 def _live_rows(

@@ -19,7 +19,9 @@ from psycopg import sql
 
 from thermocline.errors import Conflict, Corruption
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.pool import Connection, Isolation, Pool
+from thermocline.hot.postgres.connect import Connection
+from thermocline.hot.postgres.opening import Isolation
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.promote import index_text
 from thermocline.hot.postgres.registry import create_table
 from thermocline.hot.postgres.tenant import Tenant

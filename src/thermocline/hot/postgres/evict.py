@@ -16,8 +16,8 @@ from datetime import datetime
 from psycopg import sql
 
 from thermocline.format.layout import Version
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.pool import Connection
 from thermocline.hot.postgres.rows import EntityStore
 
 EVICT_ROWS_MAX = 10_000

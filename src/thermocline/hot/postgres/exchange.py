@@ -11,19 +11,24 @@ Out:  the answer to the last of them; an error of the driver when one of them fa
 
 from typing import Any
 
-from psycopg import Connection, OperationalError, errors, pq
+from psycopg import Connection, Error, OperationalError, errors, pq
 from psycopg.pq.abc import PGresult
 
-_GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.TUPLES_CHUNK)
 
 
 def exchanged(connection: Connection[Any], words: bytes) -> PGresult:
     """Return the answer to the last of some statements; those after one that fails are not run."""
     answer = connection.pgconn.exec_(words)
-    if answer.status in _GOOD:
+    if answer.status in GOOD:
         return answer
+    raise error_of(answer, connection)
+
+
+def error_of(answer: PGresult, connection: Connection[Any]) -> Error:
+    """Return the error that an answer is."""
     encoding = connection.info.encoding
     if answer.error_field(pq.DiagnosticField.SQLSTATE) is None:
         # Not the server's word but libpq's own: the connection is lost.
-        raise OperationalError(answer.get_error_message(encoding))
-    raise errors.error_from_result(answer, encoding)
+        return OperationalError(answer.get_error_message(encoding))
+    return errors.error_from_result(answer, encoding)

@@ -25,8 +25,8 @@ from thermocline.format.change import decode_changes, encode_changes
 from thermocline.format.instant import from_datetime, to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.note import NoteFlush
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.dirty import DirtySet, Frozen, Head
-from thermocline.hot.postgres.pool import Connection
 from thermocline.hot.postgres.rows import EntityStore
 
 RETIRE_LIMIT_S = 300.0

@@ -18,6 +18,8 @@ from typing import Any
 
 import psycopg
 
+from thermocline.hot.postgres.exchange import exchanged
+
 FATE_POLL_S = 0.05
 CHECKPOINT = "(select checkpoint_lsn::text from pg_control_checkpoint())"
 TICKET = f"select pg_current_xact_id()::text, {CHECKPOINT}"
@@ -49,3 +51,12 @@ def fate_of(
         if time.monotonic() > end_s:
             return None
         time.sleep(FATE_POLL_S)
+
+
+def ticket_of(connection: psycopg.Connection[Any], opening: bytes) -> Ticket | None:
+    """Begin a transaction; return its ticket, None if it asked for none."""
+    answer = exchanged(connection, opening)
+    if not answer.ntuples:
+        return None
+    xid, checkpoint = (answer.get_value(0, column) or b"" for column in range(2))
+    return Ticket(xid.decode(), checkpoint.decode())

@@ -16,7 +16,7 @@ Out:  the number of keys that were forgotten; a floor below which no version is 
 
 from psycopg import sql
 
-from thermocline.hot.postgres.pool import Connection
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.rows import EntityStore
 
 FORGET_ROWS_MAX = 10_000

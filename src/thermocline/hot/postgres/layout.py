@@ -13,7 +13,7 @@ Out:  the record that is written; or the document, exactly
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -87,19 +87,23 @@ class Layout:
         """The table's own columns, each after a comma, as a list in a statement has them."""
         return "".join(f", {column.sql_name}" for column in self.columns)
 
-    def shown_text(self, row: str) -> str:
+    def shown_text(self, row: str, names: Collection[str] | None = None) -> str:
         """Return the columns of a row as a page selects them, each after a comma.
 
-        Instants and decimals come as text: a driver's value takes 2 us to become that.
+        Instants and decimals come as text: a driver's value takes 2 us to become that. Of columns
+        that are not among the `names` of properties, if there are any, come nulls.
         """
-        parts = ((column, f"{row}.{column.sql_name}") for column in self.columns)
-        return "".join(f", {place}{_AS_TEXT.get(c.pg_type, '')}" for c, place in parts)
+        return "".join(
+            f", {row}.{one.sql_name}{_AS_TEXT.get(one.pg_type, '')}"
+            if names is None or one.name in names
+            else f", {_blank(one)}"
+            for one in self.columns
+        )
 
     @cached_property
     def blank_text(self) -> str:
         """Nulls of the types of `shown_text`, for rows of another type in the same answer."""
-        types = (_AS_TEXT.get(c.pg_type, f"::{c.pg_type}") for c in self.columns)
-        return "".join(f", null{cast}" for cast in types)
+        return "".join(f", {_blank(column)}" for column in self.columns)
 
     @cached_property
     def record(self) -> str:
@@ -182,23 +186,35 @@ class _Form:
     quick: "_QuickForm | None"
 
     def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
-        """Return the documents of rows; the values are by column."""
+        """Return the documents of rows; the values are by column.
+
+        Rows have all a rest or none has one: then it was not asked for, and documents are of what
+        the columns have, in their order.
+        """
+        given = [rest for rest in rests if rest is not None]
+        if not given:  # not asked for
+            bare: list[Json] = [{} for _ in rests]
+            self._add_columns(bare, values)
+            return bare
         if self.quick is not None:
             with suppress(msgspec.MsgspecError):  # somebody else's row: shown as it is, below
-                return self.quick.documents(values, rests)
+                return self.quick.documents(values, given)
         decode, places = self.decode, self.places
-        made = [{} if rest is None else decode(rest) for rest in rests]
+        made = [decode(rest) for rest in given]
         self._look_again(made)
-        for (name, shown), column in zip(self.hot, values, strict=True):
-            for one, value in zip(made, column, strict=True):
-                if value is not None:
-                    one[name] = value if shown is None else shown(value)
+        self._add_columns(made, values)
         # In the contract's order, merged: picked one by one it takes four times as long.
         whole = [places | one for one in made]
         return [
             found if len(found) == len(one) else _without_absent(found)
             for found, one in zip(whole, made, strict=True)
         ]
+
+    def _add_columns(self, made: Sequence[Json], values: Sequence[Sequence[Any]]) -> None:
+        for (name, shown), column in zip(self.hot, values, strict=True):
+            for one, value in zip(made, column, strict=True):
+                if value is not None:
+                    one[name] = value if shown is None else shown(value)
 
     def _look_again(self, made: Sequence[Json]) -> None:
         """Put what jsonb may have changed in canonical form."""
@@ -223,11 +239,10 @@ class _QuickForm:
     """
 
     decode: Callable[[str], list[Any]]
-    blank: Callable[[], Any]
     hot: Sequence[tuple[str, Callable[[Sequence[Any]], Iterable[Any]]]]
 
-    def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
-        made = self._records(rests)
+    def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str]) -> list[Json]:
+        made = self.decode(f"[{','.join(rests)}]")
         for (place, shown), column in zip(self.hot, values, strict=True):
             some, found = made, column
             if None in column:
@@ -237,13 +252,9 @@ class _QuickForm:
         documents: list[Json] = msgspec.to_builtins(made)
         return documents
 
-    def _records(self, rests: Sequence[str | None]) -> list[Any]:
-        given = [rest for rest in rests if rest is not None]
-        made = self.decode(f"[{','.join(given)}]")
-        if len(given) == len(rests):
-            return made
-        found = iter(made)
-        return [self.blank() if rest is None else next(found) for rest in rests]
+
+def _blank(column: HotColumn) -> str:
+    return "null" + _AS_TEXT.get(column.pg_type, f"::{column.pg_type}")
 
 
 def _without_absent(document: Json) -> Json:
@@ -280,7 +291,7 @@ def _quick_form(
         gc=False,  # it holds what JSON has, which refers to no record
     )
     decode = msgspec.json.Decoder(list[record]).decode  # type: ignore[valid-type]
-    return _QuickForm(decode, record, [(places[name], _all_shown(shown)) for name, shown in hot])
+    return _QuickForm(decode, [(places[name], _all_shown(shown)) for name, shown in hot])
 
 
 def can_be_decoded(name: str) -> bool:

@@ -26,7 +26,8 @@ from psycopg import errors as postgres
 from psycopg import sql
 
 from thermocline.errors import Corruption, NotFound, Overloaded, Unsupported
-from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.connect import Connection
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.tenant import SCHEMA_PREFIX, Tenant, schema_of
 
 LOCK_TIMEOUT_S = 2.0
@@ -175,7 +176,8 @@ def _is_current(pool: Pool, tenant: Tenant, wanted: tuple[Migration, ...]) -> bo
 
 def _applied(connection: Connection, tenant: Tenant) -> list[tuple[Any, ...]]:
     with connection.transaction():
-        connection.execute(tenant.words(), prepare=False)
+        for words in tenant.words():
+            connection.execute(words, prepare=False)
         return connection.execute(
             "select number, checksum from migration order by number"
         ).fetchall()

@@ -15,19 +15,19 @@ Out:  a `Page`
 """
 
 import functools
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from thermocline.errors import Invalid
 from thermocline.hot.postgres.condition import ROW, Binds, condition
+from thermocline.hot.postgres.connect import Row
 from thermocline.hot.postgres.layout import Layout
 from thermocline.hot.postgres.operation import Entity
 from thermocline.hot.postgres.order import Order, order_of
 from thermocline.hot.postgres.page import Page, PageRequest
-from thermocline.hot.postgres.pool import Connection
 from thermocline.hot.postgres.relation import REFERENCES_MAX, Relation, reference, relation_of
 
+T = TypeVar("T")
 LIMIT_MAX = 1_000
 OWN = 0
 """The part of an answer that is the page itself; the others are numbered by their types."""
@@ -39,14 +39,32 @@ _OTHER = "other"
 _entity = functools.partial(tuple.__new__, Entity)
 """Makes an entity of a tuple of its parts, in a third of the time its class takes."""
 
-Row = tuple[Any, ...]
+Shown = tuple[Row, Entity]
+Fields = Sequence[str] | None
+
+
+class Ask(Protocol):
+    """Gives what is made of the rows of a query, in a transaction of its own: `Pool.ask`."""
+
+    def __call__(
+        self, query: str, values: Mapping[str, Any], made: Callable[[list[Row]], Sequence[T]]
+    ) -> list[T]:
+        """Ask with values by name; `made` is called for one piece of the rows after another."""
+        ...
 
 
 def read_page(
-    connection: Connection, layout: Layout, request: PageRequest, targets: Mapping[str, Layout]
+    ask: Ask, layout: Layout, request: PageRequest, targets: Mapping[str, Layout]
 ) -> Page:
-    """Return one page; `targets` are the types that its references lead to, by name."""
-    return _Reading(connection, layout, request, targets).page()
+    """Return one page; `targets` are the types that its references may lead to, by name."""
+    return _Reading(ask, layout, request, targets).page()
+
+
+def read_keys(ask: Ask, layout: Layout, keys: Sequence[str]) -> list[Entity]:
+    """Return those entities of these keys that there are, whole, in any order."""
+    wanted = f"{ROW}.id = any(%(keys)s::text[])"
+    query = f"select {row_text(layout)} from {layout.table} as {ROW} where {wanted}"  # noqa: S608
+    return ask(query, {"keys": list(keys)}, lambda rows: entities_of(layout, rows))
 
 
 class _Reading:
@@ -54,13 +72,13 @@ class _Reading:
 
     def __init__(
         self,
-        connection: Connection,
+        ask: Ask,
         layout: Layout,
         request: PageRequest,
         targets: Mapping[str, Layout],
     ) -> None:
         _check_limits(request)
-        self._connection = connection
+        self._ask = ask
         self._layout = layout
         self._request = request
         self._binds = Binds()
@@ -72,71 +90,79 @@ class _Reading:
         self._relations = [relation_of(layout, name) for name in request.refs]
         names = dict.fromkeys(relation.target for relation in self._relations)
         self._targets = [targets[name] for name in names]
-        self._others = [one for one in self._targets if not self._is_own(one)]
+        self._others = [one for one in self._targets if one is not layout]
         self._near = [n for n, one in enumerate(self._relations) if self._may_be_near(one)]
         self._sorted_from = _FIXED + len(layout.columns)
         self._sorted_to = self._sorted_from + len(self._order.terms) - 1
+        self._starts = self._starts_of()
 
     def page(self) -> Page:
         limit = self._request.limit
-        rows: list[Row] = []
+        found: list[Shown] = []
         refs: dict[str, dict[str, Entity]] = {target.name: {} for target in self._targets}
         for after in self._order.ranges(self._request.after, self._binds):
-            rows += self._rows(after, limit - len(rows), refs)
-            if len(rows) > limit:
+            found += self._found(after, limit - len(found), refs)
+            if len(found) > limit:
                 break
         next_page = None
-        if len(rows) > limit:
-            rows = rows[:limit]
-            last = rows[-1]
+        if len(found) > limit:
+            found = found[:limit]
+            last, _ = found[-1]
             next_page = self._order.cursor([*last[self._sorted_from : self._sorted_to], last[0]])
         total = self._total() if self._request.with_total else None
-        entities = _entities(self._layout, rows, _FIXED, self._request.fields)
         if self._near:
-            refs[self._layout.name].update(self._found_near(rows, entities))
-        return Page(entities, next_page, total, refs)
-
-    def _is_own(self, target: Layout) -> bool:
-        """Tell whether a type that is referred to is the page's own, seen alike."""
-        own = self._layout
-        return (target.table, target.columns) == (own.table, own.columns)
+            refs[self._layout.name].update(self._found_near(found))
+        return Page([entity for _, entity in found], next_page, total, refs)
 
     def _may_be_near(self, relation: Relation) -> bool:
         """Tell whether what a property refers to may be on the page itself, and whole."""
-        is_own = any(relation.target == one.name for one in self._targets if self._is_own(one))
+        is_own = relation.target == self._layout.name
         return is_own and not relation.is_list and self._request.fields is None
 
-    def _found_near(self, rows: list[Row], entities: list[Entity]) -> dict[str, Entity]:
+    def _starts_of(self) -> list[int]:
+        """Return where the columns of each part's type begin in a row of the answer."""
+        starts, next_start = [_FIXED], self._sorted_to
+        for target in self._targets:
+            is_own = target is self._layout
+            starts.append(_FIXED if is_own else next_start)
+            next_start += 0 if is_own else len(target.columns)
+        return starts
+
+    def _found_near(self, found: list[Shown]) -> dict[str, Entity]:
         """Return the entities of the page that others of it refer to."""
-        by_key = {one.id: one for one in entities}
+        by_key = {entity.id: entity for _, entity in found}
         places = range(_PART - len(self._near), _PART)
-        keys = {row[place] for place in places for row in rows}
+        keys = {row[place] for place in places for row, _ in found}
         return {key: by_key[key] for key in keys & by_key.keys()}
 
-    def _rows(self, after: str, limit: int, refs: dict[str, dict[str, Entity]]) -> list[Row]:
-        """Return the rows of one stretch, one more than asked for if there is; add to `refs`."""
-        query = self._query(after, limit)
-        found = self._connection.execute(query, self._binds.values, binary=True).fetchall()
+    def _found(self, after: str, limit: int, refs: dict[str, dict[str, Entity]]) -> list[Shown]:
+        """Return one stretch, one row more than asked for if there is; add to `refs`."""
+        found = self._ask(self._query(after, limit), self._binds.values, self._made)
         if not self._targets:
             return found
-        own = [row for row in found if row[_PART] == OWN]
-        own.sort(key=itemgetter(_PLACE))  # the parts of a union come in any order
-        start = self._sorted_to
-        for part, target in enumerate(self._targets, OWN + 1):
-            rows = [row for row in found if row[_PART] == part]
-            is_own = self._is_own(target)
-            entities = _entities(target, rows, _FIXED if is_own else start)
-            refs[target.name].update((one.id, one) for one in entities)
-            start += 0 if is_own else len(target.columns)
+        for row, entity in found:
+            if row[_PART] != OWN:
+                refs[self._targets[row[_PART] - 1].name][entity.id] = entity
+        own = [one for one in found if one[0][_PART] == OWN]
+        own.sort(key=lambda one: one[0][_PLACE])  # the parts of a union come in any order
         return own
+
+    def _made(self, rows: list[Row]) -> list[Shown]:
+        """Return rows of any parts with their entities."""
+        fields = self._request.fields
+        if not self._targets:
+            return list(zip(rows, entities_of(self._layout, rows, _FIXED, fields), strict=True))
+        found: list[Shown] = []
+        for part, layout in enumerate((self._layout, *self._targets)):
+            some = [row for row in rows if row[_PART] == part]
+            shown = fields if part == OWN else None
+            found += zip(some, entities_of(layout, some, self._starts[part], shown), strict=True)
+        return found
 
     def _query(self, after: str, limit: int) -> str:
         # Names come from the layout and from lists; what a caller gave is bound.
         rest = f"{ROW}.rest::text" if self._needs_rest() else "null::text"
-        row = (
-            f"{ROW}.id, {ROW}.ver, {ROW}.schema_version, {ROW}.written_at, {rest} as rest"
-            f"{self._layout.shown_text(ROW)}{self._order.values}"
-        )
+        row = row_text(self._layout, rest, self._request.fields) + self._order.values
         end = (
             f"from {self._layout.table} as {ROW} where {self._where} and {after} "
             f"order by {self._order.text} limit {limit + 1}"
@@ -161,7 +187,7 @@ class _Reading:
     def _part(self, number: int, limit: int) -> str:
         """Return the rows of one other type that the page refers to, each once."""
         target = self._targets[number]
-        own = target.shown_text(_OTHER) if self._is_own(target) else self._layout.blank_text
+        own = target.shown_text(_OTHER) if target is self._layout else self._layout.blank_text
         others = "".join(
             one.shown_text(_OTHER) if one is target else one.blank_text for one in self._others
         )
@@ -201,9 +227,13 @@ class _Reading:
 
     def _total(self) -> int:
         query = f"select count(*) from {self._layout.table} as {ROW} where {self._where}"  # noqa: S608
-        row = self._connection.execute(query, self._asked).fetchone()
-        assert row is not None
-        return int(row[0])
+        return int(self._ask(query, self._asked, lambda rows: rows)[0][0])
+
+
+def row_text(layout: Layout, rest: str = f"{ROW}.rest::text", names: Fields = None) -> str:
+    """Return what is selected of a row, as `entities_of` reads it."""
+    fixed = f"{ROW}.id, {ROW}.ver, {ROW}.schema_version, {ROW}.written_at, {rest} as rest"
+    return fixed + layout.shown_text(ROW, names)
 
 
 def _check_limits(request: PageRequest) -> None:
@@ -216,10 +246,13 @@ def _check_limits(request: PageRequest) -> None:
         raise Invalid("too many references", hint=hint, refs=len(request.refs))
 
 
-def _entities(
-    layout: Layout, rows: Sequence[Row], start: int, fields: Sequence[str] | None = None
+def entities_of(
+    layout: Layout, rows: Sequence[Row], start: int = _FIXED, fields: Fields = None
 ) -> list[Entity]:
-    """Return rows as entities, cut to some fields; the type's columns begin at `start`."""
+    """Return rows that begin as `row_text` says as entities, cut to some fields.
+
+    The type's columns begin at `start`.
+    """
     if not rows:
         return []
     columns = list(zip(*rows, strict=True))

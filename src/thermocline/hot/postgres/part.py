@@ -23,9 +23,11 @@ from psycopg import sql
 
 from thermocline.errors import Unavailable
 from thermocline.hot.postgres.cold import ID, cold_rows
+from thermocline.hot.postgres.connect import Connection, PoolSettings
 from thermocline.hot.postgres.dirty import FETCH_ROWS, Frozen, frozen_in
 from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.pool import Connection, Isolation, Pool, PoolSettings
+from thermocline.hot.postgres.opening import Isolation
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import layout_in
 from thermocline.hot.postgres.rows import EntityStore
 from thermocline.hot.postgres.tenant import Tenant

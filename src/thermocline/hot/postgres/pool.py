@@ -17,18 +17,15 @@ A library's pool would connect in the background, and then a caller learns of a 
 by waiting for a connection in vain; that is why this one is its own.
 """
 
-import enum
-import functools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import sql
 
 from thermocline.errors import (
     Invalid,
@@ -37,48 +34,19 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres.breaker import Breaker, BreakerSettings
+from thermocline.hot.postgres.breaker import Breaker
+from thermocline.hot.postgres.connect import Connection, PoolSettings, Row, connected
 from thermocline.hot.postgres.deadline import Deadline, Deadlines
 from thermocline.hot.postgres.exchange import exchanged
 from thermocline.hot.postgres.failure import is_lost, is_transient, translation
-from thermocline.hot.postgres.fate import TICKET, Ticket, fate_of
+from thermocline.hot.postgres.fate import Ticket, fate_of, ticket_of
+from thermocline.hot.postgres.opening import Isolation, opening
 from thermocline.hot.postgres.tenant import Tenant
+from thermocline.hot.postgres.trip import Prepared, Question, Trip
 
 T = TypeVar("T")
-Connection = psycopg.Connection[tuple[Any, ...]]
 RETRY_PAUSE_S = 0.005
 RETRY_PAUSE_MAX_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """Every limit of a pool; the times are how long somebody waits before it is an error."""
-
-    connections_max: int = 10
-    waiting_max: int = 200
-    wait_timeout_s: float = 5.0
-    connect_timeout_s: float = 5.0
-    statement_timeout_s: float = 15.0
-    lock_timeout_s: float = 5.0
-    idle_timeout_s: float = 30.0
-    transaction_timeout_s: float = 20.0
-    fate_timeout_s: float = 5.0
-    keepalive_idle_s: int = 10
-    keepalive_interval_s: int = 3
-    keepalives_max: int = 3
-    unacknowledged_timeout_s: float = 10.0
-    lifetime_s: float = 1_800.0
-    retries_max: int = 10
-    reconnects_max: int = 2
-    breaker: BreakerSettings = field(default_factory=BreakerSettings)
-
-
-class Isolation(enum.Enum):
-    """How much of others' work a transaction sees."""
-
-    READ_COMMITTED = "read committed"
-    REPEATABLE_READ = "repeatable read"
-    SERIALIZABLE = "serializable"
 
 
 @dataclass(slots=True)
@@ -88,6 +56,7 @@ class _Held:
     connection: Connection
     made_s: float
     era: int
+    prepared: Prepared = field(default_factory=Prepared)
 
 
 class Pool:
@@ -140,13 +109,50 @@ class Pool:
         uneven pause, `retries_max` and `reconnects_max` times: `work` may run more than once, but
         at most one run is committed. `OutcomeUnknown` is never tried again.
         """
+
+        def attempt() -> T:
+            with self.transaction(
+                tenant, isolation=isolation, is_read_only=is_read_only, limit_s=limit_s
+            ) as connection:
+                return work(connection)
+
+        return self._tried_again(attempt)
+
+    def ask(
+        self,
+        tenant: Tenant,
+        query: str,
+        values: Mapping[str, Any],
+        made: Callable[[list[Row]], Sequence[T]],
+    ) -> list[T]:
+        """Return what is made of the rows of one query, in one trip; see `trip.py`.
+
+        The transaction is its own and only reads. It is tried again as `run` tries again.
+        """
+        before = opening(tenant, Isolation.READ_COMMITTED, is_read_only=True)
+        question = Question(before, query, values, made)
+
+        def attempt() -> list[T]:
+            held, trip = self._begun(lambda held: _begun_trip(held, question))
+            deadline: Deadline | None = None
+            limit_s = self.settings.transaction_timeout_s
+            try:
+                with self._deadlines.within(held.connection, limit_s) as deadline:
+                    return trip.finished()
+            except psycopg.Error as error:
+                raise self._told(error, deadline) from error
+            finally:
+                if deadline is not None and deadline.is_past:
+                    held.connection.close()  # cut, though all had come before
+                self._give_back(held)
+
+        return self._tried_again(attempt)
+
+    def _tried_again(self, attempt: Callable[[], T]) -> T:
         retries = reconnects = 0
         while True:
             try:
-                with self.transaction(
-                    tenant, isolation=isolation, is_read_only=is_read_only, limit_s=limit_s
-                ) as connection:
-                    return work(connection)
+                return attempt()
             except OutcomeUnknown:
                 raise
             except ThermoclineError as error:
@@ -178,7 +184,8 @@ class Pool:
         Past `limit_s` (`transaction_timeout_s` by default) the connection is cut. Errors of
         PostgreSQL leave the block as kinds of this package.
         """
-        held, ticket = self._begun(_opening(tenant, isolation, is_read_only=is_read_only))
+        before = b"; ".join(opening(tenant, isolation, is_read_only=is_read_only))
+        held, ticket = self._begun(lambda held: ticket_of(held.connection, before))
         connection = held.connection
         limit = self.settings.transaction_timeout_s if limit_s is None else limit_s
         deadline: Deadline | None = None
@@ -211,21 +218,21 @@ class Pool:
         except psycopg.Error as error:
             raise translation(error) from error
 
-    def _begun(self, opening: bytes) -> tuple[_Held, Ticket | None]:
-        """Return a connection that has answered to BEGIN, and the transaction's id if it writes.
+    def _begun(self, first: Callable[[_Held], T]) -> tuple[_Held, T]:
+        """Return a connection and what it answered to the `first` that is asked of it.
 
-        Idle connections may have died since; nothing was asked of them yet, so another is taken.
+        Idle connections may have died since; `first` changes nothing, so another is taken.
         """
         while True:
             self.breaker.admit()
             try:
-                begun = self._tried(opening)
+                begun = self._tried(first)
             finally:
                 self.breaker.released()  # whatever ended the try, the next one is let through
             if begun is not None:
                 return begun
 
-    def _tried(self, opening: bytes) -> tuple[_Held, Ticket | None] | None:
+    def _tried(self, first: Callable[[_Held], T]) -> tuple[_Held, T] | None:
         try:
             held = self._take()
         except psycopg.Error as error:
@@ -236,7 +243,7 @@ class Pool:
         deadline: Deadline | None = None
         try:
             with self._deadlines.within(held.connection, limit_s) as deadline:
-                ticket = _answered(held.connection, opening)
+                answer = first(held)
         except psycopg.Error as error:
             is_silent = deadline is not None and deadline.is_past
             self._give_back(held)
@@ -252,7 +259,7 @@ class Pool:
             self._give_back(held)
             raise
         self.breaker.succeeded()
-        return held, ticket
+        return held, answer
 
     def _commit(self, connection: Connection, ticket: Ticket | None) -> None:
         try:
@@ -322,8 +329,12 @@ class Pool:
             raise
 
     def _give_back(self, held: _Held) -> None:
-        idle = psycopg.pq.TransactionStatus.IDLE
-        is_good = not held.connection.closed and held.connection.info.transaction_status == idle
+        pgconn = held.connection.pgconn
+        is_good = (
+            not held.connection.closed
+            and pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            and pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+        )
         if not is_good and not held.connection.closed:
             held.connection.close()
         with self._changed:
@@ -346,55 +357,8 @@ class Pool:
             held.connection.close()
 
     def _connected(self) -> Connection:
-        limits = self.settings
-        connection = psycopg.connect(
-            self.dsn,
-            autocommit=True,
-            connect_timeout=max(int(limits.connect_timeout_s), 1),
-            keepalives=1,
-            keepalives_idle=limits.keepalive_idle_s,
-            keepalives_interval=limits.keepalive_interval_s,
-            keepalives_count=limits.keepalives_max,
-            tcp_user_timeout=int(limits.unacknowledged_timeout_s * 1000),
-            application_name="thermocline",
-        )
-        try:
-            with self._deadlines.within(connection, limits.connect_timeout_s):
-                connection.execute(_limits(limits), prepare=False)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return connected(self.dsn, self.settings, self._deadlines)
 
 
-def _limits(settings: PoolSettings) -> sql.Composed:
-    return sql.SQL(
-        "set timezone to 'UTC'; set datestyle to 'ISO'; set statement_timeout = {}; "
-        "set lock_timeout = {}; set idle_in_transaction_session_timeout = {}"
-    ).format(
-        int(settings.statement_timeout_s * 1000),
-        int(settings.lock_timeout_s * 1000),
-        int(settings.idle_timeout_s * 1000),
-    )
-
-
-@functools.lru_cache(maxsize=1_024)
-def _opening(tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool) -> bytes:
-    """Return everything a transaction starts with, as one message: one trip to the server."""
-    access = "read only" if is_read_only else "read write"
-    statements: list[sql.Composable] = [
-        sql.SQL(f"begin isolation level {isolation.value} {access}")
-    ]
-    if tenant is not None:
-        statements.append(tenant.words())
-    if not is_read_only:
-        statements.append(sql.SQL(TICKET))
-    return sql.SQL("; ").join(statements).as_bytes()
-
-
-def _answered(connection: Connection, opening: bytes) -> Ticket | None:
-    answer = exchanged(connection, opening)
-    if not answer.ntuples:
-        return None
-    xid, checkpoint = (answer.get_value(0, column) or b"" for column in range(2))
-    return Ticket(xid.decode(), checkpoint.decode())
+def _begun_trip(held: _Held, question: Question[T]) -> Trip[T]:
+    return Trip(held.connection, held.prepared, question).begun()

@@ -18,9 +18,10 @@ Out:  the column, filled and indexed, marked ready
 
 from psycopg import sql
 
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.layout import HotColumn
 from thermocline.hot.postgres.migrate import LOCK_SPACE, execute_patiently
-from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.tenant import Tenant
 
 BATCH_ROWS = 1_000
@@ -60,7 +61,8 @@ def _state(
 ) -> tuple[str, str | None]:
     """Return the table's name now, and how far the column is."""
     with connection.transaction():
-        connection.execute(tenant.words(), prepare=False)
+        for words in tenant.words():
+            connection.execute(words, prepare=False)
         row = connection.execute(
             "select table_name, state::text from type left join type_column "
             "on type_column.type_id = type.type_id and column_id = %s where type.type_id = %s",

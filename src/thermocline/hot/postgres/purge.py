@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from thermocline.hot.postgres.pool import Connection
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.rows import EntityStore
 
 

@@ -21,8 +21,9 @@ from thermocline.contract.key import ID_LENGTH_MAX
 from thermocline.contract.register import parse_contract, stored_contract
 from thermocline.contract.text import decode, encode_text
 from thermocline.errors import Conflict, Invalid, NotFound
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.layout import HotColumn, Layout, wide_type
-from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.promote import index_text, promote
 from thermocline.hot.postgres.tenant import Tenant
 

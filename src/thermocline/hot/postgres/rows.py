@@ -12,6 +12,8 @@ Out:  entities; for each write its version, or an error that says what is known
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from thermocline.contract.key import parse_id
@@ -22,6 +24,7 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.hot.postgres import failure
+from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.filter import Filter, as_filter
 from thermocline.hot.postgres.layout import Layout, Stale
 from thermocline.hot.postgres.operation import (
@@ -33,8 +36,8 @@ from thermocline.hot.postgres.operation import (
     new_key,
 )
 from thermocline.hot.postgres.page import Page, PageRequest
-from thermocline.hot.postgres.page_query import read_page
-from thermocline.hot.postgres.pool import Connection, Pool
+from thermocline.hot.postgres.page_query import read_keys, read_page
+from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import Registry, is_outdated
 from thermocline.hot.postgres.relation import relation_of
 from thermocline.hot.postgres.tenant import Tenant
@@ -62,6 +65,7 @@ class EntityStore:
         self.pool = pool
         self.tenant = tenant
         self.type_name = type_name
+        self.ask = partial(pool.ask, tenant)
         self._registry = Registry(pool, tenant)
         self._layout = self._registry.layout(type_name)
         self._targets: dict[str, Layout] = {}
@@ -124,18 +128,11 @@ class EntityStore:
         for key in ids:
             parse_id(key)
 
-        def look(layout: Layout, connection: Connection) -> dict[str, Entity]:
-            rows = connection.execute(
-                f"select id, ver, schema_version, written_at, rest::text{layout.names_text} "  # noqa: S608
-                f"from {layout.table} where id = any(%s)",
-                [list(ids)],
-            ).fetchall()
-            return {
-                key: Entity(key, ver, version, at, layout.document_of(version, values, rest))
-                for key, ver, version, at, rest, *values in rows
-            }
+        def look(layout: Layout) -> dict[str, Entity]:
+            found = read_keys(self.ask, layout, ids)
+            return {entity.id: entity for entity in found}
 
-        return self._run(look, is_read_only=True)
+        return self.as_known(look)
 
     def page(
         self,
@@ -151,15 +148,13 @@ class EntityStore:
         """Return one page of entities, and the cursor of the next; see `page_query.py`."""
         wanted = as_filter(filter)
         request = PageRequest(wanted, tuple(sort), fields, after, limit, tuple(refs), with_total)
-        for name in refs:  # before the transaction: nobody waits for a connection holding one
-            self._target(relation_of(self._layout, name).target)
 
-        def look(layout: Layout, connection: Connection) -> Page:
-            targets = {name: self._target(relation_of(layout, name).target) for name in refs}
-            by_type = {target.name: target for target in targets.values()}
-            return read_page(connection, layout, request, by_type)
+        def look(layout: Layout) -> Page:
+            names = {relation_of(layout, name).target for name in refs}
+            targets = {name: self._target(name) for name in names - {layout.name}}
+            return read_page(self.ask, layout, request, {layout.name: layout, **targets})
 
-        return self._run(look, is_read_only=True)
+        return self.as_known(look)
 
     def reload(self) -> bool:
         """Look at the type, and those it refers to, again; return whether one may have changed."""
@@ -192,8 +187,12 @@ class EntityStore:
     def _written(
         self, operations: Sequence[Operation], *, is_atomic: bool
     ) -> list[Written | ThermoclineError]:
+        tries = count()
+
         def write(layout: Layout, connection: Connection) -> list[Written | ThermoclineError]:
-            writer = Writer(connection, layout, self._cold, is_atomic=is_atomic)
+            writer = Writer(
+                connection, layout, self._cold, is_atomic=is_atomic, is_careful=next(tries) > 0
+            )
             try:
                 results = writer.written(operations)
             except Invalid as error:
@@ -205,22 +204,23 @@ class EntityStore:
                 raise Stale
             return results
 
-        return self._run(write)
+        return self.as_known(
+            lambda layout: self.pool.run(self.tenant, lambda connection: write(layout, connection))
+        )
 
-    def _run(self, work: Callable[[Layout, Connection], T], *, is_read_only: bool = False) -> T:
-        """Run a transaction with the type as we know it; look again if that was out of date."""
+    def as_known(self, work: Callable[[Layout], T]) -> T:
+        """Work with the type as we know it; look again if that was out of date."""
         for _ in range(RELOADS_MAX):
             layout = self._layout
             try:
-                return self.pool.run(
-                    self.tenant,
-                    lambda connection: work(layout, connection),  # noqa: B023
-                    is_read_only=is_read_only,
-                )
+                return work(layout)
             except Stale:
                 self.reload()
             except ThermoclineError as error:
-                if not failure.is_outdated(error) or not self.reload():
+                if not failure.is_outdated(error):
+                    raise
+                # Another thread may have looked again meanwhile.
+                if not self.reload() and _shape(self._layout) == _shape(layout):
                     raise
         raise Conflict(
             "the type keeps changing, or its entities keep moving to the lake", hint="try again"

@@ -13,15 +13,12 @@ Out:  rows written and noted, in one statement each; keys locked
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from thermocline.contract.text import encode_text
 from thermocline.errors import BodyTooLarge
+from thermocline.hot.postgres.connect import Connection, Row
 from thermocline.hot.postgres.layout import Json, Layout
 from thermocline.hot.postgres.operation import RECORDS_BYTES_MAX
-from thermocline.hot.postgres.pool import Connection
-
-Row = tuple[Any, ...]
 
 
 def lock_rows(
@@ -40,21 +37,28 @@ def lock_rows(
     return {row[0]: row[1:] for row in found.fetchall()}
 
 
-def insert_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> set[str]:
-    """Insert rows and note them; return the keys that were absent, and are locked from now on.
+def insert_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> dict[str, int]:
+    """Insert rows and note them; return the versions of keys that were absent, now locked.
 
-    Waits for whoever has one of the keys in an open transaction.
+    A row goes on from the version its key had reached when it was deleted, as far as seen; a key
+    that is not remembered had reached no more than the floor. Both are seen by one statement: what
+    is forgotten between two would be in neither. Waits for whoever has one of the keys in an open
+    transaction.
     """
+    ver = (
+        "1 + coalesce((select ver from gone where type_id = %(type_id)s and id = given.id), "
+        "(select ver_floor from type where type_id = %(type_id)s))"
+    )
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
         f"as r({layout.record})), "
         f"new as (insert into {layout.table} (id, ver, schema_version, rest{layout.names_text}) "
-        f"select id, ver, schema_version, rest{layout.names_text} from given "
+        f"select id, {ver}, schema_version, rest{layout.names_text} from given "
         'order by id collate "C" on conflict (id) do nothing returning id, ver) '
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'u' from new "
-        "returning id"
+        "returning id, ver"
     )
-    return _written(connection, layout, query, records)
+    return dict(_written(connection, layout, query, records))
 
 
 def update_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
@@ -84,23 +88,6 @@ def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json])
         "returning id"
     )
     _written(connection, layout, query, records)
-
-
-def last_versions(
-    connection: Connection, layout: Layout, keys: Iterable[str]
-) -> tuple[dict[str, int], int]:
-    """Return the versions that absent keys had reached when they were deleted, as far as seen.
-
-    And the floor: keys that are not remembered had reached no more than that. One statement: what
-    is forgotten between two would be in neither.
-    """
-    found = connection.execute(
-        "select id, ver from gone where type_id = %(type)s and id = any(%(keys)s::text[]) "
-        "union all select null, ver_floor from type where type_id = %(type)s",
-        {"type": layout.type_id, "keys": array_of(keys)},
-    ).fetchall()
-    reached: dict[str, int] = {key: ver for key, ver in found if key is not None}
-    return reached, next(ver for key, ver in found if key is None)
 
 
 def take_over_versions(
@@ -134,11 +121,21 @@ def take_over_versions(
 
 def moved_keys(connection: Connection, layout: Layout, keys: Iterable[str]) -> set[str]:
     """Return which of these absent keys have their rows in the lake alone."""
+    return {key for key, is_moved in whereabouts(connection, layout, keys).items() if is_moved}
+
+
+def whereabouts(connection: Connection, layout: Layout, keys: Iterable[str]) -> dict[str, bool]:
+    """Return those of some keys that are entities: whether their rows are in the lake alone.
+
+    One statement: a row that comes back between two would be seen by neither.
+    """
     found = connection.execute(
-        "select id from gone where type_id = %s and id = any(%s::text[]) and why = 'e'",
-        [layout.type_id, array_of(keys)],
+        "select id, true from gone where type_id = %(type)s and id = any(%(keys)s::text[]) "  # noqa: S608
+        f"and why = 'e' union all select id, false from {layout.table} "
+        "where id = any(%(keys)s::text[])",
+        {"type": layout.type_id, "keys": array_of(keys)},
     )
-    return {row[0] for row in found.fetchall()}
+    return dict(found.fetchall())
 
 
 def hold_moved(connection: Connection, layout: Layout, keys: Sequence[str]) -> dict[str, int]:
@@ -186,7 +183,7 @@ def array_of(values: Iterable[str]) -> str:
 
 def _written(
     connection: Connection, layout: Layout, query: str, records: Sequence[Json]
-) -> set[str]:
+) -> list[Row]:
     text = encode_text(records)
     if len(text) > RECORDS_BYTES_MAX:
         raise BodyTooLarge(
@@ -195,4 +192,4 @@ def _written(
             size_bytes_max=RECORDS_BYTES_MAX,
         )
     values = {"records": text, "type_id": layout.type_id}
-    return {row[0] for row in connection.execute(query, values).fetchall()}
+    return connection.execute(query, values).fetchall()

@@ -26,10 +26,11 @@ class Tenant:
     schema: str
     role: str
 
-    def words(self) -> sql.Composed:
+    def words(self) -> tuple[sql.Composed, ...]:
         """Return the statements that make the running transaction this tenant's, until it ends."""
-        return sql.SQL("set local role {}; set local search_path to {}, pg_catalog").format(
-            sql.Identifier(self.role), sql.Identifier(self.schema)
+        return (
+            sql.SQL("set local role {}").format(sql.Identifier(self.role)),
+            sql.SQL("set local search_path to {}, pg_catalog").format(sql.Identifier(self.schema)),
         )
 
 

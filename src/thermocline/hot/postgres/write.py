@@ -7,6 +7,8 @@ Out:  what became of each; rows and their notes written
   again waits for the next wave.
 - What is decided about a key is decided after it is locked, and holds until the transaction ends.
 - A key that is absent is locked by its insert. If somebody else was first, it is looked at again.
+- A key that is created is taken to be new. If its row turns out to be in the lake alone, which is
+  seen by its insert, the transaction is given up and begun again carefully: the lake first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +17,10 @@ from typing import Any
 
 from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.hot.postgres import statement
+from thermocline.hot.postgres.connect import Connection, Row
 from thermocline.hot.postgres.layout import Json, Layout, Stale
 from thermocline.hot.postgres.merge import merged
 from thermocline.hot.postgres.operation import Deed, Operation, Written, validated, waves
-from thermocline.hot.postgres.pool import Connection
 
 LOOKS_MAX = 10
 
@@ -40,15 +42,22 @@ class _Plan:
 
 
 class Writer:
-    """The writes of one transaction."""
+    """The writes of one transaction; `Stale` when it has to be begun again, carefully."""
 
     def __init__(
-        self, connection: Connection, layout: Layout, cold: Cold | None, *, is_atomic: bool
+        self,
+        connection: Connection,
+        layout: Layout,
+        cold: Cold | None,
+        *,
+        is_atomic: bool,
+        is_careful: bool,
     ) -> None:
         self._connection = connection
         self._layout = layout
         self._cold = cold
         self._is_atomic = is_atomic
+        self._is_careful = is_careful
 
     def written(self, operations: Sequence[Operation]) -> list[Result]:
         """Do the operations in order; return what became of each, in the same order."""
@@ -65,7 +74,7 @@ class Writer:
             rest = self._look(rest, checked, results)
             if not rest:
                 return
-        raise Conflict("others keep creating and deleting the same keys", hint="try again")
+        raise _contended()
 
     def _look(
         self,
@@ -74,15 +83,12 @@ class Writer:
         results: dict[int, Result],
     ) -> list[Placed]:
         """Lock and write what can be; return the operations whose keys somebody else just made."""
-        if self._cold is not None:
-            self._bring_back([operation.id for _, operation in wave])
+        if self._is_careful and self._cold is not None:
+            created = [operation.id for _, operation in wave if operation.deed is Deed.CREATE]
+            self._bring_back(statement.moved_keys(self._connection, self._layout, created))
         looked_at = [operation.id for _, operation in wave if operation.deed is not Deed.CREATE]
         with_documents = any(operation.deed is Deed.PATCH for _, operation in wave)
-        found: Mapping[str, statement.Row] = {}
-        if looked_at:
-            found = statement.lock_rows(
-                self._connection, self._layout, looked_at, with_documents=with_documents
-            )
+        found = self._locked(looked_at, with_documents=with_documents) if looked_at else {}
         plan = _Plan()
         for place, operation in wave:
             try:
@@ -100,12 +106,30 @@ class Writer:
             statement.delete_rows(self._connection, self._layout, plan.deletes)
         return self._insert(plan, results) if plan.inserts else []
 
+    def _locked(self, keys: Sequence[str], *, with_documents: bool) -> dict[str, Row]:
+        """Lock the rows of keys, also of those whose rows have to come back first; return them."""
+        found: dict[str, Row] = {}
+        sought = keys
+        for _ in range(LOOKS_MAX):
+            found |= statement.lock_rows(
+                self._connection, self._layout, sought, with_documents=with_documents
+            )
+            absent = [key for key in keys if key not in found]
+            if self._cold is None or not absent:
+                return found
+            by_key = statement.whereabouts(self._connection, self._layout, absent)
+            if not by_key:
+                return found
+            self._bring_back({key for key, is_moved in by_key.items() if is_moved})
+            sought = sorted(by_key)
+        raise _contended()
+
     def _decide(
         self,
         plan: _Plan,
         place: int,
         operation: Operation,
-        row: statement.Row | None,
+        row: Row | None,
         checked: Json | Invalid | None,
     ) -> Written | None:
         """Add to the plan what an operation does to a row that is locked, or to none."""
@@ -117,7 +141,8 @@ class Writer:
                 raise _changed(operation, None)
             document = _fitting(checked)
             version = self._layout.contract.version
-            plan.inserts.append(self._layout.record_of(key, 1, version, document))
+            # Which version it is, its insert finds out.
+            plan.inserts.append(self._layout.record_of(key, 0, version, document))
             plan.inserting.append((place, operation))
             return None
         ver, schema_version = row[:2]
@@ -138,12 +163,7 @@ class Writer:
         return Written(key, ver + 1, deed)
 
     def _insert(self, plan: _Plan, results: dict[int, Result]) -> list[Placed]:
-        keys = [record["id"] for record in plan.inserts]
-        last, floor = statement.last_versions(self._connection, self._layout, keys)
-        for record in plan.inserts:
-            record["ver"] = last.get(record["id"], floor) + 1
-        made = statement.insert_rows(self._connection, self._layout, plan.inserts)
-        inserted = {r["id"]: r["ver"] for r in plan.inserts if r["id"] in made}
+        inserted = statement.insert_rows(self._connection, self._layout, plan.inserts)
         late, moved = statement.take_over_versions(self._connection, self._layout, inserted)
         if moved:
             raise Stale(moved)
@@ -202,10 +222,9 @@ class Writer:
         error.facts.setdefault("item", place)
         raise error
 
-    def _bring_back(self, keys: Sequence[str]) -> None:
+    def _bring_back(self, moved: set[str]) -> None:
         """Put rows that the lake alone has back in the table, as they were, and hold them."""
         assert self._cold is not None
-        moved = statement.moved_keys(self._connection, self._layout, keys)
         held = statement.hold_moved(self._connection, self._layout, sorted(moved)) if moved else {}
         if not held:
             return
@@ -216,6 +235,10 @@ class Writer:
             for key, ver in held.items()
         ]
         statement.fill_held(self._connection, self._layout, records)
+
+
+def _contended() -> Conflict:
+    return Conflict("others keep creating and deleting the same keys", hint="try again")
 
 
 def _fitting(checked: Json | Invalid | None) -> Json:
