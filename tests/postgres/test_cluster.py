@@ -132,6 +132,29 @@ def test_a_copy_of_a_folder_has_a_server_of_its_own(own_postgres):
     assert answer(own_postgres.dsn) == 1
 
 
+def test_whoever_has_the_address_of_one_never_reaches_its_copy(own_postgres):
+    """Or writes would go there while the first is down."""
+    copy, first = own_postgres.folder.parent / "copy", own_postgres.dsn
+    own_postgres.stop()
+    subprocess.run(["cp", "-a", own_postgres.folder, copy], check=True)
+    opened = open_server(folder=str(copy))
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict
+        assert parts(opened.dsn)["port"] != parts(first)["port"]
+        same_port = psycopg.conninfo.make_conninfo(first, port=parts(opened.dsn)["port"])
+        for dsn in (first, same_port):
+            with pytest.raises(psycopg.OperationalError):
+                answer(dsn)
+        assert answer(opened.dsn) == 1
+        assert stop_server(str(copy))
+        assert open_server(folder=str(copy)) == opened, "once its own, it stays"
+    finally:
+        stop_server(str(copy))
+    own_postgres.start()
+    assert own_postgres.dsn == first
+    assert answer(first) == 1
+
+
 def test_it_is_durable_and_listens_on_loopback_with_passwords_alone(own_postgres):
     shown = {
         name: answer(own_postgres.server.owner_dsn, f"show {name}")

@@ -13,6 +13,7 @@ import pytest
 from psycopg import conninfo
 
 from fixtures.postgres import TEST_LIMITS, _reachable_folder
+from fixtures.timing import wait_until
 from postgres.entities import ORDER, changes, order
 from thermocline.entity.type import EntityTypes
 from thermocline.errors import Conflict, OutcomeUnknown, Unavailable
@@ -72,18 +73,16 @@ def test_P06_killed_under_load_everything_acknowledged_is_there_and_nothing_by_h
     ]
     for thread in threads:
         thread.start()
-    for _ in range(2):
-        before = sum(len(ledger.acked) for ledger in ledgers)
-        while sum(len(ledger.acked) for ledger in ledgers) < before + 30:
-            time.sleep(0.01)
-        own_postgres.kill()
-        own_postgres.start()
-    before = sum(len(ledger.acked) for ledger in ledgers)
-    while sum(len(ledger.acked) for ledger in ledgers) < before + 10:
-        time.sleep(0.01)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for _ in range(2):
+            wait_for_more(ledgers, 30)
+            own_postgres.kill()
+            own_postgres.start()
+        wait_for_more(ledgers, 10)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     found = {row[0]: row[1:] for row in all_rows(store)}
     acked = {key: turn for ledger in ledgers for key, turn in ledger.acked.items()}
     sent = {key: turn for ledger in ledgers for key, turn in ledger.sent.items()}
@@ -97,6 +96,12 @@ def test_P06_killed_under_load_everything_acknowledged_is_there_and_nothing_by_h
     assert sorted(notes) == sorted((key, 1) for key in found), "rows and notes go together"
     assert len(acked) >= 70
     store.pool.close()
+
+
+def wait_for_more(ledgers, count):
+    """Wait until the writers were answered so many times more."""
+    before = sum(len(ledger.acked) for ledger in ledgers)
+    wait_until(lambda: sum(len(ledger.acked) for ledger in ledgers) >= before + count)
 
 
 def all_rows(store):

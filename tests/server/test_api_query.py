@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.api import ask, make_prices, price, serving
-from fixtures.timing import at_best, soonest
+from fixtures.timing import at_best, soonest, wait_until
 from thermocline.config import QuotaSettings
 from thermocline.server.api import query as query_room
 from thermocline.server.api import turn as turn_room
@@ -258,15 +258,6 @@ def raw_query(url, sql, **more):
     return raw
 
 
-def wait_until(is_so):
-    """Return how long it took until something was so."""
-    began_s = time.monotonic()
-    while not is_so():
-        assert time.monotonic() < began_s + WAIT_S
-        time.sleep(0.01)
-    return time.monotonic() - began_s
-
-
 @pytest.mark.parametrize("moment", ["before the answer", "in the answer"])
 def test_Q04_a_client_that_leaves_ends_its_query_within_a_second(node, client, moment):
     sql = ENDLESS if moment == "before the answer" else "select i from range(4000000000) t(i)"
@@ -275,12 +266,12 @@ def test_Q04_a_client_that_leaves_ends_its_query_within_a_second(node, client, m
     def act():
         ask(client, "select 1")  # a worker is there: its start cannot be cancelled
         raw = raw_query(node.url, sql, query_id="left-alone")
-        wait_until(lambda: running.all("default"))
+        wait_until(lambda: running.all("default"), WAIT_S)
         if moment == "in the answer":
             assert raw.recv(1_000)
         time.sleep(0.3)
         raw.close()
-        took_s = wait_until(lambda: not running.all("default"))
+        took_s = wait_until(lambda: not running.all("default"), WAIT_S)
         assert ask(client, "select 1 as a")["rows"] == [{"a": 1}]  # the one worker is free again
         return took_s
 
@@ -299,7 +290,7 @@ def test_Q04_a_query_is_cancelled_by_its_id_within_a_second(node, client):
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: client.get("/api/v1/queries/cancel-me").status_code == 200)
+        wait_until(lambda: client.get("/api/v1/queries/cancel-me").status_code == 200, WAIT_S)
         listed = client.get("/api/v1/queries").json()["queries"]
         assert [(one["query_id"], one["state"]) for one in listed] == [("cancel-me", "running")]
         twin = client.post("/api/v1/query", json={"sql": "select 1", "query_id": "cancel-me"})
@@ -341,7 +332,7 @@ def test_A13_one_tenant_runs_no_more_queries_at_once_than_it_may(tmp_path):
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: served.app.state.parts.running.all("default"))
+        wait_until(lambda: served.app.state.parts.running.all("default"), WAIT_S)
         answer = client.post("/api/v1/query", json={"sql": "select 1"})
         assert answer.status_code == 429
         assert 1 <= int(answer.headers["retry-after"]) <= 5
@@ -371,7 +362,7 @@ def test_A13_queries_that_wait_keep_neither_one_that_runs_nor_other_routes_from_
     served, stream, held = busy
     running = served.app.state.parts.running
     held += [raw_query(served.url, "select 1", query_id=f"waiting-{n:02}") for n in range(60)]
-    wait_until(lambda: len(running.all("default")) == 61)
+    wait_until(lambda: len(running.all("default")) == 61, WAIT_S)
     read_bytes = 0
     while read_bytes < 64 << 20:
         part = stream.recv(1 << 20)
@@ -386,10 +377,10 @@ def test_A13_queries_that_wait_keep_neither_one_that_runs_nor_other_routes_from_
     told = held[8].recv(65_536)
     assert b" 503 " in told.splitlines()[0]
     held.pop().close()
-    wait_until(lambda: turns.waiting == 58)
+    wait_until(lambda: turns.waiting == 58, WAIT_S)
     stream.close()
     assert all(b" 200 " in one.recv(65_536).splitlines()[0] for one in held[1:8])
-    wait_until(lambda: not running.all("default"))
+    wait_until(lambda: not running.all("default"), WAIT_S)
     assert turns.waiting == 0
 
 
@@ -397,7 +388,7 @@ def test_A13_more_queries_than_may_wait_are_told_when_to_come_again(busy, monkey
     served, _, held = busy
     monkeypatch.setattr(turn_room, "QUERIES_WAITING_MAX", 2)
     held += [raw_query(served.url, "select 1") for n in range(2)]
-    wait_until(lambda: served.app.state.parts.turns.waiting == 2)
+    wait_until(lambda: served.app.state.parts.turns.waiting == 2, WAIT_S)
     with served.client() as client:
         answer = client.post("/api/v1/query", json={"sql": "select 1", "query_id": "one-too-many"})
         assert answer.status_code == 429
@@ -424,7 +415,7 @@ def test_I21_a_server_that_stops_ends_queries_and_answers_nothing_by_halves(tmp_
     with serving(tmp_path) as served:
         thread = threading.Thread(target=run, args=[served])
         thread.start()
-        wait_until(lambda: served.app.state.parts.running.all("default"))
+        wait_until(lambda: served.app.state.parts.running.all("default"), WAIT_S)
         time.sleep(1)
         began_s = time.monotonic()
     assert time.monotonic() - began_s < WAIT_S

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 import zlib
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from fixtures.timing import wait_until
 from ingest.otlp_requests import (
     NOW_NS,
     gauge_request,
@@ -47,13 +47,6 @@ def node(tmp_path):
 
 def body_of(points=1, **options):
     return gauge_request(points, **options).SerializeToString()
-
-
-def wait_until(is_so):
-    end_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def zstd(data):

@@ -8,6 +8,7 @@ import time
 import pytest
 import uvloop
 
+from fixtures.timing import wait_until
 from ingest.otlp_requests import gauge_request
 from server.otlp_node import answered, connected, head, is_closed, post, sent, served
 from thermocline.server.http1 import Http1Server
@@ -69,13 +70,6 @@ def echoing():
     yield start
     for one in made:
         one.close()
-
-
-def wait_until(is_so):
-    end_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def chunked(*parts):

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 import uvloop
 
+from fixtures.timing import WAIT_S, wait_until
 from fixtures.wal import ticks
 from thermocline.config import node_settings
 from thermocline.errors import Unavailable
@@ -19,7 +20,6 @@ from thermocline.server import serve as module
 from thermocline.server.log import Log
 from thermocline.server.serve import Server
 
-WAIT_S = 180  # far more than a busy machine takes
 LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
 
 
@@ -37,13 +37,6 @@ def asked(port, path, body=None):
             return error.code, json.loads(error.read() or b"{}"), error.headers
     except OSError:
         return 0, {}, {}
-
-
-def wait_until(is_so):
-    end_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 @pytest.fixture

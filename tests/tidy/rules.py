@@ -36,7 +36,7 @@ FILE_CALLS = {
 }
 # What is not a file of a lake, and who touches it.
 FILES_ALLOWED = {
-    ("hot/postgres/cluster.py", "os.chmod"): "the folder of PostgreSQL, which is another user's",
+    ("hot/postgres/server_note.py", "os.chmod"): "passwords, which are of this user alone",
     ("hot/postgres/cluster.py", "shutil"): "a cluster that was not finished",
     ("hot/postgres/program.py", "os.chmod"): "the lake's folder, for PostgreSQL to walk through",
     ("hot/postgres/program.py", "os.stat"): "PostgreSQL's programs, and who may read them",

@@ -17,12 +17,9 @@ Out:  a `Server`: the DSN to connect with; the same for both from here on
 - A cluster is either whole or not there: it is made under another name and renamed.
 """
 
-import json
 import os
-import secrets
 import shlex
 import shutil
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,7 +29,7 @@ import psycopg
 from psycopg import sql
 
 from thermocline.disk import OsDisk, translated
-from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
+from thermocline.errors import Invalid, NotFound, Unavailable
 from thermocline.hot.postgres.postmaster import let_go, process_of
 from thermocline.hot.postgres.program import (
     Programs,
@@ -40,10 +37,19 @@ from thermocline.hot.postgres.program import (
     is_reachable,
     let_through,
 )
+from thermocline.hot.postgres.server_note import (
+    DATABASE,
+    LOGIN,
+    NOTE_NAME,
+    OWNER,
+    ServerNote,
+    fit_note,
+    new_note,
+    read_note,
+    write_note,
+    write_private,
+)
 
-OWNER = "postgres"
-LOGIN = "thermocline"
-DATABASE = "thermocline"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
 LOOK_TIMEOUT_S = 3
@@ -78,25 +84,6 @@ class Server:
     owner_dsn: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """What `server.json` holds."""
-
-    port: int
-    password: str
-    owner_password: str
-
-    def dsn(self, user: str, password: str, database: str) -> str:
-        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
-
-    def server(self, folder: str) -> Server:
-        return Server(
-            self.dsn(LOGIN, self.password, DATABASE),
-            folder,
-            self.dsn(OWNER, self.owner_password, "postgres"),
-        )
-
-
 def open_server(
     *, dsn: str | None = None, folder: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Server:
@@ -126,8 +113,8 @@ def is_dead(folder: str) -> bool:
 
 def is_elsewhere(folder: str, dsn: str) -> bool:
     """Tell whether the server under a folder was last started at another address than this."""
-    note = _Embedded(os.path.abspath(folder)).note()
-    return note is not None and note.server(folder).dsn != dsn
+    note = read_note(folder)
+    return note is not None and note.dsn != dsn
 
 
 def stop_server(folder: str, *, mode: str = "fast") -> bool:
@@ -149,7 +136,7 @@ class _Embedded:
     def started(self, settings: Mapping[str, str]) -> Server:
         self._make_folder()
         with self._locked():
-            found, note = self.found(), self.note()
+            found, note = self.found(), read_note(self._folder)
             if found is not None:
                 return found
             programs = installed_programs(self._path("programs"))
@@ -158,18 +145,20 @@ class _Embedded:
                 note = self._make_cluster(programs)
             note = self._start(programs, note, {**SETTINGS, **settings})
             _make_database(note)
-            return note.server(self._folder)
+            return self._server(note)
 
     def found(self) -> Server | None:
-        note = self.note()
+        note = read_note(self._folder)
         # A copy of a folder has the note of the first, whose server may run and answer.
         if note is None or self.process_id() is None:
             return None
-        server = note.server(self._folder)
-        return server if _connects(server.dsn) else None
+        return self._server(note) if _connects(note.dsn) else None
+
+    def _server(self, note: ServerNote) -> Server:
+        return Server(note.dsn, self._folder, note.owner_dsn)
 
     def stopped(self, mode: str) -> bool:
-        if self._disk.size(self._path("server.json")) is None:
+        if self._disk.size(self._path(NOTE_NAME)) is None:
             raise NotFound("no server was ever here", hint="check the folder", path=self._folder)
         with self._locked():
             if self.process_id() is None:
@@ -185,15 +174,16 @@ class _Embedded:
                 return False
             return True
 
-    def _start(self, programs: Programs, note: _Note, settings: Mapping[str, str]) -> _Note:
+    def _start(
+        self, programs: Programs, note: ServerNote, settings: Mapping[str, str]
+    ) -> ServerNote:
         end_s = time.monotonic() + START_TIMEOUT_S
         for turn in range(STARTS_MAX):
             if self._waited(note, end_s):
                 return note
             let_go(self._data)
-            if turn or not _is_free(note.port):
-                note = _Note(_free_port(), note.password, note.owner_password)
-            self._write_note(note)
+            note = fit_note(note, self._folder, is_port_bad=turn > 0)
+            write_note(self._folder, note)
             given = {**settings, "port": str(note.port)}
             options = " ".join(f"-c {shlex.quote(f'{k}={v}')}" for k, v in given.items())
             first_words = os.path.join(self._data, "start.log")
@@ -213,14 +203,13 @@ class _Embedded:
                 return note
         raise AssertionError("unreachable")
 
-    def _waited(self, note: _Note, end_s: float) -> bool:
+    def _waited(self, note: ServerNote, end_s: float) -> bool:
         """Wait for a process that is there already: it is recovering, or just killed and dying.
 
         Return True once it answers, False once it is gone.
         """
-        owner_dsn = note.dsn(OWNER, note.owner_password, "postgres")
         while self.process_id() is not None:
-            if _connects(owner_dsn):
+            if _connects(note.owner_dsn):
                 return True
             if time.monotonic() > end_s:
                 raise self._failure("the server runs and does not answer")
@@ -231,20 +220,20 @@ class _Embedded:
         said = self._words()
         return "shared memory" in said or "already in use" in said or "bind" in said
 
-    def _make_cluster(self, programs: Programs) -> _Note:
-        note = _Note(_free_port(), secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+    def _make_cluster(self, programs: Programs) -> ServerNote:
+        note = new_note(self._folder)
         part, password = self._path("data.part"), self._path("password")
         with translated(self._folder):
             shutil.rmtree(part, ignore_errors=True)
             with suppress(FileNotFoundError):
                 self._disk.unlink(password)
             self._disk.make_folder(part, is_private=True)
-            self._write_private(password, note.owner_password.encode())
+            write_private(password, note.owner_password.encode())
             if programs.account:
                 for path in (part, password):
                     os.chown(path, programs.account.user_id, programs.account.group_id)
             # Order matters: a cluster under its own name has passwords that can be found.
-            self._write_note(note)
+            write_note(self._folder, note)
             arguments = ["-D", part, "-U", OWNER, "-A", "scram-sha-256", f"--pwfile={password}"]
             arguments += ["-E", "UTF8", "--locale=C.UTF-8", "--no-instructions", "--data-checksums"]
             programs.run("initdb", arguments, timeout_s=START_TIMEOUT_S)
@@ -296,36 +285,6 @@ class _Embedded:
         finally:
             lock.release()
 
-    def note(self) -> _Note | None:
-        path = self._path("server.json")
-        if self._disk.size(path) is None:
-            return None
-        try:
-            with translated(path):
-                return _Note(**json.loads(self._disk.read(path)))
-        except (ValueError, TypeError) as error:
-            hint = "restore server.json from a copy: it holds the server's passwords"
-            raise Corruption("the server's note cannot be read", hint=hint, path=path) from error
-
-    def _write_note(self, note: _Note) -> None:
-        path = self._path("server.json")
-        text = json.dumps({name: getattr(note, name) for name in note.__slots__})
-        with translated(path):
-            with suppress(FileNotFoundError):
-                self._disk.unlink(f"{path}.part")
-            self._write_private(f"{path}.part", text.encode())
-            self._disk.rename(f"{path}.part", path)
-            self._disk.sync_folder(self._folder)
-
-    def _write_private(self, path: str, data: bytes) -> None:
-        file = self._disk.create(path)
-        try:
-            os.chmod(path, 0o600)
-            file.write(data)
-            file.sync()
-        finally:
-            file.close()
-
     def process_id(self) -> int | None:
         """Return the process that holds the data folder, or None when there is none alive."""
         return process_of(self._data)
@@ -350,18 +309,14 @@ class _Embedded:
         return os.path.join(self._folder, name)
 
 
-def _make_database(note: _Note) -> None:
-    """Make the role everyone connects as, and the database it owns; nothing if they are there."""
+def _make_database(note: ServerNote) -> None:
+    """Make the role everyone connects as, with its password, and the database it owns."""
     try:
-        with psycopg.connect(
-            note.dsn(OWNER, note.owner_password, "postgres"), autocommit=True
-        ) as connection:
-            if not connection.execute("select from pg_roles where rolname = %s", [LOGIN]).rowcount:
-                connection.execute(
-                    sql.SQL("create role {} login createrole noinherit password {}").format(
-                        sql.Identifier(LOGIN), sql.Literal(note.password)
-                    )
-                )
+        with psycopg.connect(note.owner_dsn, autocommit=True) as connection:
+            roles = connection.execute("select from pg_roles where rolname = %s", [LOGIN])
+            verb = "alter" if roles.rowcount else "create"
+            text = sql.SQL(verb + " role {} login createrole noinherit password {}")
+            connection.execute(text.format(sql.Identifier(LOGIN), sql.Literal(note.password)))
             found = connection.execute("select from pg_database where datname = %s", [DATABASE])
             if not found.rowcount:
                 text = sql.SQL("create database {} owner {}")
@@ -378,19 +333,3 @@ def _connects(dsn: str) -> bool:
     except psycopg.Error:
         return False
     return True
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

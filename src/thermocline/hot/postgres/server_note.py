@@ -1,0 +1,124 @@
+"""What is written down of a server of our own, in its folder: how it is found again.
+
+In:   the server's folder
+Out:  its `ServerNote`; the file `server.json`, readable to this user alone
+
+- Its passwords are made here and are nowhere else.
+- A copy of a folder brings the note of the first along. It gets a port and a password of its own,
+  or it would be taken for the first while that one is down, and be written to.
+"""
+
+import json
+import os
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+
+from thermocline.disk import OsDisk, translated
+from thermocline.errors import Corruption
+
+NOTE_NAME = "server.json"
+OWNER = "postgres"
+LOGIN = "thermocline"
+DATABASE = "thermocline"
+PASSWORD_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNote:
+    """Where a server of ours listens, who may log in, and whose folder says so."""
+
+    port: int
+    password: str
+    owner_password: str
+    folder: str | None = None
+
+    @property
+    def dsn(self) -> str:
+        """The address for everyone."""
+        return self._dsn(LOGIN, self.password, DATABASE)
+
+    @property
+    def owner_dsn(self) -> str:
+        """The address for whoever looks after the server itself."""
+        return self._dsn(OWNER, self.owner_password, "postgres")
+
+    def _dsn(self, user: str, password: str, database: str) -> str:
+        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
+
+
+def new_note(folder: str) -> ServerNote:
+    """Return the note of a server that is yet to be made."""
+    return ServerNote(_free_port(), _password(), _password(), OsDisk().resolve(folder))
+
+
+def fit_note(note: ServerNote, folder: str, *, is_port_bad: bool) -> ServerNote:
+    """Return the note to start a folder's server by, given the one that is there.
+
+    The port is another when it `is_port_bad` or taken; a folder that was copied or moved has
+    another password too.
+    """
+    own = OsDisk().resolve(folder)
+    if note.folder == own:
+        is_kept = not is_port_bad and _is_free(note.port)
+        return note if is_kept else replace(note, port=_free_port())
+    # Until it has started, a copy takes the first one's password: so never at that one's port.
+    while (port := _free_port()) == note.port:
+        pass
+    return replace(note, port=port, password=_password(), folder=own)
+
+
+def read_note(folder: str) -> ServerNote | None:
+    """Return the note in a folder, None where there is none."""
+    path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
+    if disk.size(path) is None:
+        return None
+    try:
+        with translated(path):
+            return ServerNote(**json.loads(disk.read(path)))
+    except (ValueError, TypeError) as error:
+        hint = "restore server.json from a copy: it holds the server's passwords"
+        raise Corruption("the server's note cannot be read", hint=hint, path=path) from error
+
+
+def write_note(folder: str, note: ServerNote) -> None:
+    """Put a note in the place of the one in a folder; when this returns it is durable."""
+    path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
+    with translated(path):
+        with suppress(FileNotFoundError):
+            disk.unlink(f"{path}.part")
+        write_private(f"{path}.part", json.dumps(asdict(note)).encode())
+        disk.rename(f"{path}.part", path)
+        disk.sync_folder(folder)
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Write a new file that this user alone may read."""
+    file = OsDisk().create(path)
+    try:
+        os.chmod(path, 0o600)
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _password() -> str:
+    return secrets.token_urlsafe(PASSWORD_BYTES)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
