@@ -4,10 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 
 import pytest
 
+from fixtures.timing import wait_until
 from thermocline.errors import Corruption, Invalid, NotFound, Unsupported
 from thermocline.hot.postgres.migrate import (
     Migration,
@@ -100,12 +100,15 @@ def test_O14_a_migrator_killed_in_the_middle_is_followed_by_one_that_finishes(po
         "select pid from pg_stat_activity where query like '%pg_sleep(300)%' "
         "and pid <> pg_backend_pid() and datname = current_database()"
     )
-    while not (found := pool.run(None, lambda c: c.execute(running).fetchall())):
-        time.sleep(0.05)
+
+    def sleeping():
+        return pool.run(None, lambda c: c.execute(running).fetchone())
+
+    wait_until(sleeping)
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     # The server notices a dead client when it next speaks to it; until then it sleeps on.
-    pool.run(None, lambda c: c.execute("select pg_terminate_backend(%s)", [found[0][0]]))
+    pool.run(None, lambda c: c.execute("select pg_terminate_backend(%s)", sleeping()))
     open_tenant(pool, "acme", (*KNOWN, NEXT))
     assert pool.run(tenant, lambda c: c.execute("select x from later").fetchall()) == [(1,)]
 

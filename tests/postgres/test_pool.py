@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from fixtures.timing import soonest
+from fixtures.timing import soonest, wait_until
 from thermocline.errors import (
     Conflict,
     Invalid,
@@ -345,8 +345,7 @@ def half_open(pool):
     """Let the breaker take the server for dead, and wait until one may try."""
     for _ in range(QUICK.breaker.failures_max):
         pool.breaker.failed()
-    while pool.breaker.state != "half_open":
-        time.sleep(0.01)
+    wait_until(lambda: pool.breaker.state == "half_open")
 
 
 def test_a_try_that_the_server_refuses_is_an_answer(quick):
@@ -397,8 +396,7 @@ def test_more_callers_than_connections_wait_and_then_are_told(quick):
 
     with ThreadPoolExecutor(4) as threads:
         held = [threads.submit(hold, n) for n in range(4)]
-        while quick._out < 4:
-            time.sleep(0.01)
+        wait_until(lambda: quick._out == 4)
         start_s = time.monotonic()
         with pytest.raises(Overloaded, match="every connection"):
             quick.run(None, put("a"))

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from fixtures.timing import wait_until
 from postgres.entities import ORDER, order
 from thermocline.errors import Invalid, NotFound, ThermoclineError
 from thermocline.hot.postgres import promote
@@ -204,8 +205,7 @@ def test_O14_a_promotion_killed_before_its_end_is_finished_by_the_next(
     )
     killed.start()
     state = "select state::text from type_column where name = 'weight'"
-    while pool.run(tenant, lambda c: c.execute(state).fetchone()) is None:
-        time.sleep(0.05)
+    wait_until(lambda: pool.run(tenant, lambda c: c.execute(state).fetchone()))
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     store.patch("k1", {"weight": 10})

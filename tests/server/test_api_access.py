@@ -11,7 +11,7 @@ import pytest
 from fixtures.api import SCOPES, ask, make_prices, price, serving
 from fixtures.entities import ORDER, database, serving_entities
 from fixtures.postgres import postgres_run, postgres_server
-from fixtures.timing import at_best
+from fixtures.timing import at_best, wait_until
 from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.server.api.openapi import document
 from thermocline.server.api.problem import problem_bytes, problem_of
@@ -194,8 +194,7 @@ def test_A01_a_query_of_another_tenant_is_neither_seen_nor_cancelled_nor_in_the_
     thread = threading.Thread(target=run)
     thread.start()
     with node.client(beta) as beta:
-        while not node.app.state.parts.running.all("alpha"):
-            time.sleep(0.01)
+        wait_until(lambda: node.app.state.parts.running.all("alpha"))
         time.sleep(0.3)
         assert beta.get("/api/v1/queries/shared-id").status_code == 404
         assert beta.delete("/api/v1/queries/shared-id").status_code == 404

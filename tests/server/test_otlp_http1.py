@@ -402,8 +402,7 @@ def test_I21_a_stop_answers_what_has_begun_and_takes_nothing_new(echoing):
     echo.gate.clear()
     with connected(echo.port) as busy, connected(echo.port) as idle:
         busy.sendall(head("/", 2) + b"ok")
-        while not echo.bodies:
-            time.sleep(0.01)
+        wait_until(lambda: echo.bodies)
         stopping = asyncio.run_coroutine_threadsafe(echo.server.stop(WAIT_S), echo.loop)
         assert is_closed(idle)
         with pytest.raises(ConnectionRefusedError):
@@ -420,8 +419,7 @@ def test_I21_a_stop_ends_at_its_deadline(echoing):
     echo.gate.clear()
     with connected(echo.port) as busy:
         busy.sendall(head("/", 2) + b"ok")
-        while not echo.bodies:
-            time.sleep(0.01)
+        wait_until(lambda: echo.bodies)
         echo.call(echo.server.stop(0.2))  # the answer would not come for longer than this waits
         assert is_closed(busy)
 
@@ -431,8 +429,7 @@ def test_I21_a_stop_that_is_cancelled_cuts_what_is_left(echoing):
     echo.gate.clear()
     with connected(echo.port) as busy:
         busy.sendall(head("/", 2) + b"ok")
-        while not echo.bodies:
-            time.sleep(0.01)
+        wait_until(lambda: echo.bodies)
 
         async def cancelled():
             with pytest.raises(TimeoutError):
