@@ -12,7 +12,6 @@ import socket
 import sys
 import time as clock
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from thermocline.cli.node import (
 )
 from thermocline.cli.screen import answers
 from thermocline.errors import Conflict, ThermoclineError
+from thermocline.machine import memory_bytes
 
 if TYPE_CHECKING:
     from thermocline.config import NodeSettings
@@ -47,10 +47,6 @@ FREE_INODES_WARN, FREE_INODES_FAIL = 50_000, 1_000
 CLOCK_APART_S_MAX = 5.0
 TIME_2024_S = 1_704_067_200
 SPARE_BYTES = 512 << 20
-CONTAINER_LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",  # of older kernels
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +169,7 @@ def _memory(settings: "NodeSettings") -> Look:
     lake = settings.lake
     needed = lake.wal.hot_bytes_max * 2 + lake.wal.queue_bytes_max + settings.inflight_bytes_max
     needed += lake.query_workers * lake.query_memory_bytes + SPARE_BYTES
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in CONTAINER_LIMITS:
-        with suppress(OSError, ValueError), open(limit) as file:
-            total = min(total, int(file.read()))
+    total = memory_bytes()
     found = f"{_size(total)}; the settings may take {_size(needed)}"
     if needed <= total:
         return Look("memory", OK, found)

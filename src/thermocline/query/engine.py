@@ -13,7 +13,6 @@ Out:  cursors that run SQL; errors of this package only
   none may be given back and is used again: a new one costs a short query 1 % of its time.
 """
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +30,7 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
+from thermocline.machine import core_count
 from thermocline.query import spill
 from thermocline.query.scan import file_pattern
 from thermocline.query.shape import literal
@@ -84,7 +84,7 @@ class Engine:
         files = {name for file in self.files for name in (file, file_pattern(file))}
         return [
             "TimeZone = 'UTC'",
-            f"threads = {limits.threads or os.cpu_count() or 1}",
+            f"threads = {limits.threads or core_count()}",
             f"memory_limit = '{limits.memory_bytes}B'",
             f"temp_directory = {literal(self._spill)}",
             f"max_temp_directory_size = '{limits.spill_bytes}B'",

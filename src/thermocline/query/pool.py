@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from thermocline.errors import Conflict, Invalid, Overloaded, Unavailable
 from thermocline.hot.tier import HotSnapshot
+from thermocline.machine import core_count
 from thermocline.query.process import WorkerProcess
 from thermocline.query.request import Request, Settings, TableNote
 from thermocline.query.run import NotTaken, Run
@@ -100,7 +101,7 @@ class QueryPool:
         self._timeout_s = timeout_s
         self._wait_s = wait_s
         self._answer_bytes_max = answer_bytes_max
-        threads = max(1, (os.cpu_count() or 1) // workers)
+        threads = max(1, core_count() // workers)
         self._settings = Settings(memory_bytes, spill_bytes, threads)
         self._changed = threading.Condition()
         self._workers: set[WorkerProcess] = set()

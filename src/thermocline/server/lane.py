@@ -20,7 +20,6 @@ Out:  a future for each: what was taken of it, or why nothing was
 """
 
 import asyncio
-import os
 import threading
 import time as clock
 from collections import deque
@@ -33,6 +32,7 @@ from thermocline.ingest.inflate import BODY_BYTES_MAX
 from thermocline.ingest.otlp.outcome import Decoded, Limits
 from thermocline.ingest.otlp.protobuf import warm_up
 from thermocline.ingest.otlp.together import Body
+from thermocline.machine import core_count
 from thermocline.server.lane_write import Member, Result, Sink, Writing
 
 WORKERS = 2
@@ -183,7 +183,7 @@ class Lane:
         self._standby = threading.Condition(lock)
         self._queues = _Queues()
         self._at_work_s: dict[int, float] = {}  # since when, by worker
-        self._at_once = min(workers, max(1, (os.cpu_count() or 1) // CORES_PER_WORKER))
+        self._at_once = min(workers, max(1, core_count() // CORES_PER_WORKER))
         self._count = 0
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
