@@ -154,6 +154,15 @@ def test_P09_a_store_cannot_be_opened_while_nobody_is_there_and_can_afterwards(o
         one.close()
 
 
+def answers(ask):
+    """Tell whether the server answers what is asked of it."""
+    try:
+        ask()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
 def test_after_a_crash_of_a_backend_ids_are_given_again_and_no_change_is_missed(
     own_postgres, tmp_path
 ):
@@ -163,6 +172,7 @@ def test_after_a_crash_of_a_backend_ids_are_given_again_and_no_change_is_missed(
     orders.create(order(), "before")
     orders.view()
     time.sleep(0.5)  # what was committed is written down, and what follows is not
+    witness = psycopg.connect(own_postgres.dsn, autocommit=True)
     with psycopg.connect(own_postgres.dsn, autocommit=True) as other:
         started = other.execute("select pg_postmaster_start_time()").fetchone()
         for _ in range(200):
@@ -170,6 +180,10 @@ def test_after_a_crash_of_a_backend_ids_are_given_again_and_no_change_is_missed(
         orders.view()  # remembered: a snapshot that has seen all of these
         victim = other.info.backend_pid
         os.kill(victim, signal.SIGKILL)
+    # The server notices after a moment, cuts everyone and lets nobody in until it has recovered.
+    wait_until(lambda: not answers(lambda: witness.execute("select 1")))
+    wait_until(lambda: answers(lambda: psycopg.connect(own_postgres.dsn).close()))
+    witness.close()
     end_s = time.monotonic() + 90
     while True:
         try:
