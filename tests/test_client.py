@@ -3,7 +3,6 @@
 import datetime as dt
 import socket
 import threading
-import time
 from contextlib import contextmanager
 from decimal import Decimal
 
@@ -12,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from fixtures.api import price, serving
-from fixtures.timing import soonest
+from fixtures.api import ENDLESS, FAILS_LATE, price, serving
+from fixtures.timing import soonest, wait_until
 from thermocline.client import Client, ClientTable
 from thermocline.config import settings_of
 from thermocline.errors import (
@@ -30,9 +29,6 @@ from thermocline.errors import (
 from thermocline.node import Node
 
 UTC = dt.UTC
-ENDLESS = "select count(*) from range(1000000000) a, range(1000) b"
-FAILS_LATE = """select i, cast(case when i > 700000 then 'x' else '1' end as int) as n
-    from range(800000) t(i)"""
 
 
 @pytest.fixture(scope="module")
@@ -278,13 +274,6 @@ def test_Q05_a_query_past_its_time_is_overloaded_and_not_tried_again(client):
         assert caught.value.facts["timeout_s"] == 0.5
 
     assert soonest(act, 3) < 3
-
-
-def wait_until(is_so, wait_s=60.0):
-    began_s = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began_s < wait_s
-        time.sleep(0.02)
 
 
 # A wire that breaks

@@ -8,7 +8,7 @@ import time
 import httpx2
 import pytest
 
-from fixtures.api import SCOPES, ask, make_prices, price, serving
+from fixtures.api import ENDLESS, SCOPES, ask, make_prices, price, serving
 from fixtures.entities import ORDER, database, serving_entities
 from fixtures.postgres import postgres_run, postgres_server
 from fixtures.timing import at_best, wait_until
@@ -182,12 +182,11 @@ def test_A01_another_tenants_things_do_not_exist(node, operation):
 
 
 def test_A01_a_query_of_another_tenant_is_neither_seen_nor_cancelled_nor_in_the_way(node):
-    endless = "select count(*) from range(1000000000) a, range(1000) b"
     alpha, beta = (node.new_key(name) for name in ("alpha", "beta"))
     answers = []
 
     def run():
-        body = {"sql": endless, "query_id": "shared-id", "timeout_s": 4}
+        body = {"sql": ENDLESS, "query_id": "shared-id", "timeout_s": 4}
         with node.client(alpha) as client:
             answers.append(client.post("/api/v1/query", json=body))
 
