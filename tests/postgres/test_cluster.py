@@ -1,6 +1,7 @@
 """Our own server: made once, found again, started by many at once, alive after a kill."""
 
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
 from thermocline.hot.postgres.cluster import is_dead, open_server, running_server, stop_server
-from thermocline.hot.postgres.program import Account, is_reachable, let_through
+from thermocline.hot.postgres.program import Account, Programs, is_reachable, let_through
 
 
 def answer(dsn, query="select 1"):
@@ -155,6 +156,10 @@ def test_whoever_has_the_address_of_one_never_reaches_its_copy(own_postgres):
     assert answer(first) == 1
 
 
+def test_its_port_is_none_that_linux_lends_to_others_while_it_is_down(own_postgres):
+    assert int(psycopg.conninfo.conninfo_to_dict(own_postgres.dsn)["port"]) < 32_768
+
+
 def test_it_is_durable_and_listens_on_loopback_with_passwords_alone(own_postgres):
     shown = {
         name: answer(own_postgres.server.owner_dsn, f"show {name}")
@@ -186,6 +191,39 @@ def test_a_server_that_cannot_start_says_why(own_postgres):
     assert "no_such_setting" in caught.value.facts["said"]
     assert time.monotonic() - start_s < 50
     own_postgres.start()
+
+
+def cut_short(monkeypatch, times):
+    """Let starts of servers fail before they say a word; return the list of those that did."""
+    whole, failed = Programs.run, []
+
+    def run(programs, name, arguments, *, timeout_s):
+        if arguments[-1] == "start" and len(failed) < times:
+            failed.append(name)
+            raise Unavailable("a program of PostgreSQL failed", said="could not start server")
+        return whole(programs, name, arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(Programs, "run", run)
+    return failed
+
+
+def test_a_start_that_is_cut_short_is_tried_again_at_the_same_port(own_postgres, monkeypatch):
+    first = own_postgres.dsn
+    own_postgres.stop()
+    failed = cut_short(monkeypatch, 2)
+    own_postgres.start()
+    assert len(failed) == 2
+    assert own_postgres.dsn == first
+    assert answer(first) == 1
+
+
+def test_a_start_that_never_says_a_word_ends_with_those_of_the_program(own_postgres, monkeypatch):
+    own_postgres.stop()
+    failed = cut_short(monkeypatch, math.inf)
+    with pytest.raises(Unavailable, match="does not start") as caught:
+        own_postgres.start()
+    assert caught.value.facts["program"] == {"said": "could not start server"}
+    assert 1 < len(failed) < 10
 
 
 def test_a_note_that_cannot_be_read_is_not_written_over(own_postgres):

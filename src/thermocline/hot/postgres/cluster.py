@@ -178,26 +178,29 @@ class _Embedded:
         self, programs: Programs, note: ServerNote, settings: Mapping[str, str]
     ) -> ServerNote:
         end_s = time.monotonic() + START_TIMEOUT_S
+        is_port_bad = False
         for turn in range(STARTS_MAX):
             if self._waited(note, end_s):
                 return note
             let_go(self._data)
-            note = fit_note(note, self._folder, is_port_bad=turn > 0)
+            note = fit_note(note, self._folder, is_port_bad=is_port_bad)
             write_note(self._folder, note)
             given = {**settings, "port": str(note.port)}
             options = " ".join(f"-c {shlex.quote(f'{k}={v}')}" for k, v in given.items())
-            first_words = os.path.join(self._data, "start.log")
+            first_words, before = os.path.join(self._data, "start.log"), self._words()
             try:
                 arguments = ["-D", self._data, "-w", "-t", str(int(START_TIMEOUT_S)), "-s"]
                 arguments += ["-l", first_words, "-o", options, "start"]
                 programs.run("pg_ctl", arguments, timeout_s=START_TIMEOUT_S + 10)
             except Unavailable as error:
+                said = self._words()
+                is_port_bad = "already in use" in said or "bind" in said
                 # Right after a kill the dead server's children may hold its memory for a moment,
-                # and another process may have taken the port in between.
-                if turn + 1 == STARTS_MAX or time.monotonic() > end_s:
-                    raise self._failure("the server does not start") from error
-                if not self._may_pass():
-                    raise self._failure("the server does not start") from error
+                # and another process may have taken the port in between. A server that went
+                # without a word was ended from outside: what is wrong with it, it says.
+                may_pass = is_port_bad or "shared memory" in said or said == before
+                if turn + 1 == STARTS_MAX or time.monotonic() > end_s or not may_pass:
+                    raise self._failure("the server does not start", error) from error
                 time.sleep(0.2 * (turn + 1))
             else:
                 return note
@@ -215,10 +218,6 @@ class _Embedded:
                 raise self._failure("the server runs and does not answer")
             time.sleep(LOCK_POLL_S)
         return False
-
-    def _may_pass(self) -> bool:
-        said = self._words()
-        return "shared memory" in said or "already in use" in said or "bind" in said
 
     def _make_cluster(self, programs: Programs) -> ServerNote:
         note = new_note(self._folder)
@@ -289,9 +288,10 @@ class _Embedded:
         """Return the process that holds the data folder, or None when there is none alive."""
         return process_of(self._data)
 
-    def _failure(self, message: str) -> Unavailable:
+    def _failure(self, message: str, cause: Unavailable | None = None) -> Unavailable:
         hint = "the server's last words are in the facts; its log is in the folder"
-        return Unavailable(message, hint=hint, path=self._folder, said=self._words())
+        facts = {} if cause is None else {"program": cause.facts}
+        return Unavailable(message, hint=hint, path=self._folder, said=self._words(), **facts)
 
     def _words(self) -> str:
         """Return the tail of what the server last said, before and after it opened its log."""

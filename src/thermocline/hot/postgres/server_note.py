@@ -23,6 +23,10 @@ OWNER = "postgres"
 LOGIN = "thermocline"
 DATABASE = "thermocline"
 PASSWORD_BYTES = 24
+# Below those that Linux lends to whoever connects or asks for any port: while a server is down,
+# hardly anybody takes its place, and who noted its address finds it there again.
+PORTS = range(16_384, 32_768)
+PORT_TRIES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,9 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
+    for _ in range(PORT_TRIES_MAX):
+        if _is_free(port := secrets.choice(PORTS)):
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
