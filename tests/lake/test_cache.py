@@ -195,18 +195,27 @@ def test_the_folder_is_for_its_owner_alone(cache, origin, tmp_path):
     assert os.stat(tmp_path / "c").st_mode & 0o077 == 0
 
 
+KEEP_S = 1
+
+
 def read_many(folder, reader, report):
     """Read copies for some seconds, each second another one, from a cache that holds four."""
-    cache, origin, done = Cache(folder, bytes_max=4 * SIZE, keep_s=1), Origin(), 0
+    cache, origin, done = Cache(folder, bytes_max=4 * SIZE, keep_s=KEEP_S), Origin(), 0
     end = time.monotonic() + 7
     while time.monotonic() < end or done <= 100:
         name = f"{int(time.time()) + reader},"
+        given_s = time.monotonic()
         try:
             path = cache.path(name, SIZE, origin.of(name))
         except Overloaded:
             time.sleep(0.02)
             continue
-        assert read(path) == content(name)
+        try:
+            assert read(path) == content(name)
+        except FileNotFoundError:
+            # This process got no core for longer than a path is good for.
+            assert time.monotonic() - given_s >= KEEP_S
+            continue
         done += 1
     report.put((done, len(origin.asked)))
 

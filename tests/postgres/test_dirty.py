@@ -73,6 +73,7 @@ def test_an_unchanged_moment_is_not_read_again(accounts, monkeypatch):
     assert second.taken_at > first.taken_at
 
 
+@pytest.mark.own_server
 def test_only_what_changed_since_is_fetched(accounts, monkeypatch):
     for key in "abc":
         accounts.create(account(1), key)
@@ -98,6 +99,7 @@ def test_P02_a_change_that_commits_late_is_found_though_its_number_is_low(accoun
     assert told(accounts.source.dirty.snapshot()) == (["quick", "slow"], {"quick": 2, "slow": 1})
 
 
+@pytest.mark.own_server
 def test_asking_by_the_highest_number_would_have_missed_it(accounts, pool, tenant, monkeypatch):
     slow = held_change(pool, tenant, "slow", 1)
     accounts.create(account(2), "quick")

@@ -396,6 +396,7 @@ def test_an_export_between_two_looks_of_a_recovery_is_not_taken_for_an_older_lak
     assert balances(accounts) == {"a": 1}
 
 
+@pytest.mark.own_server
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["claim", "retire"])
 def test_P05_a_commit_in_postgres_whose_answer_is_lost_is_looked_up(

@@ -220,14 +220,16 @@ def test_P07_a_backend_that_is_terminated_in_a_trip_is_asked_again(postgres_dsn,
     _, tenant = one
     pool = Pool(postgres_dsn, QUICK)
     with psycopg.connect(postgres_dsn, autocommit=True) as killer, ThreadPoolExecutor(1) as thread:
-        asking = thread.submit(
-            rows_of, pool, tenant, "select pg_backend_pid() from pg_sleep(1)", {}
-        )
-        running = "select pid from pg_stat_activity where query like '%pg_sleep(1)' and state = "
+        killer.execute("select pg_advisory_lock(9)")
+        query = "select pg_backend_pid() from (select pg_advisory_xact_lock(9) limit 1) as held"
+        asking = thread.submit(rows_of, pool, tenant, query, {})
+        waiting = "select pid from pg_locks where locktype = 'advisory' and not granted and "
+        waiting += "database = (select oid from pg_database where datname = current_database())"
         end_s = time.monotonic() + 60
-        while (row := killer.execute(f"{running}'active'").fetchone()) is None:
+        while (row := killer.execute(waiting).fetchone()) is None:
             assert time.monotonic() < end_s
         killer.execute("select pg_terminate_backend(%s)", row)
+        killer.execute("select pg_advisory_unlock(9)")
         assert asking.result(60)[0][0] != row[0]
     pool.close()
 

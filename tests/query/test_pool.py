@@ -119,11 +119,11 @@ def worker_of(pool):
 
 
 def is_alive(pid):
+    # Whoever started it may take note of its end between the opening of this file and its reading.
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def resident_bytes(pid, field="VmRSS"):
@@ -142,6 +142,12 @@ def cpu_share(pid, over_s=0.2):
     before = ticks()
     time.sleep(over_s)
     return (ticks() - before) / os.sysconf("SC_CLK_TCK") / over_s
+
+
+def is_asleep(pid):
+    """Tell whether every thread of a process waits: one that only gets no core does not."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "S" for task in tasks)
 
 
 # Answers
@@ -524,7 +530,8 @@ def test_Q04_a_stream_of_a_query_that_does_not_listen_is_killed_within_a_second(
             f"select case when i < 200000 then i else {STUBBORN} end from range(210000) r(i)"
         )
         reader.read_next_batch()
-        while cpu_share(pid) < 0.2:  # it waits for a reader: it is not at the long call yet
+        # While it waits for a reader it is not at the long call yet.
+        while cpu_share(pid) < 0.2 and is_asleep(pid):
             reader.read_next_batch()
         if way == "close":
             reader.close()
@@ -607,7 +614,8 @@ def test_Q05_a_cancelled_query_is_over_within_a_second(pool, query):
 
         def cancel():
             time.sleep(0.3)
-            cancelled.append((pool.cancel("mine"), time.monotonic()))
+            wait_until(lambda: pool.cancel("mine"))
+            cancelled.append(time.monotonic())
 
         canceller = threading.Thread(target=cancel)
         canceller.start()
@@ -617,9 +625,7 @@ def test_Q05_a_cancelled_query_is_over_within_a_second(pool, query):
         canceller.join()
         assert raised.value.facts["query_id"] == "mine"
         assert not pool.cancel("mine")
-        ((is_found, at),) = cancelled
-        assert is_found
-        return over - at
+        return over - cancelled[0]
 
     assert at_best(act, lambda took_s: took_s < 1) < 1
     assert one(pool, "select 1") == 1
@@ -726,8 +732,8 @@ def test_more_queries_than_may_wait_are_told_so_at_once(pool, monkeypatch):
         pool.sql("select 1")
 
 
-def test_threads_share_the_workers(pool):
-    answers = []
+def test_threads_share_the_workers(open_pool):
+    pool, answers = open_pool(wait_s=120), []
     threads = [
         threading.Thread(target=lambda n=n: answers.append(one(pool, f"select {n}")))
         for n in range(20)

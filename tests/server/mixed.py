@@ -193,9 +193,12 @@ class MixedLoad:
 
     def _balance(self) -> None:
         """Every number that was answered is there, once; of the others none twice."""
-        status, body = self.node.post(
-            "api", "/api/v1/query", {"sql": "select cast(body as bigint) as n from logs"}
-        )
+        query = {"sql": "select cast(body as bigint) as n from logs"}
+        end_s = time.monotonic() + WAIT_S
+        status, body = self.node.post("api", "/api/v1/query", query)
+        while status != 200 and time.monotonic() < end_s:
+            time.sleep(0.2)  # started again a moment ago, it may be busy yet
+            status, body = self.node.post("api", "/api/v1/query", query)
         assert status == 200, body
         found = [row["n"] for row in json.loads(body)["rows"]]
         self.counts["acked"] = self._answered

@@ -300,7 +300,7 @@ def test_A08_no_key_is_in_a_log_line_or_an_error(node):
         assert key not in answer.text
         assert client.get("/api/v1/tables", headers={"X-Request-Id": key}).status_code == 200
     assert key not in node.logged()
-    with httpx2.Client(base_url=node.url) as stranger:
+    with httpx2.Client(base_url=node.url, timeout=90) as stranger:
         assert stranger.get("/api/v1/tables", params={"api_key": key}).status_code == 401
 
 
@@ -433,7 +433,7 @@ def test_a_failure_that_is_not_ours_is_logged_and_not_told(open_node, monkeypatc
         answer = client.get("/api/v1/tables")
     assert answer.status_code == 500
     assert "secret-path" not in answer.text
-    open_node.app.state.parts.log.flush()
+    assert open_node.app.state.parts.log.flush(60)
     assert answer.json()["request_id"] in open_node.logged()
 
 
@@ -459,7 +459,10 @@ def test_health_answers_without_a_key_and_while_the_node_starts(tmp_path):
     from thermocline.server.quota import Quotas
 
     app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), Log())
-    with on_wire(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with (
+        on_wire(app) as port,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as client,
+    ):
         assert client.get("/health/live").status_code == 200
         assert client.get("/health/startup").status_code == 503
         assert client.get("/health/ready").status_code == 503
