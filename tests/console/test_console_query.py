@@ -68,6 +68,48 @@ def test_a_hundred_thousand_points_are_drawn(watched):
         assert canvas.evaluate(inked) > 0.8
 
 
+INK = """(canvas, [first, end]) => {
+    const { width, height } = canvas;
+    const data = canvas.getContext("2d").getImageData(first, 0, end - first, height).data;
+    return data.some((value, place) => place % 4 === 3 && value > 0);
+}"""
+
+
+@pytest.mark.parametrize("factor", ["1", "12345678.0", "-123456789012.5", "1.5e17", "1.5e300"])
+def test_labels_of_the_y_axis_are_whole_however_large_their_numbers(watched, factor):
+    with watched() as one:
+        sql = f"select i as x, i * {factor}::double as y from range(100) t(i)"
+        page = one.open(address(sql, view="chart"))
+        canvas = page.locator(".canvas canvas")
+        canvas.wait_for()
+        one.until("document.querySelector('.canvas').dataset.points === '100'")
+        # A label that is cut begins in the first column of the canvas; a whole one further in.
+        assert not canvas.evaluate(INK, [0, 2])
+        assert canvas.evaluate(INK, [2, 60])
+
+
+def test_rows_of_several_series_are_a_line_each_in_order_of_time(watched):
+    with watched() as one:
+        sql = "select ts, symbol, close from prices order by symbol, ts desc"
+        page = one.open(address(sql, view="chart"))
+        one.until("document.querySelector('.canvas')?.dataset.lines === '6'")
+        legend = page.locator(".chart .legend").inner_text()
+        assert all(name in legend for name in ("AMD", "ARM", "INTC", "MU", "NVDA"))
+        box = page.locator(".canvas").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 100)
+        page.get_by_text("ts 2024-06-0").wait_for()
+        assert page.locator(".chart .reading").inner_text().count("AMD") == 1
+        page.get_by_label("Series").select_option("none")
+        one.until("document.querySelector('.canvas').dataset.lines === '1'")
+
+
+def test_rows_of_one_series_are_one_line_though_a_label_stands_beside(watched):
+    with watched() as one:
+        sql = "select ts, symbol, close, volume from prices where symbol = 'ARM' order by ts desc"
+        one.open(address(sql, view="chart"))
+        one.until("document.querySelector('.canvas')?.dataset.lines === '1'")
+
+
 def test_a_query_that_runs_is_cancelled_at_the_node(watched, node):
     with watched() as one, node.client() as client:
         page = one.open(address(LONG))
@@ -271,7 +313,7 @@ def test_a_key_is_made_shown_once_and_revoked(watched, locked):
         page.get_by_label("Key", exact=True).fill(locked.key)
         page.get_by_role("button", name="Use this key").click()
         page.get_by_label("Note").fill("<b>bold</b>")
-        page.get_by_role("button", name="Make it").click()
+        page.get_by_role("button", name="Create key").click()
         made = page.get_by_label("The new key").inner_text()
         assert made.startswith("tck_")
         page.get_by_role("cell", name="<b>bold</b>").wait_for()
@@ -281,14 +323,18 @@ def test_a_key_is_made_shown_once_and_revoked(watched, locked):
         page.get_by_text("is revoked").wait_for()
 
 
-def test_the_first_key_of_an_open_node_is_used_by_whoever_made_it(watched, tmp_path):
+def test_the_first_key_of_an_open_node_is_made_at_once_and_used_by_its_maker(watched, tmp_path):
     with serving(tmp_path) as served, watched(served.url) as one:
         page = one.open("#/keys")
-        page.get_by_role("button", name="Make it").click()
-        page.get_by_text("The first key of a node is an administrator").wait_for()
-        page.get_by_label("admin").check()
-        page.get_by_role("button", name="Make it").click()
+        page.get_by_role("heading", name="Create the first key").wait_for()
+        assert page.get_by_label("admin").is_checked()
+        assert page.get_by_label("admin").is_disabled()
+        page.get_by_role("button", name="Create key").click()
         page.get_by_label("The new key").wait_for()
+        assert page.get_by_role("alert").count() == 0
+        page.get_by_text("This tab uses it already").wait_for()
+        page.get_by_role("heading", name="Create a key").wait_for()
+        assert not page.get_by_label("admin").is_checked()
         page.locator("td .badge").get_by_text("yours").wait_for()
         one.go("#/tables")
         page.get_by_text("No tables yet").wait_for()

@@ -165,7 +165,9 @@ def test_A15_a_label_that_is_markup_is_shown_as_text(watched, address):
         assert page.title().endswith("Thermocline")
 
 
-def test_the_gap_of_an_entity_is_found_on_the_picture_and_copied_as_sql_and_command(watched):
+def test_the_gap_of_an_entity_is_found_on_the_picture_and_copied_as_sql_that_finds_it_and_command(
+    watched, node
+):
     with watched(permissions=["clipboard-read", "clipboard-write"]) as one:
         page = one.open("#/coverage/prices?find=AMD")
         canvas = page.locator(".heat canvas")
@@ -180,12 +182,39 @@ def test_the_gap_of_an_entity_is_found_on_the_picture_and_copied_as_sql_and_comm
         page.get_by_text("Copied").first.wait_for()
         sql = page.evaluate("navigator.clipboard.readText()")
         assert "symbol = 'AMD'" in sql
-        assert "ts >= timestamp '2024-06-0" in sql
+        with node.client() as client:
+            answer = client.post("/api/v1/query", json={"sql": sql})
+        assert answer.status_code == 200, answer.text
+        (gap,) = answer.json()["rows"]
+        assert (gap["symbol"], gap["start"][:10], gap["end"][:10]) == (
+            "AMD",
+            "2024-06-03",
+            "2024-06-03",
+        )
         page.get_by_role("button", name="Copy backfill").first.click()
         one.until("navigator.clipboard.readText().then((text) => text.includes('backfill'))")
         page.get_by_role("button", name="Look closer").click()
         one.until("location.hash.includes('start=')")
         one.settled()
+
+
+def test_after_a_zoom_nothing_is_said_of_a_time_that_is_not_shown(watched):
+    with watched() as one:
+        page = one.open("#/coverage/prices")
+        page.locator(".heat canvas").wait_for()
+        one.settled()
+        box = page.locator(".blocks").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 10)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 10, steps=5)
+        page.mouse.up()
+        one.until("location.hash.includes('start=')")
+        one.until("document.querySelector('.reading').textContent.startsWith('Drag across')")
+        page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 10)
+        one.until("document.querySelector('.reading').textContent.includes('UTC: ')")
+        said = page.locator(".reading").inner_text()
+        shown = page.locator(".legend .quiet").inner_text()
+        assert shown.split(" to ")[1].split(" UTC")[0] in said
 
 
 def test_the_slider_runs_the_query_at_another_version(watched):

@@ -1,22 +1,26 @@
 // A result as lines: which column goes across, and which go up.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { change } from "../route";
-import { count, counted } from "../format";
+import { counted } from "../format";
 import { Pick } from "../show/listing";
 import { Empty } from "../show/state";
 import { onTheme } from "../theme";
 import type { Rows } from "./arrow";
-import { COLOURS, type Drawing, drawn, sorted } from "./plot";
+import { COLOURS, type Drawing, drawn } from "./plot";
+import { SERIES_MAX, drawingOf, isRepeated } from "./series";
 
 const LINES_MAX = 6;
+const NO_SERIES = "none";
+const BETWEEN = " · ";
 
 interface ChartAsked {
   rows: Rows;
   x: string;
   y: string;
+  by: string;
 }
 
-export function Chart({ rows, x, y }: ChartAsked) {
+export function Chart({ rows, x, y, by }: ChartAsked) {
   const places = rows.names.map((_, place) => place);
   const drawable = places.filter((place) => rows.isNumeric(place) || rows.isTime(place));
   const across = places.find((place) => rows.names[place] === x && drawable.includes(place))
@@ -25,6 +29,11 @@ export function Chart({ rows, x, y }: ChartAsked) {
   const wanted = y ? y.split("\u001f") : [];
   const named = upward.filter((place) => wanted.includes(rows.names[place] ?? ""));
   const up = (y ? named : upward.slice(0, 1)).slice(0, LINES_MAX);
+  const labels = places.filter((place) => !drawable.includes(place));
+  const repeats = useMemo(
+    () => across !== undefined && labels.length > 0 && isRepeated(rows.numbers(across)),
+    [rows, across],
+  );
   if (across === undefined || !upward.length) {
     return (
       <Empty title="Nothing to draw">
@@ -33,6 +42,15 @@ export function Chart({ rows, x, y }: ChartAsked) {
     );
   }
   const name = (place: number) => rows.names[place] ?? "";
+  // Rows that share an x are of several series: the labels tell which, unless another is chosen.
+  const all = labels.map(name).join(BETWEEN);
+  const series = new Map<string, number[]>([
+    [NO_SERIES, []],
+    ...labels.map((place): [string, number[]] => [name(place), [place]]),
+    [all, labels],
+  ]);
+  const chosen = series.has(by) ? by : repeats ? all : NO_SERIES;
+  const told = series.get(chosen) ?? [];
   const toggle = (place: number) => {
     const next = up.includes(place) ? up.filter((one) => one !== place) : [...up, place];
     change({ y: next.map(name).join("\u001f") });
@@ -56,14 +74,39 @@ export function Chart({ rows, x, y }: ChartAsked) {
                 disabled={!up.includes(place) && up.length >= LINES_MAX}
                 onChange={() => toggle(place)}
               />
-              <Swatch place={up.indexOf(place)} />
+              {!told.length && <Swatch place={up.indexOf(place)} />}
               {name(place)}
             </label>
           ))}
         </fieldset>
+        {labels.length > 0 && (
+          <Pick
+            label="Series"
+            of={[...series.keys()]}
+            chosen={chosen}
+            choose={(one) => change({ by: one })}
+          />
+        )}
       </div>
-      <Canvas rows={rows} across={across} up={up} />
+      <Canvas rows={rows} across={across} up={up} by={told} />
     </div>
+  );
+}
+
+function Legend({ of }: { of: Drawing }) {
+  return (
+    <p class="legend small">
+      {of.lines.map((line, place) => (
+        <span key={line.name}>
+          <Swatch place={place} /> {line.name}
+        </span>
+      ))}
+      {of.series > SERIES_MAX && (
+        <span class="quiet">
+          the first {SERIES_MAX} of {counted(of.series, "series", "series")}, by name
+        </span>
+      )}
+    </p>
   );
 }
 
@@ -72,18 +115,20 @@ function Swatch({ place }: { place: number }) {
   return <span class={`swatch ${COLOURS[place % COLOURS.length]}`} aria-hidden="true" />;
 }
 
-function Canvas({ rows, across, up }: { rows: Rows; across: number; up: number[] }) {
+interface CanvasAsked {
+  rows: Rows;
+  across: number;
+  up: number[];
+  by: number[];
+}
+
+function Canvas({ rows, across, up, by }: CanvasAsked) {
   const host = useRef<HTMLDivElement>(null);
   const [pointed, put] = useState<number | null>(null);
   const [points, putPoints] = useState(0);
   const drawing = useMemo<Drawing>(
-    () =>
-      sorted({
-        x: rows.numbers(across),
-        isTime: rows.isTime(across),
-        lines: up.map((place) => ({ name: rows.names[place] ?? "", values: rows.numbers(place) })),
-      }),
-    [rows, across, up.join()],
+    () => drawingOf(rows, { across, up, by }),
+    [rows, across, up.join(), by.join()],
   );
   useEffect(() => {
     const element = host.current;
@@ -112,16 +157,19 @@ function Canvas({ rows, across, up }: { rows: Rows; across: number; up: number[]
         role="img"
         aria-label={`${names || "Nothing"} by ${rows.names[across]}, ${counted(points, "point")}`}
         data-points={points}
+        data-lines={drawing.lines.length}
       />
+      {by.length > 0 && <Legend of={drawing} />}
       <p class="reading quiet small">{reading(drawing, pointed, rows.names[across] ?? "")}</p>
     </>
   );
 }
 
 function reading(drawing: Drawing, place: number | null, across: string): string {
-  if (place === null) return `${count(drawing.x.length)} rows; drag to look closer, double-click to go back`;
+  if (place === null) return `${counted(drawing.x.length, "point")} across; drag to zoom in, double-click to zoom out`;
   const x = drawing.x[place] ?? NaN;
   const at = drawing.isTime && !Number.isNaN(x) ? new Date(x).toISOString() : String(x);
-  const values = drawing.lines.map((line) => `${line.name} ${line.values[place] ?? "null"}`);
+  const here = drawing.lines.filter((line) => line.values[place] !== undefined);
+  const values = here.map((line) => `${line.name} ${line.values[place] ?? "null"}`);
   return `${across} ${at}: ${values.join(", ")}`;
 }

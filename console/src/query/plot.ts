@@ -6,13 +6,17 @@ import { colour } from "../theme";
 
 export interface Line {
   name: string;
-  values: Float64Array;
+  values: Float64Array | (number | null | undefined)[];
 }
 
 export interface Drawing {
   x: Float64Array;
   isTime: boolean;
   lines: Line[];
+  /** An x stands twice in one line: points are drawn, and nothing between them. */
+  isScattered: boolean;
+  /** How many series there are, of which some may not be drawn; 0 where rows are not told apart. */
+  series: number;
 }
 
 export interface Plot {
@@ -23,6 +27,14 @@ export interface Plot {
 
 export const COLOURS = ["line-1", "line-2", "line-3", "line-4", "line-5", "line-6"];
 const POINTS_SHOWN_MAX = 200;
+const AXIS_MIN_PX = 64;
+const AXIS_BESIDE_PX = 18;
+const PLAIN_MAX = 1e15;
+// The library's own steps end at 1e32, and larger numbers would have no label at all.
+const STEPS = Array.from({ length: 614 }, (_, place) => place - 306).flatMap((power) =>
+  [1, 2, 2.5, 5].map((one) => Number(`${one}e${power}`)),
+);
+const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 15 });
 
 /** Draw; `pointed` is called with the place of the row under the pointer, or null. */
 export function drawn(
@@ -30,7 +42,7 @@ export function drawn(
   drawing: Drawing,
   pointed: (place: number | null) => void,
 ): Plot {
-  const { x, lines, isTime } = sorted(drawing);
+  const { x, lines, isTime, isScattered } = sorted(drawing);
   const axis = {
     stroke: colour("quiet"),
     grid: { stroke: colour("line"), width: 1 },
@@ -45,7 +57,7 @@ export function drawn(
       tzDate: (time) => uPlot.tzDate(new Date(time), "Etc/UTC"),
       legend: { show: false },
       scales: { x: { time: isTime } },
-      axes: [isTime ? { ...axis, values: times } : axis, { ...axis, size: 64 }],
+      axes: [isTime ? { ...axis, values: times } : axis, { ...axis, values: numbers, size: wide, incrs: STEPS }],
       cursor: { points: { size: 7 } },
       series: [
         {},
@@ -53,7 +65,8 @@ export function drawn(
           label: line.name,
           stroke: colour(COLOURS[place % COLOURS.length] ?? "line-1"),
           width: 1.5,
-          points: { show: x.length <= POINTS_SHOWN_MAX },
+          points: { show: isScattered || x.length <= POINTS_SHOWN_MAX },
+          ...(isScattered ? { paths: () => null } : {}),
         })),
       ],
       hooks: { setCursor: [(self) => pointed(self.cursor.idx ?? null)] },
@@ -72,6 +85,29 @@ function times(_: uPlot, splits: number[], __: number, ___: number, step: number
   return splits.map((time) => label(time / 1000, step / 1000));
 }
 
+/** Numbers along an axis: every digit, or as many after the exponent as tell neighbours apart. */
+function numbers(_: uPlot, splits: number[]): string[] {
+  const largest = Math.max(...splits.map(Math.abs));
+  if (largest < PLAIN_MAX) return splits.map((value) => NUMBER.format(value));
+  const step = Math.abs((splits[1] ?? largest) - (splits[0] ?? 0)) || largest;
+  const digits = Math.min(15, Math.max(1, Math.ceil(Math.log10(largest / step))));
+  return splits.map((value) => (value ? value.toExponential(digits) : "0"));
+}
+
+/** The width of an axis is that of its longest label. */
+function wide(plot: uPlot, labels: string[] | null, axis: number, cycle: number): number {
+  const held = plot.axes[axis] as unknown as { _size: number; font: [string, ...unknown[]] };
+  // Order matters: once it was measured it stays, or the library would never come to an end.
+  if (cycle > 1) return held._size;
+  const context = plot.ctx;
+  const ratio = devicePixelRatio || 1;
+  context.save();
+  context.font = held.font[0];
+  const widths = (labels ?? []).map((text) => context.measureText(text).width / ratio);
+  context.restore();
+  return Math.max(AXIS_MIN_PX, Math.ceil(Math.max(0, ...widths)) + AXIS_BESIDE_PX);
+}
+
 /** Lines are drawn from left to right; rows that have no x are not drawn. */
 export function sorted(drawing: Drawing): Drawing {
   const { x } = drawing;
@@ -83,7 +119,7 @@ export function sorted(drawing: Drawing): Drawing {
   if (isSorted) return drawing;
   const order = Uint32Array.from(x.keys()).filter((place) => !Number.isNaN(x[place]));
   order.sort((one, other) => (x[one] ?? 0) - (x[other] ?? 0));
-  const taken = (values: Float64Array) => Float64Array.from(order, (place) => values[place] ?? NaN);
+  const taken = (values: ArrayLike<number | null | undefined>) => Float64Array.from(order, (place) => values[place] ?? NaN);
   const lines = drawing.lines.map((line) => ({ ...line, values: taken(line.values) }));
   return { ...drawing, x: taken(x), lines };
 }

@@ -265,7 +265,8 @@ function Result({ state, place, start }: ResultAsked) {
 
 function Shown({ view, outcome, place }: { view: string; outcome: Outcome; place: Place }) {
   if (view === "grid") return <Grid key={outcome.seconds} rows={outcome.rows} />;
-  return <Chart rows={outcome.rows} x={place.params["x"] ?? ""} y={place.params["y"] ?? ""} />;
+  const { x = "", y = "", by = "" } = place.params;
+  return <Chart rows={outcome.rows} x={x} y={y} by={by} />;
 }
 
 function Running({ state }: { state: Extract<RunState, { kind: "running" }> }) {

@@ -7,7 +7,7 @@ import { Copy } from "../show/copy";
 import { Listing } from "../show/listing";
 import { Asked } from "../show/state";
 import { laneName } from "./heat";
-import { backfill, stretchSql } from "./sql";
+import { backfill, gapSql } from "./sql";
 import type { Rows, TableBrief } from "./shape";
 
 const SHOWN_MAX = 100;
@@ -32,7 +32,6 @@ export function Gaps({ table, entity, start, end }: GapsAsked) {
   });
   const stretch = (gap: Gap) => ({
     table: table.name,
-    timeColumn: table.time_column,
     entity,
     start: gap.start,
     end: gap.end,
@@ -63,9 +62,9 @@ export function Gaps({ table, entity, start, end }: GapsAsked) {
                     name: "",
                     show: (gap) => (
                       <span class="buttons">
-                        <Copy label="Copy as SQL" text={() => stretchSql(stretch(gap))} />
+                        <Copy label="Copy as SQL" text={() => gapSql(stretch(gap))} />
                         <Copy label="Copy backfill" text={() => backfill(stretch(gap))} />
-                        <a href={addressOf("query", [], { sql: stretchSql(stretch(gap)) })}>Query</a>
+                        <a href={addressOf("query", [], { sql: gapSql(stretch(gap)) })}>Query</a>
                       </span>
                     ),
                   },

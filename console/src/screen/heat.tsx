@@ -1,7 +1,7 @@
 // The picture of coverage: a lane for each entity, a block for each stretch of buckets. A block is
 // filled like a vessel: flushed buckets below, unflushed on top of them, what is missing is empty.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { clock, counted, instantOf, seconds } from "../format";
+import { clock, count, counted, instantOf, seconds } from "../format";
 import { colour, onTheme } from "../theme";
 import { axisTicks } from "../axis";
 import type { Blocks } from "./shape";
@@ -24,7 +24,10 @@ interface HeatAsked {
 
 export function Heat({ of, pick, zoom, closer }: HeatAsked) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [cursor, put] = useState<Cursor | null>(null);
+  const [held, putHeld] = useState<{ of: Blocks; cursor: Cursor } | null>(null);
+  // A place belongs to the picture it was pointed at: after a zoom, the same block is another time.
+  const cursor = held?.of === of ? held.cursor : null;
+  const put = (to: Cursor | null) => putHeld(to && { of, cursor: to });
   const [drag, putDrag] = useState<[from: number, to: number] | null>(null);
   useEffect(() => {
     const draw = () => canvas.current && drawBlocks(canvas.current, of, cursor);
@@ -104,7 +107,7 @@ export function Heat({ of, pick, zoom, closer }: HeatAsked) {
       </div>
       <Axis of={of} />
       <p class="reading number" role="status">
-        {cursor ? told(of, cursor) : "Drag to look closer; press a block to list what is missing."}
+        {cursor ? told(of, cursor) : "Drag across the blocks to zoom in. Select a block to list its gaps."}
       </p>
     </div>
   );
@@ -165,12 +168,12 @@ function told(of: Blocks, { lane, block }: Cursor): string {
   const held = found.held[block] ?? 0;
   const hot = found.unflushed[block] ?? 0;
   const parts = [
-    `${laneName(found.entity)}, ${clock(edge(of, block))} to ${clock(edge(of, block + 1))}`,
-    `${held} of ${counted(total, "bucket")} held`,
-    total > held ? `${total - held} missing` : "",
-    hot ? `${hot} unflushed` : "",
+    total > held ? `${counted(total - held, "bucket")} missing` : "",
+    held ? `${counted(held, "bucket")} held` : "",
+    hot ? `${count(hot)} of them not flushed yet` : "",
   ];
-  return parts.filter(Boolean).join("; ");
+  const when = `${clock(edge(of, block))} to ${clock(edge(of, block + 1))} UTC`;
+  return `${laneName(found.entity)}, ${when}: ${parts.filter(Boolean).join(", ")}`;
 }
 
 function drawBlocks(canvas: HTMLCanvasElement, of: Blocks, cursor: Cursor | null): void {

@@ -10,14 +10,22 @@ import { Asked, Empty, sentence } from "../show/state";
 import type { KeyInfo } from "./shape";
 
 const SCOPES = { query: "read", ingest: "write rows", admin: "change tables and keys" };
-const LIVES = { "": "for ever", "86400": "1 day", "2592000": "30 days", "31536000": "1 year" };
+const LIVES = {
+  "": "never",
+  "86400": "in 1 day",
+  "2592000": "in 30 days",
+  "31536000": "in 1 year",
+};
+const ADMIN = "admin";
 
 export function KeysScreen() {
   const ask = useAsk<{ keys: KeyInfo[] }>("keys");
   const [made, putMade] = useState("");
+  const [isFirst, putFirst] = useState(false);
   const take = (text: string) => {
     putMade(text);
-    // From the first key on nothing is answered without one: whoever made it goes on with it.
+    putFirst(!key());
+    // After the first key the node answers nothing without one: this tab goes on with it.
     if (key()) ask.again();
     else putKey(text);
   };
@@ -28,7 +36,11 @@ export function KeysScreen() {
       </header>
       {made && (
         <section class="card" role="status">
-          <p>This is the new key. Copy it now: it is shown this once.</p>
+          <p>
+            This is the new key. Copy it now and keep it safe: it is shown only this once.
+            {isFirst &&
+              " This tab uses it already. From now on every other client needs a key; create one for each here."}
+          </p>
           <Code text={made} label="The new key" />
         </section>
       )}
@@ -40,12 +52,12 @@ export function KeysScreen() {
             ) : (
               <Empty title="This node has no keys">
                 <p>
-                  It serves everybody on this machine. The first key must be an administrator’s; from
-                  then on nothing is answered without one.
+                  Every user of this machine can read and change its data. After you create the first
+                  key, the node answers only requests that carry a key.
                 </p>
               </Empty>
             )}
-            <NewKey take={take} />
+            <NewKey key={keys.length ? "next" : "first"} take={take} isFirst={!keys.length} />
           </div>
         )}
       </Asked>
@@ -121,8 +133,8 @@ function List({ of, again }: { of: KeyInfo[]; again: () => void }) {
   );
 }
 
-function NewKey({ take }: { take: (key: string) => void }) {
-  const [scopes, putScopes] = useState<string[]>(["query"]);
+function NewKey({ take, isFirst }: { take: (key: string) => void; isFirst: boolean }) {
+  const [scopes, putScopes] = useState<string[]>(isFirst ? Object.keys(SCOPES) : ["query"]);
   const [note, putNote] = useState("");
   const [life, putLife] = useState("");
   const [wrong, putWrong] = useState("");
@@ -141,15 +153,21 @@ function NewKey({ take }: { take: (key: string) => void }) {
     putScopes(scopes.includes(scope) ? scopes.filter((s) => s !== scope) : [...scopes, scope]);
   return (
     <section class="card" aria-labelledby="newkey">
-      <h2 id="newkey">A new key</h2>
+      <h2 id="newkey">{isFirst ? "Create the first key" : "Create a key"}</h2>
+      {isFirst && (
+        <p class="small quiet">
+          The first key always has the scope admin: without it no other key could be created.
+        </p>
+      )}
       <form class="row" onSubmit={(event) => void make(event)}>
         <fieldset class="checks">
-          <legend>May</legend>
+          <legend>Scopes</legend>
           {Object.entries(SCOPES).map(([scope, text]) => (
             <label key={scope}>
               <input
                 type="checkbox"
                 checked={scopes.includes(scope)}
+                disabled={isFirst && scope === ADMIN}
                 onChange={() => toggle(scope)}
               />
               {scope} <span class="quiet small">{text}</span>
@@ -166,7 +184,7 @@ function NewKey({ take }: { take: (key: string) => void }) {
           />
         </label>
         <label class="field">
-          <span>Lives</span>
+          <span>Expires</span>
           <select value={life} onChange={(event) => putLife(event.currentTarget.value)}>
             {Object.entries(LIVES).map(([value, text]) => (
               <option key={value} value={value}>
@@ -176,7 +194,7 @@ function NewKey({ take }: { take: (key: string) => void }) {
           </select>
         </label>
         <button type="submit" class="primary" disabled={!scopes.length}>
-          Make it
+          Create key
         </button>
       </form>
       {wrong && (

@@ -16,20 +16,16 @@ export function isEqual(column: string, value: unknown): string {
 
 export interface Stretch {
   table: string;
-  timeColumn: string;
   entity: Record<string, unknown>;
   start: string;
   end: string;
 }
 
-/** The rows of an entity in a stretch: empty for a gap, until it is filled. */
-export function stretchSql({ table, timeColumn, entity, start, end }: Stretch): string {
-  const conditions = [
-    ...Object.entries(entity).map(([column, value]) => isEqual(column, value)),
-    `${name(timeColumn)} >= timestamp ${literal(plain(start))}`,
-    `${name(timeColumn)} < timestamp ${literal(plain(end))}`,
-  ];
-  return `select *\nfrom ${name(table)}\nwhere ${conditions.join("\n  and ")}\norder by ${name(timeColumn)}`;
+/** What is missing of an entity in a stretch: the gap itself, until it is filled. */
+export function gapSql({ table, entity, start, end }: Stretch): string {
+  const conditions = Object.entries(entity).map(([column, value]) => isEqual(column, value));
+  const where = conditions.length ? `\nwhere ${conditions.join("\n  and ")}` : "";
+  return `select *\nfrom gaps(${[table, start, end].map(literal).join(", ")})${where}`;
 }
 
 /** A command that fills a stretch from files, and one that shows whether it is filled. */
@@ -41,10 +37,6 @@ export function backfill({ table, entity, start, end }: Stretch): string {
     `thermocline pipeline backfill ${word(table)} FILES --data DIR`,
     `thermocline gaps ${word(`DIR/${table}`)} ${span}${which}`,
   ].join("\n");
-}
-
-function plain(instant: string): string {
-  return instant.replace("T", " ").replace(/Z$/, "");
 }
 
 /** A word for a shell, quoted where it must be. */
