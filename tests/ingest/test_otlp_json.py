@@ -1,5 +1,7 @@
 """OTLP's JSON and its traps."""
 
+import math
+
 import orjson
 import pytest
 
@@ -105,9 +107,48 @@ def test_enumerations_are_integers_only():
         decoded("logs", record(severityNumber="SEVERITY_NUMBER_INFO"))
 
 
-def test_I16_unknown_keys_are_ignored_and_keys_are_camel_case_only():
+def test_I16_unknown_keys_are_ignored_and_proto_names_are_taken():
     row = only_row(decoded("logs", record(severity_text="snake", brand_new={"x": [1]})))
-    assert row["severity_text"] is None
+    assert row["severity_text"] == "snake"
+    snake = {"resource_logs": [{"scope_logs": [{"log_records": [{"time_unix_nano": NOW_NS}]}]}]}
+    assert only_row(decoded("logs", snake))["ts_ns"] == NOW_NS
+    with pytest.raises(Invalid, match="under two names"):
+        decoded("logs", record(severity_text="a", severityText="b"))
+
+
+@pytest.mark.parametrize("document", [{"resourceSpans": []}, {"resource_metrics": []}, {"x": 1}])
+def test_I16_a_document_without_any_name_of_the_signal_is_invalid(document):
+    with pytest.raises(Invalid, match="not a request of this signal") as caught:
+        decoded("logs", document)
+    assert "resourceLogs" in caught.value.hint
+    assert decoded("logs", {}).accepted == 0
+    assert decoded("logs", {"resourceLogs": None, "x": 1}).accepted == 0
+
+
+@pytest.mark.parametrize("written", [b"-0", b"-0.0", b"-0e0", b'"-0"', b'"-0.0"'])
+def test_I15_a_negative_zero_keeps_its_sign(written):
+    assert math.copysign(1, only_row(decoded("metrics", raw_gauge(written)))["value"]) == -1
+    data = orjson.dumps(
+        record(body={"stringValue": 'a -0, "-0'}, attributes=[{"key": "k", "value": 77777}])
+    ).replace(b"77777", b'{"doubleValue":%b}' % written)
+    row = only_row(decoded("logs", data))
+    assert (row["attributes"], row["body"]) == ('{"k":-0.0}', 'a -0, "-0')
+    data = orjson.dumps(gauge(asInt=77777)).replace(b"77777", b"-0")
+    assert only_row(decoded("metrics", data))["value_int"] == 0
+
+
+@pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"'])
+def test_Q12_i09_an_item_with_a_lone_surrogate_is_refused_alone(text):
+    document = record(severityText="77777")
+    scope = document["resourceLogs"][0]["scopeLogs"][0]
+    scope["logRecords"].append({"timeUnixNano": NOW_NS, "body": {"intValue": (1 << 53) + 1}})
+    outcome = decoded("logs", orjson.dumps(document).replace(b'"77777"', text))
+    assert (outcome.accepted, outcome.rejected) == (1, 1)
+    assert "not valid UTF-8" in outcome.message
+    assert (only_row(outcome)["ts_ns"], only_row(outcome)["body"]) == (NOW_NS, "9007199254740993")
+    scope["scope"] = {"name": "88888"}
+    outcome = decoded("logs", orjson.dumps(document).replace(b'"88888"', text))
+    assert (outcome.accepted, outcome.rejected) == (0, 2)
 
 
 def test_I16_a_null_is_as_if_the_key_were_not_there():
@@ -127,8 +168,8 @@ def test_I17_two_members_of_one_choice_are_invalid():
         decoded("metrics", gauge(asInt=1, asDouble=1.0))
 
 
-@pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'"\xed\xa0\x80"'])
-def test_I17_lone_surrogates_and_bad_utf_8_are_invalid(text):
+@pytest.mark.parametrize("text", [b'"\xff"', b'"\xed\xa0\x80"'])
+def test_I17_bad_utf_8_is_invalid(text):
     data = orjson.dumps(record(severityText="77777")).replace(b'"77777"', text)
     with pytest.raises(Invalid, match="not JSON"):
         decoded("logs", data)

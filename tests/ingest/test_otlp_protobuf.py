@@ -243,12 +243,6 @@ def test_I03_bytes_that_are_no_request_are_invalid(data):
         decoded("metrics", data)
 
 
-def test_I03_a_text_that_is_not_utf_8_is_invalid():
-    data = gauge_request(name="abcdef").SerializeToString()
-    with pytest.raises(Invalid):
-        decoded("metrics", data.replace(b"abcdef", b"abc\xff\xfef"))
-
-
 def test_I04_a_bomb_of_nested_values_is_invalid():
     with pytest.raises(Invalid):
         decoded("logs", nested_log_bytes(5_000))

@@ -1,6 +1,6 @@
 """OTLP over gRPC: the three `Export` calls, on the bytes of their messages.
 
-In:   unary calls, compressed by gzip, deflate or not at all
+In:   unary calls, compressed by gzip or not at all
 Out:  responses; or a status, with `google.rpc.RetryInfo` where sending again helps
 
 - A call's key is judged by its metadata, before its message is read: of a sender without one the
@@ -9,6 +9,8 @@ Out:  responses; or a status, with `google.rpc.RetryInfo` where sending again he
   a limit, and one on which nothing is asked for `IDLE_WAIT_S` is closed.
 - A message is inflated by the lane's workers, within the limit, and not by the library: what a
   call holds before it is admitted is what came over the wire.
+- gzip and identity are the only encodings that the library is allowed to take: by the header
+  `grpc-encoding` it refuses every other one (`UNIMPLEMENTED`). See `_coding`.
 - A message that is too large is `RESOURCE_EXHAUSTED` without `RetryInfo`, which is final. Whatever
   passes is `UNAVAILABLE` with it.
 - What works on a message goes on when the client has gone: the rows may be durable already.
@@ -39,6 +41,8 @@ HANDSHAKE_WAIT_S = 10.0
 IDLE_WAIT_S = 300.0
 READING_MAX = 64
 READ_WAIT_S = 30.0
+_IDENTITY_AND_GZIP = 1 << 0 | 1 << 2  # by the library's numbers of algorithms; 1 is deflate
+_GZIP_FIRST_BYTE = 0x1F
 _SERVICES = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": "logs",
@@ -90,6 +94,7 @@ class OtlpGrpc:
                 ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_WAIT_S * 1_000)),
                 ("grpc.max_connection_idle_ms", int(IDLE_WAIT_S * 1_000)),
                 ("grpc.per_message_decompression", 0),
+                ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_AND_GZIP),
                 ("grpc.so_reuseport", 0),
             ]
         )
@@ -182,16 +187,13 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _coding(message: bytes) -> str:
-    """Return how a message is compressed, by how it begins.
+    """Return how a message is compressed: gzip or identity, of which exactly one is possible.
 
-    The library does not tell. No request begins like gzip, for its first byte would be a field of
-    a kind that does not exist; nor like deflate, whose first byte would be a field 15.
+    The library keeps the header `grpc-encoding` and the message's flag to itself, and has refused
+    what is neither identity nor gzip. gzip's first byte would be a protobuf field of wire type 7,
+    which does not exist: no request begins with it, and every gzip message does.
     """
-    if message[:2] == b"\x1f\x8b":
-        return "gzip"
-    if message[:1] == b"\x78" and len(message) > 2 and int.from_bytes(message[:2]) % 31 == 0:
-        return "deflate"
-    return "identity"
+    return "gzip" if message[:1] == bytes([_GZIP_FIRST_BYTE]) else "identity"
 
 
 async def _abort(context: Any, told: Verdict) -> None:

@@ -6,27 +6,36 @@ Out:  `Decoded`, equal to that of the same request in protobuf
 OTLP's JSON is protobuf's with exceptions, so a stock parser is wrong:
 
 - Trace and span ids are hexadecimal, upper or lower case; other bytes are base64.
-- Enumerations are integers only. Keys are in lowerCamelCase only; unknown ones are ignored.
+- Enumerations are integers only. Keys are in lowerCamelCase, or as the protocol's files name them;
+  unknown ones are ignored. A document with none of a request's keys, but with others, is refused.
 - 64-bit integers are numbers or texts, and exact: a number that a double cannot be trusted with is
   refused. NaN and the infinities are the texts "NaN", "Infinity", "-Infinity", never literals.
 - Of a key that comes twice the last counts; two members of one choice are refused.
-- Lone surrogates, text that is not UTF-8, numbers out of range, deep nesting: `Invalid`.
+- A double keeps its sign: `-0` is the negative zero, as `-0.0` is.
+- An item with a lone surrogate (`\\ud800`) in a text is refused alone, and counted.
+- Text that is not UTF-8, numbers out of range, deep nesting: `Invalid`.
 """
 
 import base64
 import binascii
 import functools
+import json
 import math
+import re
 from typing import Any
 
 import orjson
 
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.outcome import Decoded, Limits
+from thermocline.ingest.otlp.bad_text import without_lone_surrogates
+from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
 from thermocline.ingest.otlp.protobuf import empty_message, message_batches
 
 MESSAGES_DEEP_MAX = 100  # protobuf's own limit, so that both encodings take the same requests
 _HEX_IDS = frozenset({"trace_id", "span_id", "parent_span_id"})
+_NEGATIVE_ZERO = re.compile(rb"-0(?![.0-9eE])")
+_TEXT_OR_NEGATIVE_ZERO = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")|-0(?![.0-9eE])', re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SAFE_INTEGER = 1 << 53
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -38,17 +47,70 @@ def decode_json(
 
     `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
     """
-    message = empty_message(signal)
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise Invalid(
-            "the body is not JSON",
-            hint="send one JSON object in UTF-8; NaN and Infinity are texts in OTLP",
-            why=str(error),
-        ) from error
+    message, tally = empty_message(signal), Tally(signal)
+    document = _document(signal, data, tally)
+    if isinstance(document, dict) and document.keys().isdisjoint(_fields(message.DESCRIPTOR)):
+        _check_empty(signal, document, message)
     _fill(message, document, signal, 0)
-    return message_batches(signal, message, arrived_ns, limits or Limits())
+    return message_batches(signal, message, arrived_ns, limits or Limits(), tally)
+
+
+def _document(signal: str, data: bytes, tally: Tally) -> Any:
+    """Return the document of a body; the items that hold a lone surrogate are left out."""
+    if _NEGATIVE_ZERO.search(data):
+        # The parser would make the integer 0 of it, which has no sign.
+        data = _TEXT_OR_NEGATIVE_ZERO.sub(lambda found: found[1] or b"-0.0", data)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        if not _SURROGATE.search(data):
+            raise _not_json(error) from error
+    try:
+        document = json.loads(
+            data.decode(), parse_constant=_no_constant, parse_float=_finite, parse_int=_finite_int
+        )
+    except (ValueError, RecursionError) as error:
+        raise _not_json(error) from error
+    return without_lone_surrogates(signal, document, tally)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is beyond a double")
+    return number
+
+
+def _finite_int(text: str) -> int | float:
+    # As the other parser does it: what 64 bits do not hold is a double.
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 64 else _finite(text)
+
+
+def _not_json(error: Exception) -> Invalid:
+    return Invalid(
+        "the body is not JSON",
+        hint="send one JSON object in UTF-8; NaN and Infinity are texts in OTLP",
+        why=str(error),
+    )
+
+
+def _check_empty(signal: str, document: dict[str, Any], message: Any) -> None:
+    """Refuse a document that has keys, none of which a request of this signal has."""
+    if not document:
+        return
+    expected = message.DESCRIPTOR.fields[0].camelcase_name
+    raise Invalid(
+        "the body is not a request of this signal",
+        hint=f"send an object with {expected}; check that the signal goes with the path",
+        signal=signal,
+        expected=expected,
+        got=_short(", ".join(document)),
+    )
 
 
 def _fill(message: Any, value: Any, path: str, depth: int) -> None:
@@ -61,12 +123,16 @@ def _fill(message: Any, value: Any, path: str, depth: int) -> None:
             nesting_max=MESSAGES_DEEP_MAX,
         )
     chosen: set[str] = set()
+    seen: set[int] = set()
     fields = _fields(message.DESCRIPTOR)
     for key, one in value.items():
         field = fields.get(key)
         if field is None or one is None:
             continue
         where = f"{path}.{key}"
+        if field.number in seen:
+            raise Invalid("a field under two names", hint="send one of them", path=_short(where))
+        seen.add(field.number)
         choice = field.containing_oneof
         if choice is not None:
             if choice.name in chosen:
@@ -86,8 +152,9 @@ def _fill(message: Any, value: Any, path: str, depth: int) -> None:
 
 @functools.cache
 def _fields(descriptor: Any) -> dict[str, Any]:
-    # Protobuf's own mapping by these names finds fields by their snake_case too.
-    return {field.camelcase_name: field for field in descriptor.fields}
+    """Return a message's fields by the names that protobuf's JSON mapping has for them."""
+    camel = {field.camelcase_name: field for field in descriptor.fields}
+    return camel | {field.name: field for field in descriptor.fields}
 
 
 def _fill_repeated(message: Any, field: Any, value: Any, path: str, depth: int) -> None:

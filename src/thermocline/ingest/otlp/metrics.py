@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, digest, identifier, origins
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.origin import NS_MAX, Origin, digest, is_foreign, origins
+from thermocline.ingest.otlp.outcome import FOREIGN, Decoded, Limits, Tally
+from thermocline.ingest.otlp.records import noted_identifier
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, rows_batch
 from thermocline.ingest.otlp.value import Values
 
@@ -49,13 +50,15 @@ class Stream:
     identity: int
 
 
-def metrics_batches(request: Any, limits: Limits) -> Decoded:
+def metrics_batches(request: Any, limits: Limits, tally: Tally) -> Decoded:
     """Return the points of a request as batches."""
-    tally = Tally("metrics")
     values = Values(limits, tally)
     points = PointRows(values, tally)
     for origin, scope in origins(request.resource_metrics, "scope_metrics", values):
         for metric in scope.metrics:
+            if is_foreign(metric):
+                tally.reject(FOREIGN, metric.name)
+                continue
             points.add_metric(origin, metric)
     found = {METRIC_POINTS: points.numbers, METRIC_HISTOGRAMS: points.histograms}
     tally.accepted = sum(map(len, found.values()))
@@ -99,8 +102,8 @@ def exemplar_rows(exemplars: Any, values: Values, tally: Tally) -> list[dict[str
                 "ts_ns": time_ns or None,
                 "value": value,
                 "value_int": value_int,
-                "trace_id": identifier(exemplar.trace_id, 16),
-                "span_id": identifier(exemplar.span_id, 8),
+                "trace_id": noted_identifier(exemplar.trace_id, 16, tally),
+                "span_id": noted_identifier(exemplar.span_id, 8, tally),
                 "attributes": values.attributes(exemplar.filtered_attributes),
             }
         )

@@ -32,12 +32,12 @@ def origins(groups: Any, scopes_field: str, values: Values) -> Iterator[tuple[Or
 
 def resource_columns(resource: Any, schema_url: str, values: Values) -> tuple[Any, ...]:
     """Return the columns of a resource, in the order of `tables.ORIGIN`."""
-    found = values.attribute_values(resource.attributes)
+    found, dropped = values.attribute_values(resource.attributes)
     return (
         _word(found.get("service.name")),
         _word(found.get("host.name")),
         dump(found),
-        resource.dropped_attributes_count,
+        resource.dropped_attributes_count + dropped,
         _entities(resource.entity_refs),
         values.optional_text(schema_url),
     )
@@ -45,11 +45,12 @@ def resource_columns(resource: Any, schema_url: str, values: Values) -> tuple[An
 
 def scope_columns(scope: Any, schema_url: str, values: Values) -> tuple[Any, ...]:
     """Return the columns of a scope, in the order of `tables.ORIGIN`."""
+    attributes, dropped = values.attributes_and_dropped(scope.attributes)
     return (
         values.optional_text(scope.name),
         values.optional_text(scope.version),
-        values.attributes(scope.attributes),
-        scope.dropped_attributes_count,
+        attributes,
+        scope.dropped_attributes_count + dropped,
         values.optional_text(schema_url),
     )
 
@@ -81,6 +82,15 @@ def digest_of(*parts: bytes) -> int:
 def identifier(value: bytes, length: int) -> bytes | None:
     """Return an identifier, or None when it is not one: of another length, or all zeros."""
     return value if len(value) == length and any(value) else None
+
+
+def is_foreign(item: Any) -> bool:
+    """Tell whether an item has a known field of a wrong wire type: it is of another signal."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    known = item.DESCRIPTOR.fields_by_number
+    unknown: Any = UnknownFieldSet(item)  # its stubs do not say that it is iterable
+    return any(field.field_number in known for field in unknown)
 
 
 def _word(value: Any) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 EXAMPLE_LENGTH_MAX = 100
+FOREIGN = "an item of another signal"
 ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
 
 
@@ -68,6 +69,11 @@ class Tally:
     def is_noted(self) -> bool:
         """Whether anything was refused or noted yet."""
         return bool(self._rejected or self._noted)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether all items were refused because they are of another signal."""
+        return not self.accepted and set(self._rejected) == {FOREIGN}
 
     def decoded(self, batches: Mapping[str, pa.RecordBatch]) -> Decoded:
         """Return the outcome with these batches."""

@@ -59,7 +59,7 @@ class Pairs:
         """Render a pair by the official way; None when that has anything to say."""
         tally = Tally("metrics")
         message = self._key_value.FromString(data)
-        values = Values(self._limits, tally).attribute_values([message])
+        values, _ = Values(self._limits, tally).attribute_values([message])
         if tally.is_noted or len(values) != 1:
             return None
         pair = (next(iter(values)), dump(values)[1:-1])

@@ -3,8 +3,9 @@
 In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest`, inflated
 Out:  `Decoded`: batches by table, and what the sender must be told
 
-- Bytes that are no such message, whose texts are not UTF-8, or that are nested deeper than
-  protobuf's own limit: `Invalid`, and nothing of them is taken.
+- Bytes that are no such message, that are nested deeper than protobuf's own limit, or whose items
+  are all of another signal: `Invalid`, and nothing of them is taken.
+- An item with a text that is not UTF-8 is refused alone, and counted (`bad_text.py`).
 - Fields that this version does not know are ignored, as the specification says.
 - Requests in the common shape are decoded by compiled code once `warm_up` has returned; the
   outcome is the same.
@@ -15,7 +16,7 @@ from typing import Any
 
 from thermocline.errors import Invalid
 from thermocline.ingest.inflate import Data
-from thermocline.ingest.otlp.outcome import Decoded, Limits
+from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
 
 SIGNALS = ("metrics", "logs", "traces")
 
@@ -92,22 +93,32 @@ def _warm_up(signal: str, request: Any) -> None:
 
 def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded:
     """Return the same, always by the official protobuf library."""
-    return message_batches(signal, _message(signal, data), arrived_ns, limits)
+    tally = Tally(signal)
+    return message_batches(signal, _message(signal, data, tally), arrived_ns, limits, tally)
 
 
-def message_batches(signal: str, message: Any, arrived_ns: int, limits: Limits) -> Decoded:
-    """Return the rows of a request that is a message already."""
+def message_batches(
+    signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally
+) -> Decoded:
+    """Return the rows of a request that is a message already; the tally may have items refused."""
+    decoded = _batches(signal, message, arrived_ns, limits, tally)
+    if tally.is_foreign:
+        raise _not_a_request(signal)
+    return decoded
+
+
+def _batches(signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally) -> Decoded:
     if signal == "metrics":
         from thermocline.ingest.otlp.metrics import metrics_batches
 
-        return metrics_batches(message, limits)
+        return metrics_batches(message, limits, tally)
     if signal == "logs":
         from thermocline.ingest.otlp.records import logs_batches
 
-        return logs_batches(message, limits, arrived_ns)
+        return logs_batches(message, limits, arrived_ns, tally)
     from thermocline.ingest.otlp.spans import traces_batches
 
-    return traces_batches(message, limits)
+    return traces_batches(message, limits, tally)
 
 
 def empty_message(signal: str) -> Any:
@@ -133,17 +144,26 @@ def empty_message(signal: str) -> Any:
     raise Invalid("no such signal", hint="metrics, logs or traces", signal=signal)
 
 
-def _message(signal: str, data: bytes) -> Any:
+def _message(signal: str, data: bytes, tally: Tally) -> Any:
     from google.protobuf.message import DecodeError
+
+    from thermocline.ingest.otlp.bad_text import Malformed, without_bad_texts
 
     message = empty_message(signal)
     try:
         message.ParseFromString(data)
-    except DecodeError as error:
-        raise Invalid(
-            "the body is not a request of this signal in protobuf",
-            hint="check that the exporter's signal and content type go with the path",
-            signal=signal,
-            size_bytes=len(data),
-        ) from error
+    except DecodeError:
+        message = empty_message(signal)
+        try:
+            message.ParseFromString(without_bad_texts(signal, message, data, tally))
+        except (DecodeError, Malformed) as error:
+            raise _not_a_request(signal) from error
     return message
+
+
+def _not_a_request(signal: str) -> Invalid:
+    return Invalid(
+        "the body is not a request of this signal in protobuf",
+        hint="check that the exporter's signal and content type go with the path",
+        signal=signal,
+    )

@@ -11,8 +11,8 @@ Out:  a batch of `logs`, and the tally
 
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, origins
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, is_foreign, origins
+from thermocline.ingest.otlp.outcome import FOREIGN, Decoded, Limits, Tally
 from thermocline.ingest.otlp.tables import LOGS, rows_batch
 from thermocline.ingest.otlp.value import Values
 
@@ -20,13 +20,15 @@ TIME_BEYOND = "a time is beyond int64"
 BAD_ID = "trace or span id of a wrong length, left out"
 
 
-def logs_batches(request: Any, limits: Limits, arrived_ns: int) -> Decoded:
+def logs_batches(request: Any, limits: Limits, arrived_ns: int, tally: Tally) -> Decoded:
     """Return the log records of a request as a batch."""
-    tally = Tally("logs")
     values = Values(limits, tally)
     rows = []
     for origin, scope in origins(request.resource_logs, "scope_logs", values):
         for record in scope.log_records:
+            if is_foreign(record):
+                tally.reject(FOREIGN, record.event_name)
+                continue
             if max(record.time_unix_nano, record.observed_time_unix_nano) > NS_MAX:
                 tally.reject(TIME_BEYOND, record.event_name or record.severity_text)
                 continue
@@ -47,6 +49,7 @@ def _row(
 ) -> tuple[Any, ...]:
     time_ns, observed_ns = record.time_unix_nano, record.observed_time_unix_nano
     ts_ns = time_ns or observed_ns or arrived_ns
+    attributes, dropped = values.attributes_and_dropped(record.attributes)
     body = values.body(record.body) if record.HasField("body") else (None, None)
     return (
         ts_ns // 1_000,
@@ -58,8 +61,8 @@ def _row(
         values.optional_text(record.severity_text),
         values.optional_text(record.event_name),
         *body,
-        values.attributes(record.attributes),
-        record.dropped_attributes_count,
+        attributes,
+        record.dropped_attributes_count + dropped,
         noted_identifier(record.trace_id, 16, tally),
         noted_identifier(record.span_id, 8, tally),
         record.flags,

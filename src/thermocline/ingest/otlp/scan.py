@@ -193,7 +193,7 @@ def _scan_scope(
 
 
 @compiled
-def _scan_metric(
+def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
     data: Bytes, start: int, end: int, origin: int, table: Interned, columns: Columns
 ) -> int:
     """Take one metric: its head, all but the data, into the scratch and from there interned."""
@@ -211,6 +211,8 @@ def _scan_metric(
             kind = number
             first, at = read_span(data, at, end)
             last = at
+        elif tag & 7 != 2 and (number <= 3 or number == 12):
+            return FAILED  # a known field of a wrong wire type: it may be of another signal
         else:
             at = skip(data, at, end, tag)
             copy(data, field, at - field, scratch, length)

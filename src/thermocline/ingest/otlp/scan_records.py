@@ -9,6 +9,7 @@ Out:  for each record its numbers, where its texts lie, ids of what is interned,
   columns.
 - A number that comes twice keeps its last value, as in protobuf. A text or a message that comes
   twice ends the scan: protobuf merges messages, and looks at a text that another one replaces.
+- A known field of a wrong wire type (`WRONG`) ends the scan: the item may be of another signal.
 - What is inside of a `RICH` field is not looked at: the record is marked, to be decoded officially.
 
 The numbers in this module are protobuf's tags: a field's number times eight, and its wire type.
@@ -32,7 +33,7 @@ from thermocline.ingest.otlp.wire import (
     skip,
 )
 
-NUMBER, SPAN, RUN, RICH = range(1, 5)
+NUMBER, SPAN, RUN, RICH, WRONG = range(1, 6)
 TAGS_MAX = 256
 RECORD_BYTES_MIN = 16  # of records that are smaller there are none worth the haste
 ORIGIN_KEY_BYTES = 16
@@ -85,6 +86,10 @@ def new_plan(
     fields[attributes] = RUN, 0
     for tag in rich:
         fields[tag] = RICH, 0
+    for number in {tag >> 3 for tag in (*numbers, *spans, attributes, *rich)}:
+        for tag in range(number << 3, (number << 3) + 8):
+            if not fields[tag, 0]:
+                fields[tag] = WRONG, 0
     found = np.array(list(interned.items()), np.int64).reshape(-1, 2)
     return Plan(fields, found, len(numbers), len(spans))
 
@@ -240,6 +245,8 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
             first = first if last else field
             guess, at = _attributes(data, field, at, end, table, before)
             last = at
+        elif kind == WRONG:
+            return FAILED
         else:
             columns.is_rich[row] |= np.uint8(kind == RICH)
             at = skip(data, at, end, tag)

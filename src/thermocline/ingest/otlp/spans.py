@@ -10,8 +10,8 @@ Out:  a batch of `spans`, and the tally
 
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, origins
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, is_foreign, origins
+from thermocline.ingest.otlp.outcome import FOREIGN, Decoded, Limits, Tally
 from thermocline.ingest.otlp.records import noted_identifier
 from thermocline.ingest.otlp.tables import SPANS, rows_batch
 from thermocline.ingest.otlp.value import Values
@@ -27,14 +27,13 @@ ENDS_EARLY = "span ends before it starts"
 EVENT_BEYOND = "event with a time beyond int64, emptied"
 
 
-def traces_batches(request: Any, limits: Limits) -> Decoded:
+def traces_batches(request: Any, limits: Limits, tally: Tally) -> Decoded:
     """Return the spans of a request as a batch."""
-    tally = Tally("traces")
     values = Values(limits, tally)
     rows = []
     for origin, scope in origins(request.resource_spans, "scope_spans", values):
         for span in scope.spans:
-            reason = _trouble(span)
+            reason = FOREIGN if is_foreign(span) else _trouble(span)
             if reason:
                 tally.reject(reason, span.name)
             else:
@@ -59,6 +58,7 @@ def _row(origin: Origin, span: Any, values: Values, tally: Tally) -> tuple[Any, 
     start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano or None
     if end_ns is not None and end_ns < start_ns:
         tally.note(ENDS_EARLY)
+    attributes, dropped = values.attributes_and_dropped(span.attributes)
     return (
         start_ns // 1_000,
         start_ns,
@@ -73,8 +73,8 @@ def _row(origin: Origin, span: Any, values: Values, tally: Tally) -> tuple[Any, 
         None if end_ns is None else end_ns - start_ns,
         named(STATUS_CODES, span.status.code),
         values.optional_text(span.status.message),
-        values.attributes(span.attributes),
-        span.dropped_attributes_count,
+        attributes,
+        span.dropped_attributes_count + dropped,
         [event_row(one, values, tally) for one in span.events] or None,
         span.dropped_events_count,
         [link_row(one, values, tally) for one in span.links] or None,
@@ -89,22 +89,24 @@ def event_row(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
     if time_ns > NS_MAX:
         tally.note(EVENT_BEYOND)
         time_ns = 0
+    attributes, dropped = values.attributes_and_dropped(event.attributes)
     return {
         "ts_ns": time_ns or None,
         "name": values.text(event.name),
-        "attributes": values.attributes(event.attributes),
-        "dropped_attributes": event.dropped_attributes_count,
+        "attributes": attributes,
+        "dropped_attributes": event.dropped_attributes_count + dropped,
     }
 
 
 def link_row(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
     """Return a link of a span as the table has it."""
+    attributes, dropped = values.attributes_and_dropped(link.attributes)
     return {
         "trace_id": noted_identifier(link.trace_id, 16, tally),
         "span_id": noted_identifier(link.span_id, 8, tally),
         "trace_state": values.optional_text(link.trace_state),
-        "attributes": values.attributes(link.attributes),
-        "dropped_attributes": link.dropped_attributes_count,
+        "attributes": attributes,
+        "dropped_attributes": link.dropped_attributes_count + dropped,
         "flags": link.flags,
     }
 

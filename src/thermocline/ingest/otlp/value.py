@@ -4,7 +4,8 @@ In:   `AnyValue` and `KeyValue` messages
 Out:  the text of `tables.py`; from a text, Python values again
 
 - One set of attributes has one text: keys are in order, in nested lists too.
-- A key that comes twice keeps its last value; what a limit cuts or drops is noted in the tally.
+- A key that comes twice keeps its last value; what a limit cuts or drops is noted in the tally, and
+  `attributes_and_dropped` counts the attributes that a limit dropped.
 - `read_attributes(text)` gives back every value and its type: str, bool, int, float, bytes, list,
   dict, None. The bits of a NaN are not kept, here only.
 """
@@ -26,6 +27,7 @@ TOO_LONG = "attribute value too long, dropped"
 KEY_TOO_LONG = "attribute key too long, dropped"
 TOO_MANY = "too many attributes, dropped"
 TOO_DEEP = "value nested too deep, emptied"
+BY_INDEX = "value or key by an index that only profiles have, emptied"
 TWICE = "attribute key twice, the last kept"
 TEXT_CUT = "text too long, cut"
 BODY_CUT = "body too long, cut"
@@ -43,12 +45,17 @@ class Values:
 
     def attributes(self, pairs: Iterable[Any]) -> str:
         """Return a set of attributes as its text."""
-        found = self.attribute_values(pairs)
-        return dump(found) if found else "{}"
+        return self.attributes_and_dropped(pairs)[0]
 
-    def attribute_values(self, pairs: Iterable[Any]) -> dict[str, Any]:
-        """Return a set of attributes as what its text is made of."""
+    def attributes_and_dropped(self, pairs: Iterable[Any]) -> tuple[str, int]:
+        """Return a set of attributes as its text, and how many of them a limit dropped."""
+        found, dropped = self.attribute_values(pairs)
+        return (dump(found) if found else "{}"), dropped
+
+    def attribute_values(self, pairs: Iterable[Any]) -> tuple[dict[str, Any], int]:
+        """Return a set of attributes as what its text is made of, and how many were dropped."""
         found: dict[str, Any] = {}
+        dropped = 0
         for pair in pairs:
             key, value = pair.key, pair.value
             kind = value.WhichOneof("value")
@@ -58,13 +65,18 @@ class Values:
                 plain = value.int_value
             else:
                 plain = self._bounded(value, kind)
+            if not key and pair.key_strindex:
+                self._tally.note(BY_INDEX)
             if key in found:
                 self._tally.note(TWICE)
             elif self._is_refused(key, len(found)):
+                dropped += 1
                 continue
-            if plain is not _DROPPED:
+            if plain is _DROPPED:
+                dropped += 1
+            else:
                 found[key] = plain
-        return found
+        return found, dropped
 
     def _is_refused(self, key: str, count: int) -> bool:
         """Tell whether a key is too long, or one too many."""
@@ -121,11 +133,15 @@ class Values:
             if kind == "array_value":
                 return [self._plain(one, depth + 1) for one in value.array_value.values]
             return self._listed(value.kvlist_value.values, depth + 1)
-        return None  # empty, or an index into a dictionary that only profiles have
+        if kind == "string_value_strindex":
+            self._tally.note(BY_INDEX)
+        return None
 
     def _listed(self, pairs: Iterable[Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for pair in pairs:
+            if not pair.key and pair.key_strindex:
+                self._tally.note(BY_INDEX)
             if pair.key in found:
                 self._tally.note(TWICE)
             found[pair.key] = self._plain(pair.value, depth)
