@@ -24,6 +24,7 @@ from thermocline.lake.fsck import fsck
 from thermocline.lake.shipped import sweep
 from thermocline.pipeline import backfill as backfill_module
 from thermocline.pipeline import fill as fill_module
+from thermocline.pipeline import quarantine as quarantine_module
 from thermocline.pipeline.backfill import backfill
 from thermocline.pipeline.incoming import incoming
 from thermocline.pipeline.job import silent
@@ -358,3 +359,76 @@ def test_two_batches_at_once_are_both_in_or_one_is_refused(site, fill, files, mo
     with pytest.raises(Conflict):
         fill(folder)
     assert closes(site) == [7]
+
+
+def typed_of(site, column="close"):
+    return site.table("prices").state().schema.column(column).type
+
+
+def test_one_bad_cell_of_a_new_column_costs_its_row_and_not_the_type(site, fill, files):
+    folder = files(range(12), bad="ts,symbol,close\n2024-06-05,AMD,12\n2024-06-05,AMD,oops\n")
+    done = fill(folder)
+    assert (done.numbers["rows"], done.numbers["bad_rows"]) == (13, 1)
+    assert typed_of(site) == pa.int64()
+    assert closes(site) == list(range(13))
+    (row,) = rows_of(site.table("prices_quarantine"))
+    assert os.path.basename(row["file"]) == "bad.csv"
+    assert (row["line"], row["column_name"], row["raw"]) == (3, "close", "2024-06-05,AMD,oops")
+    assert "oops" in row["reason"]
+
+
+def test_a_declared_type_holds_without_a_majority(site, fill, files):
+    folder = files([1, 2], bad="ts,symbol,close\n2024-06-05,AMD,oops\n")
+    done = fill(folder, types={"close": "double"})
+    assert (done.numbers["rows"], done.numbers["bad_rows"]) == (2, 1)
+    assert typed_of(site) == pa.float64()
+
+
+def test_a_column_without_a_majority_is_a_text_that_holds_every_cell(site, fill, files):
+    folder = files([1, 2], bad="ts,symbol,close\n2024-06-05,AMD,oops\n")
+    assert fill(folder).numbers["bad_rows"] == 0
+    assert (typed_of(site), closes(site)) == (pa.string(), ["1", "2", "oops"])
+
+
+def test_a_column_that_the_table_has_keeps_its_type_whatever_most_cells_are(site, fill, files):
+    fill(files([1]), batch_id="first")
+    folder = files([2], bad="ts,symbol,close\n" + "2024-06-05,AMD,oops\n" * 20)
+    (folder / "NVDA-0001.csv").unlink()
+    for drift in ("fail", "add"):
+        done = fill(folder, batch_id=drift, drift=drift, overlap="replace")
+        assert (done.numbers["rows"], done.numbers["bad_rows"]) == (1, 20)
+        assert typed_of(site) == pa.int64()
+
+
+def test_a_quarantine_of_before_columns_were_named_gets_the_next_rows_too(site, fill, files):
+    old = pa.schema([field for field in quarantine_module.SCHEMA if field.name != "column_name"])
+    kept = site.ensure("prices_quarantine", TableSpec("", "time", Bucket(3600), overlap="allow"))
+    row = {"time": JUNE_US, "batch": "a", "file": "x.csv", "line": 1, "reason": "r", "raw": "q"}
+    kept.append(pa.Table.from_pylist([row], old).to_reader(), Wish())
+    fill(files([1], bad="ts,symbol,close\nnever,AMD,6\n"))
+    found = rows_of(site.table("prices_quarantine"))
+    assert sorted((one["raw"], one.get("column_name")) for one in found) == [
+        ("never,AMD,6", "ts"),
+        ("q", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"close": "number"}, "not a type"),
+        ({"closed": "double"}, "no file has this column"),
+    ],
+)
+def test_a_type_that_cannot_be_declared_is_refused(site, fill, files, types, said):
+    with pytest.raises(Invalid, match=said):
+        fill(files([1]), types=types)
+    assert site.table("prices").state().version == 1
+
+
+def test_a_type_that_a_column_does_not_have_is_refused(fill, files):
+    fill(files([1]))
+    with pytest.raises(Invalid, match="the column has another type"):
+        fill(files([2]), types={"close": "double"}, spark=no_spark)
+    with pytest.raises(Invalid, match="the table does not have this column"):
+        fill(files([2]), types={"venue": "string"}, spark=no_spark)

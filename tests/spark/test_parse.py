@@ -317,3 +317,76 @@ def test_whatever_texts_hold_bad_rows_are_told_apart_from_them(tmp_path, good, p
     rows, bad = read(path)
     assert [(r["host"], r["value"], r["count"]) for r in rows] == [*good, ("end", 0.0, 0)]
     assert [number for number, _, _ in bad] == lines
+
+
+def test_values_that_a_column_would_round_or_cut_are_bad_rows_of_csv(file):
+    rows, bad = read(
+        file(
+            HEAD
+            + GOOD
+            + "2024-06-01,a,9007199254740993,1\n"  # 2**53 + 1: no double is this number
+            + "2024-06-01,a,1e400,1\n"
+            + "2024-06-01,a,9007199254740992,1\n"
+            + "2024-06-01,a,-inf,1\n"
+        )
+    )
+    assert [row["value"] for row in rows] == [1.5, 2.0**53, float("-inf")]
+    assert [(line, "value" in reason) for line, reason, _ in bad] == [(3, True), (4, True)]
+
+
+DECIMAL = ARROW.append(pa.field("price", pa.decimal128(38, 20)))
+LISTS = ARROW.append(pa.field("many", pa.list_(pa.int64()))).append(
+    pa.field("one", pa.struct([("a", pa.int64())]))
+)
+
+
+@pytest.mark.parametrize(
+    ("arrow", "line", "said"),
+    [
+        (ARROW, '"value": 9007199254740993', "value"),
+        (ARROW, '"value": 18446744073709551617', "value"),
+        (ARROW.set(2, pa.field("value", pa.float32())), '"value": 1e39', "value"),
+        (LISTS, '"many": [1, 2.7]', "many"),
+        (LISTS, '"one": {"a": 2.7}', "one"),
+        (LISTS, '"one": {"a": 2, "b": 3}', "one"),
+    ],
+)
+def test_values_that_a_column_would_round_or_cut_are_bad_rows_of_json(file, arrow, line, said):
+    text = f'{{"ts": "2024-06-01", "host": "a", {line}}}'
+    rows, bad = read(file(text + "\n", "in.jsonl"), arrow=arrow)
+    assert rows == []
+    ((number, reason, raw),) = bad
+    assert (number, raw) == (1, text)
+    assert f"column {said} (" in reason
+
+
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_decimals_of_json_keep_every_digit(file, form):
+    digits = "12345678901234567.12345678901234567891"
+    line = f'{{"ts": "2024-06-01", "host": "a", "value": 0.5, "price": {digits}}}'
+    rows, bad = read(file(form.format(line), "in.json"), arrow=DECIMAL)
+    assert (str(rows[0]["price"]), rows[0]["value"], bad) == (digits, 0.5, [])
+
+
+def test_whole_numbers_are_times_in_nanoseconds_or_no_times(file):
+    arrow = ARROW.set(0, pa.field("ts", pa.timestamp("us", tz="UTC")))
+    lines = ["1717200000000000000", "1717200000", "1717200000000", "1717200000000000"]
+    lines.append("1717200000000000001")  # microseconds do not keep its last digit
+    rows, bad = read(file(HEAD + "".join(f"{n},a,1,1\n" for n in lines)), arrow=arrow)
+    assert [row["ts"].isoformat() for row in rows] == ["2024-06-01T00:00:00+00:00"]
+    assert [line for line, _, _ in bad] == [3, 4, 5, 6]
+    assert "nanoseconds since 1970" in bad[0][1]
+    assert "2024-06-01T13:00:00Z" in bad[0][1]
+    text = "".join(f'{{"ts": {n}, "host": "a"}}\n' for n in lines)
+    rows, bad = read(file(text, "in.jsonl"), arrow=arrow)
+    assert (len(rows), [line for line, _, _ in bad]) == (1, [2, 3, 4, 5])
+
+
+def test_a_float_of_parquet_that_a_narrower_column_would_round_is_a_bad_row(tmp_path):
+    path = tmp_path / "in.parquet"
+    times = pa.array([1, 2, 3], pa.timestamp("us"))
+    pq.write_table(pa.table({"ts": times, "host": ["a"] * 3, "value": [0.5, 0.1, 1e39]}), path)
+    narrow = ARROW.set(2, pa.field("value", pa.float32()))
+    rows, bad = read(path, arrow=narrow, strict=False)
+    assert [row["value"] for row in rows] == [0.5]
+    assert [number for number, _, _ in bad] == [2, 3]

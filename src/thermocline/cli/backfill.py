@@ -2,6 +2,8 @@
 
 - A batch has a name, its own or one made of its files, and is taken in once.
 - `--dry-run` looks at the files' names and the log alone.
+- Rows that were set aside are told with their number, and the command ends with code 2: the other
+  rows are in.
 - A table that does not exist is made where the command says what it is to be.
 """
 
@@ -13,9 +15,10 @@ from thermocline.cli.argument import FormatOption, JsonOption, Overlap
 from thermocline.cli.job import answer, progress, said, summary
 from thermocline.cli.node import ConfigOption, DataOption
 from thermocline.cli.site import MasterOption, TenantOption, opened_runner
-from thermocline.errors import NotFound
+from thermocline.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
+    from thermocline.pipeline.history import Ran
     from thermocline.pipeline.site import Site
 
 
@@ -33,6 +36,24 @@ BucketOption = Annotated[
 EntityColumnOption = Annotated[
     list[str] | None,
     typer.Option("--entity-column", metavar="NAME", help="With --time-column; once for each."),
+]
+OnBadOption = Annotated[
+    str, typer.Option("--on-bad", metavar="POLICY", help="quarantine bad rows, or fail.")
+]
+BadRowsMaxOption = Annotated[
+    int | None,
+    typer.Option("--bad-rows-max", min=0, metavar="N", help="Fail when more rows are bad."),
+]
+DriftOption = Annotated[
+    str, typer.Option("--drift", metavar="POLICY", help="fail, add or ignore new columns.")
+]
+ColumnTypeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column-type",
+        metavar="NAME=TYPE",
+        help="Declare a new column's type; once for each. Counted over all cells without.",
+    ),
 ]
 
 
@@ -54,16 +75,10 @@ def backfill(
         Overlap | None,
         typer.Option("--overlap", help="What to do with buckets that are held already."),
     ] = None,
-    on_bad: Annotated[
-        str, typer.Option("--on-bad", metavar="POLICY", help="quarantine bad rows, or fail.")
-    ] = "quarantine",
-    bad_rows_max: Annotated[
-        int | None,
-        typer.Option("--bad-rows-max", min=0, metavar="N", help="Fail when more rows are bad."),
-    ] = None,
-    drift: Annotated[
-        str, typer.Option("--drift", metavar="POLICY", help="fail, add or ignore new columns.")
-    ] = "fail",
+    on_bad: OnBadOption = "quarantine",
+    bad_rows_max: BadRowsMaxOption = None,
+    drift: DriftOption = "fail",
+    column_types: ColumnTypeOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be taken in, and do nothing.")
     ] = False,
@@ -83,6 +98,7 @@ def backfill(
 
     more: dict[str, Any] = {} if bad_rows_max is None else {"bad_rows_max": bad_rows_max}
     more |= {"format": input_format, "on_bad": on_bad, "drift": drift, "batch_id": batch}
+    more["types"] = _types(column_types or [])
     more["overlap"] = None if overlap is None else overlap.value
     with opened_runner(data, config, master, tenant) as (site, runner):
         if dry_run:
@@ -101,6 +117,35 @@ def backfill(
         with progress() as tell:
             ran = said(runner.run_task(job, task, tell(task)))
     summary([ran], format, is_json=json)
+    _tell_aside(table, ran)
+
+
+def _tell_aside(table: str, ran: "Ran") -> None:
+    """Raise `Invalid` with the number of rows that are in the quarantine, if there are any."""
+    from thermocline.pipeline.quarantine import quarantine_name
+
+    aside = ran.numbers.get("bad_rows", 0)
+    if aside:
+        where = quarantine_name(table)
+        raise Invalid(
+            "rows were set aside; all others were taken in",
+            hint=f"look at its file, line, column_name, reason and raw in table {where}",
+            rows_set_aside=aside,
+            rows_taken_in=ran.numbers.get("rows", 0),
+            quarantine=where,
+        )
+
+
+def _types(given: list[str]) -> dict[str, str]:
+    """Return the types that were declared, by the names of their columns."""
+    found = {}
+    for one in given:
+        name, sign, kind = one.partition("=")
+        if not (name and sign and kind):
+            hint = "write it like --column-type close=double"
+            raise Invalid("not the type of a column", hint=hint, got=one)
+        found[name] = kind
+    return found
 
 
 def _would(

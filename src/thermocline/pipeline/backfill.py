@@ -5,27 +5,30 @@ Out:  one version that has all of them, or none; bad rows in `<table>_quarantine
 
 - Workers read, check, write and measure; the driver unites what they measured, and checks overlap
   in the plan of the commit, as every append does.
+- The types of new columns are declared, or counted over every cell of every file (`guess`). A
+  column that the table has keeps its type.
 - A batch is in once: the commit carries its name, and a run that finds the name does nothing.
 - Order matters: bad rows are in the quarantine before the good ones are in the table. A crash in
   between loses neither, and the next run of the batch keeps no bad row twice.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid, OutcomeUnknown
+from thermocline.errors import Corruption, Invalid, OutcomeUnknown
 from thermocline.format.state import TableState
+from thermocline.format.types import decode_type
 from thermocline.lake.append import Appending, Columns, Wish, columns_after
 from thermocline.lake.shipped import append_staged, new_mark, stage_of, sweep
 from thermocline.lake.stage import Staged
 from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
 from thermocline.pipeline.fill import Look, Order, Report, look_at_piece, write_piece
-from thermocline.pipeline.guess import united_columns
+from thermocline.pipeline.guess import Counts, add_counts, columns_of
 from thermocline.pipeline.incoming import Incoming, batch_name, incoming
 from thermocline.pipeline.job import Done, Sparks, Tell, silent
 from thermocline.pipeline.quarantine import quarantine, quarantine_name
@@ -44,6 +47,7 @@ DRIFT = ("fail", "add", "ignore")
 PIECE_BYTES = 64 << 20
 PIECES_MIN = 8
 PIECES_MAX = 2_000
+_SHORT_TYPES = {"double": "float64", "float": "float32", "text": "string", "int": "int64"}
 
 
 def backfill(
@@ -57,12 +61,14 @@ def backfill(
     bad_rows_max: int = BAD_ROWS_MAX_DEFAULT,
     drift: str = "fail",
     batch_id: str | None = None,
+    types: Mapping[str, str] | None = None,
     spark: Sparks,
     tell: Tell = silent,
 ) -> Done:
     """Take files into a table in one commit; a batch that is in already is left as it is.
 
-    When this returns, every good row is in a durable version and every bad one in the quarantine.
+    When this returns, every good row is in a durable version and every bad one in the quarantine;
+    `bad_rows` of the numbers says how many. `types` declares the types of new columns by name.
     When it raises anything but `OutcomeUnknown`, the table is as it was.
     """
     _check(on_bad, drift, bad_rows_max)
@@ -71,6 +77,7 @@ def backfill(
     check_not_entities(state.spec, "backfill")
     if on_bad == "quarantine":
         quarantine_name(table)
+    declared = _declared(state, types or {}, drift)
     files = incoming(sources, format)
     batch = batch_id or batch_name(files, state.spec.table_id)
     txn = (f"backfill:{batch}", 1)
@@ -78,7 +85,7 @@ def backfill(
         return Done(None, {"files": len(files), "rows": 0})
     wish = Wish(overlap, evolve=drift == "add" or not state.schema.columns, txn=txn)
     pieces = cut(files)
-    columns = _columns(state, pieces, drift, spark, tell)
+    columns = _columns(state, pieces, declared, drift, spark, tell)
     target = Target(found.storage.root, state.spec, columns.schema, new_mark())
     order = Order(target, pieces, on_bad, bad_rows_max, drift)
     try:
@@ -100,6 +107,27 @@ def backfill(
         "bad_rows": len(bad),
     }
     return Done(after.version, numbers)
+
+
+def _declared(state: TableState, types: Mapping[str, str], drift: str) -> dict[str, pa.DataType]:
+    """Return the types that are declared; `Invalid` for one that cannot be kept to."""
+    found: dict[str, pa.DataType] = {}
+    known = state.schema.by_name
+    for name, text in types.items():
+        try:
+            kind = decode_type(_SHORT_TYPES.get(text, text))
+        except Corruption as error:
+            hint = "use a type like int64, double, string, bool, date32 or timestamp[us, tz=UTC]"
+            raise Invalid("not a type", hint=hint, column=name, got=text) from error
+        if name in known and not known[name].type.equals(kind):
+            hint = "leave the type out: a column that exists keeps its type"
+            facts = {"expected": str(known[name].type), "got": text}
+            raise Invalid("the column has another type", hint=hint, column=name, **facts)
+        if name not in known and known and drift != "add":
+            hint = "let new columns be added (--drift add), or leave the type out"
+            raise Invalid("the table does not have this column", hint=hint, column=name)
+        found[name] = kind
+    return found
 
 
 def _check(on_bad: str, drift: str, bad_rows_max: int) -> None:
@@ -130,6 +158,7 @@ def cut(files: Sequence[Incoming]) -> tuple[tuple[Incoming, ...], ...]:
 def _columns(
     state: TableState,
     pieces: tuple[tuple[Incoming, ...], ...],
+    declared: Mapping[str, pa.DataType],
     drift: str,
     spark: Sparks,
     tell: Tell,
@@ -138,9 +167,8 @@ def _columns(
     if state.schema.columns and drift != "add":
         return Columns(state.spec, state.schema_id, state.schema, is_new=False)
     tell("looking at columns", 0, len(pieces))
-    looks = run_tasks(
-        spark(), partial(look_at_piece, state.spec, state.schema, pieces), len(pieces)
-    )
+    look = partial(look_at_piece, state.spec, state.schema, declared, pieces)
+    looks = run_tasks(spark(), look, len(pieces))
     tell("looking at columns", len(pieces), len(pieces))
     found = [look for part in looks for look in part]
     if not found:
@@ -150,10 +178,16 @@ def _columns(
             files=sum(len(piece) for piece in pieces),
             first=pieces[0][0].path,
         )
-    return _united(state, found)
+    absent = [name for name in declared if all(name not in look.arrow.names for look in found)]
+    if absent:
+        hint = "check the name: a type is declared for a column that some file has"
+        raise Invalid("no file has this column", hint=hint, column=absent[0])
+    return _united(state, found, declared)
 
 
-def _united(state: TableState, found: Sequence[Look]) -> Columns:
+def _united(
+    state: TableState, found: Sequence[Look], declared: Mapping[str, pa.DataType]
+) -> Columns:
     """Return the columns with those of all files; `Invalid` names a file that does not fit."""
     exact = [look for look in found if look.is_exact]
     guessed = [look for look in found if not look.is_exact]
@@ -169,8 +203,12 @@ def _united(state: TableState, found: Sequence[Look]) -> Columns:
             return True
         return False
 
+    counts: Counts = {}
+    for look in guessed:
+        add_counts(counts, look.counts or {})
+    columns = columns_of(counts, state.spec, state.schema, declared)
     try:
-        return after(*([united_columns(look.arrow for look in guessed)] if guessed else []))
+        return after(*([columns] if guessed else []))
     except Invalid as error:
         if is_refused():
             # More files fit no better than fewer, so the first one is found by halves.

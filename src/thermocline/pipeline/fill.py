@@ -9,7 +9,7 @@ Out:  segments that are durable and in no version; bad rows; the reason when it 
 - It needs the package and the files, nothing else of the one who started it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.format.action import TableSpec
 from thermocline.format.schema import Schema
 from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage, Staged
-from thermocline.pipeline.guess import columns_of
+from thermocline.pipeline.guess import Counts, add_counts, columns_of, counted, parquet_columns
 from thermocline.pipeline.incoming import Incoming
 from thermocline.pipeline.parse import BROKEN, Reading, Unreadable, check_types, read_file
 from thermocline.pipeline.ship import Target
@@ -51,31 +51,58 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Columns that a file would bring; `is_exact` where it says their types itself."""
+    """Columns that files would bring, and the first of the files.
+
+    A Parquet file says its types itself. Of others `counts` has what their cells are, and `arrow`
+    is what they would come to without other files.
+    """
 
     path: str
-    is_exact: bool
     arrow: pa.Schema
+    counts: Counts | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the files say their types themselves."""
+        return self.counts is None
 
 
 def look_at_piece(
-    spec: TableSpec, schema: Schema, pieces: tuple[tuple[Incoming, ...], ...], number: int
+    spec: TableSpec,
+    schema: Schema,
+    declared: Mapping[str, pa.DataType],
+    pieces: tuple[tuple[Incoming, ...], ...],
+    number: int,
 ) -> list[Look]:
     """Return the columns of the files of a piece that can be read. For workers.
 
-    Files with the same columns are told once, by the first of them.
+    Files with the same columns are one look, named by the first of them.
     """
     found: list[Look] = []
     for file in pieces[number]:
         try:
-            arrow = columns_of(file, spec, schema).remove_metadata()
+            look = _look_at(file, spec, schema, declared)
         except (ThermoclineError, *BROKEN):
-            continue  # whoever reads it says what is wrong with it
-        is_exact = file.format == "parquet"
-        is_known = any(one.is_exact == is_exact and one.arrow.equals(arrow) for one in found)
-        if spec.time_column in arrow.names and not is_known:
-            found.append(Look(file.path, is_exact, arrow))
+            continue  # the task that reads the file says what is wrong with it
+        if spec.time_column not in look.arrow.names:
+            continue
+        same = [
+            one for one in found if one.is_exact == look.is_exact and one.arrow.equals(look.arrow)
+        ]
+        if not same:
+            found.append(look)
+        elif same[0].counts is not None and look.counts is not None:
+            add_counts(same[0].counts, look.counts)
     return found
+
+
+def _look_at(
+    file: Incoming, spec: TableSpec, schema: Schema, declared: Mapping[str, pa.DataType]
+) -> Look:
+    if file.format == "parquet":
+        return Look(file.path, parquet_columns(file))
+    counts = counted(file, spec)
+    return Look(file.path, columns_of(counts, spec, schema, declared), counts)
 
 
 def write_piece(order: Order, number: int) -> Report:
@@ -109,7 +136,7 @@ def _is_taken(stage: Stage, file: Incoming, reading: Reading) -> bool:
             arrow = opened_file.schema_arrow
             found = check_types(file, arrow, reading)
     except (Unreadable, *BROKEN):
-        return False  # whoever reads it says what is wrong with it
+        return False  # the reader of its rows says what is wrong with it
     in_zone = reading.spec.timezone is None or arrow.field(reading.spec.time_column).type.tz
     if found.must_rewrite or found.unknown or found.wider or not in_zone:
         return False

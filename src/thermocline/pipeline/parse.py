@@ -6,13 +6,17 @@ Out:  batches with these columns and types, checked; bad rows with their line an
 - A CSV file is read by Arrow as long as every row fits and is one line. From the first batch where
   that ends it is read line by line, so that the line and the text of each bad row are exact.
 - Lines are counted from 1 as an editor does; rows of Parquet, and of a JSON array, from 1.
+- Numbers of JSON keep every digit: whole ones of any size, broken ones where a column is decimal.
 - A file that breaks off is told with the number of rows before that, which are taken in.
 """
 
 import gzip
+import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, BinaryIO
 
 import orjson
@@ -20,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 
 from thermocline.errors import Invalid, Unavailable
 from thermocline.format.action import TableSpec
@@ -32,6 +37,8 @@ from thermocline.pipeline.typed import fitted, from_texts, from_values
 ROWS_AT_ONCE = 65_536
 BLOCK_BYTES = 4 << 20
 ARRAY_BYTES_MAX = 1 << 30
+# A number of so many digits may be more than a double or 64 bits hold.
+_LONG_NUMBER = re.compile(rb"\d{17}")
 BROKEN = (OSError, EOFError, zlib.error, pa.ArrowException)
 
 
@@ -118,7 +125,7 @@ def _read_csv(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
     reading.check_columns(file, names, 1)
     done = 0
     try:
-        for texts in _quickly(file, names):
+        for texts in quick_texts(file, names):
             rows = _from_columns(texts, names, reading)
             done += texts.num_rows
             yield rows
@@ -127,7 +134,8 @@ def _read_csv(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
         yield from _slowly(file, names, reading, done)
 
 
-def _quickly(file: Incoming, names: list[str]) -> Iterator[pa.RecordBatch]:
+def quick_texts(file: Incoming, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the fields of a CSV file as texts, as long as every row is one sound line."""
     data: Any = open_bytes(file) if file.is_gzip else file.path
     reader = arrow_csv.open_csv(
         data,
@@ -158,8 +166,8 @@ def _from_columns(texts: pa.RecordBatch, names: list[str], reading: Reading) -> 
 def _slowly(
     file: Incoming, names: list[str], reading: Reading, skipped: int
 ) -> Iterator[pa.RecordBatch]:
-    def refuse(record: Record, reason: str) -> None:
-        reading.sieve.refuse(file.path, record.line, reason, _shown(record.raw))
+    def refuse(record: Record, reason: str, column: str | None = None) -> None:
+        reading.sieve.refuse(file.path, record.line, reason, _shown(record.raw), column)
 
     def convert(held: list[Record]) -> Iterator[pa.RecordBatch]:
         def made(first: int, end: int) -> pa.RecordBatch:
@@ -170,7 +178,7 @@ def _slowly(
                 raise Invalid("a text is not UTF-8") from error
             return _from_columns(pa.RecordBatch.from_arrays(columns, names), names, reading)
 
-        return sifted(0, len(held), made, lambda place, why: refuse(held[place], why))
+        return sifted(0, len(held), made, lambda place, *told: refuse(held[place], *told))
 
     held: list[Record] = []
     with open_bytes(file) as data:
@@ -191,7 +199,8 @@ def _slowly(
 
 def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
     known, needed = reading.schema.by_name, reading.spec.time_column
-    for held in json_rows(file, reading.sieve):
+    is_exact = any(_has_decimals(column.type) for column in reading.schema.columns)
+    for held in json_rows(file, reading.sieve, is_exact=is_exact):
         names = list(dict.fromkeys(name for _, _, row in held for name in row))
         if reading.is_strict and any(name not in known for name in names):
             for line, _, row in held:
@@ -208,9 +217,9 @@ def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
             batch = pa.RecordBatch.from_arrays(arrays, [c.name for c in wanted])
             return fitted(batch, reading.schema, reading.spec)
 
-        def refuse(place: int, why: str, held: list[JsonRow] = held) -> None:
+        def refuse(place: int, why: str, column: str | None, held: list[JsonRow] = held) -> None:
             line, raw, _ = held[place]
-            reading.sieve.refuse(file.path, line, why, _shown(raw))
+            reading.sieve.refuse(file.path, line, why, _shown(raw), column)
 
         yield from sifted(0, len(held), made, refuse)
 
@@ -218,10 +227,20 @@ def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
 JsonRow = tuple[int, bytes, dict[str, Any]]
 
 
-def json_rows(file: Incoming, sieve: Sieve | None = None) -> Iterator[list[JsonRow]]:
+def _has_decimals(kind: pa.DataType) -> bool:
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    return bool(kinds.is_decimal(kind)) or any(_has_decimals(one) for one in inner)
+
+
+def json_rows(
+    file: Incoming, sieve: Sieve | None = None, *, is_exact: bool = False
+) -> Iterator[list[JsonRow]]:
     """Yield the objects of a JSON file by the line: some at once, each with number and text.
 
-    What is no object goes to the sieve; without one it is passed over.
+    What is no object goes to the sieve; without one it is passed over. With `is_exact`, broken
+    numbers are decimals.
     """
     held: list[JsonRow] = []
     with open_bytes(file) as data:
@@ -229,7 +248,7 @@ def json_rows(file: Incoming, sieve: Sieve | None = None) -> Iterator[list[JsonR
         for number, raw in lines:
             if not raw.strip():
                 continue
-            row, why = _object(raw.removeprefix(b"\xef\xbb\xbf"))
+            row, why = _object(raw.removeprefix(b"\xef\xbb\xbf"), is_exact=is_exact)
             if row is not None:
                 held.append((number, raw, row))
             elif sieve is not None:
@@ -241,9 +260,12 @@ def json_rows(file: Incoming, sieve: Sieve | None = None) -> Iterator[list[JsonR
         yield held
 
 
-def _object(raw: bytes) -> tuple[dict[str, Any] | None, str]:
+def _object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None, str]:
     try:
         found = orjson.loads(raw)
+        if is_exact or _LONG_NUMBER.search(raw):
+            # The quick parser makes a double of a whole number that 64 bits do not hold.
+            found = json.loads(raw, parse_float=Decimal if is_exact else float)
     except ValueError as error:
         return None, f"not JSON: {error}"
     return (found, "") if isinstance(found, dict) else (None, "not a JSON object")
@@ -259,10 +281,23 @@ def _array(data: BinaryIO) -> Iterator[tuple[int, bytes]] | None:
     if len(text) > ARRAY_BYTES_MAX:
         raise Unreadable("the array is too long", hint="write one object a line")
     try:
-        found = orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
+        orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
     except ValueError as error:
         raise Unreadable("the file is not JSON", why=str(error)) from error
-    return ((number, orjson.dumps(one)) for number, one in enumerate(found, start=1))
+    return enumerate(_elements(text.decode("utf-8-sig")), start=1)
+
+
+def _elements(text: str) -> Iterator[bytes]:
+    """Yield the texts of the elements of a JSON array that was found to be sound, as they are."""
+    decoder, place = json.JSONDecoder(), text.index("[") + 1
+    while True:
+        while text[place] in " \t\r\n,":
+            place += 1
+        if text[place] == "]":
+            return
+        _, end = decoder.raw_decode(text, place)
+        yield text[place:end].encode()
+        place = end
 
 
 def check_types(file: Incoming, arrow: pa.Schema, reading: Reading) -> Fit:
@@ -295,10 +330,14 @@ def _read_parquet(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
                 return fitted(batch.slice(start, end - start), reading.schema, reading.spec)
 
             def refuse(
-                place: int, why: str, batch: pa.RecordBatch = batch, first: int = first
+                place: int,
+                why: str,
+                column: str | None,
+                batch: pa.RecordBatch = batch,
+                first: int = first,
             ) -> None:
                 raw = orjson.dumps(_plain(batch.slice(place, 1)), default=str)
-                reading.sieve.refuse(file.path, first + place, why, _shown(raw))
+                reading.sieve.refuse(file.path, first + place, why, _shown(raw), column)
 
             yield from sifted(0, batch.num_rows, made, refuse)
             first += batch.num_rows

@@ -1,6 +1,6 @@
 """Rows that cannot be taken in, kept where a person can look at them.
 
-In:   rows that do not fit, with their file, their line and the reason
+In:   rows that do not fit, with their file, line and column, the reason and their text
 Out:  a table beside the one they were meant for, `<table>_quarantine`
 
 - The same bad rows of the same batch are kept once, however often the batch is run.
@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         pa.field("line", pa.int64()),
         pa.field("reason", pa.string()),
         pa.field("raw", pa.string()),
+        pa.field("column_name", pa.string()),
     ]
 )
 
@@ -56,16 +57,20 @@ def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table 
     digest = hashlib.sha256(orjson.dumps(sorted(rows, key=str))).hexdigest()[:16]
     kept = site.ensure(quarantine_name(table), _spec())
     now_us = kept.log.now() // NS_PER_US
+    # Order matters: the digest above leaves the column out, so that a batch that an older version
+    # of this package set aside is still found.
+    rows = [[*row, one.column] for row, one in zip(rows, bad, strict=True)]
     columns = [
         pa.array([now_us] * len(bad), pa.int64()).cast(SCHEMA.field("time").type),
         pa.array([batch] * len(bad), pa.string()),
         *(
             pa.array([row[place] for row in rows], SCHEMA.field(place + 2).type)
-            for place in range(4)
+            for place in range(5)
         ),
     ]
     data = pa.Table.from_arrays(columns, schema=SCHEMA)
-    wish = Wish(overlap="allow", txn=(f"backfill:{batch}:{digest}", 1))
+    # A quarantine of before column_name was kept gets that column now.
+    wish = Wish(overlap="allow", evolve=True, txn=(f"backfill:{batch}:{digest}", 1))
     kept.append(data.to_reader(), wish)
     return kept
 

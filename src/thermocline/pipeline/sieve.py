@@ -4,7 +4,7 @@ In:   rows that are to be converted, and what converts them
 Out:  the rows that fit; `Bad` ones with their file, their line and the reason
 
 - A bad row is told apart from its neighbours by halving: the good ones around it go on.
-- What is kept of a row is its text, cut at a limit; file and line lead to the rest.
+- What is kept of a row is its text, cut at a limit; file, line and column lead to the rest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +30,7 @@ class Bad:
     line: int | None
     reason: str
     raw: str | None = None
+    column: str | None = None
 
 
 @dataclass(slots=True)
@@ -40,14 +41,21 @@ class Sieve:
     rows_max: int
     bad: list[Bad] = field(default_factory=list)
 
-    def refuse(self, file: str, line: int | None, reason: str, raw: str | None = None) -> None:
+    def refuse(
+        self,
+        file: str,
+        line: int | None,
+        reason: str,
+        raw: str | None = None,
+        column: str | None = None,
+    ) -> None:
         """Take a bad row; `Invalid` when it stops the job, `Overloaded` when they are too many."""
         kept = None if raw is None else raw.rstrip("\r\n")[:RAW_LENGTH_MAX]
-        self.bad.append(Bad(file, line, reason[:REASON_LENGTH_MAX], kept))
+        self.bad.append(Bad(file, line, reason[:REASON_LENGTH_MAX], kept, column))
         if self.on_bad == "fail":
             raise Invalid(
                 "a row cannot be taken in" if line is not None else "a file cannot be read",
-                hint="mend it, or let bad rows go to quarantine (--on-bad quarantine)",
+                hint="fix it, or let bad rows go to quarantine (--on-bad quarantine)",
                 file=file,
                 line=line,
                 reason=reason,
@@ -72,10 +80,11 @@ def check_count(bad: Sequence[Bad], rows_max: int) -> None:
 Convert: TypeAlias = Callable[[int, int], pa.RecordBatch]
 """Makes rows of a stretch, from a first up to an end, or raises `Invalid`."""
 
+Refuse: TypeAlias = Callable[[int, str, str | None], None]
+"""Takes the place of a bad row, the reason, and the column where one column is the reason."""
 
-def sifted(
-    first: int, end: int, convert: Convert, refuse: Callable[[int, str], None]
-) -> Iterator[pa.RecordBatch]:
+
+def sifted(first: int, end: int, convert: Convert, refuse: Refuse) -> Iterator[pa.RecordBatch]:
     """Yield what `convert` makes of rows from `first` to `end`, without those it cannot.
 
     `convert` raises `Invalid` for a stretch that has a bad row; it is then asked for its halves.
@@ -87,7 +96,7 @@ def sifted(
         return
     except Invalid as error:
         if end - first == 1:
-            refuse(first, reason_of(error))
+            refuse(first, reason_of(error), column_of(error))
             return
     middle = (first + end) // 2
     yield from sifted(first, middle, convert, refuse)
@@ -97,4 +106,12 @@ def sifted(
 def reason_of(error: ThermoclineError) -> str:
     """Return an error in one line, as a reason."""
     facts = [f"{name} {error.facts[name]}" for name in ("column", "why") if name in error.facts]
+    if "column" in error.facts and "expected" in error.facts:
+        facts[0] += f" ({error.facts['expected']})"
     return ": ".join([error.message, *facts])
+
+
+def column_of(error: ThermoclineError) -> str | None:
+    """Return the column that an error names, None where it names no single one."""
+    found = error.facts.get("column")
+    return None if found is None else str(found)
