@@ -78,6 +78,24 @@ def test_a_backfill_takes_a_batch_in_once(command, folder):
     assert command(*words, "--dry-run")[0]["backfill"]["is_in"] is True
 
 
+def test_a_backfill_that_sets_rows_aside_says_how_many_and_ends_with_code_2(folder, capfd):
+    lines = "".join(f"2024-07-01T{hour:02}:00:00Z,{hour}\n" for hour in range(20))
+    (folder / "july.csv").write_text("ts,close\n" + lines + "2024-07-02T00:00:00Z,oops\n")
+    words = ["pipeline", "backfill", "july", "july.csv", "--time-column", "ts"]
+    capfd.readouterr()
+    code = run([*words, "--column-type", "close=double", "--config", "node.toml", "--json"])
+    out, err = capfd.readouterr()
+    assert code == 2
+    (ran,) = json.loads(out)["ran"]
+    assert (ran["state"], ran["rows"], ran["numbers"]["bad_rows"]) == ("done", 20, 1)
+    told = json.loads(err.splitlines()[-1])["error"]
+    assert told["facts"]["rows_set_aside"] == 1
+    with connect(folder / "lake") as lake:
+        found = lake.sql("select line, column_name, raw from july_quarantine").to_pylist()
+        assert found == [{"line": 22, "column_name": "close", "raw": "2024-07-02T00:00:00Z,oops"}]
+        assert lake.sql("select sum(close) as s from july").to_pylist() == [{"s": 190.0}]
+
+
 def test_an_erasure_ends_with_a_certificate(command):
     words = ("erase", "--subject", "host=host-of-ada")
     found = command(*words, "--dry-run")[0]["found"]

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 import thermocline as tc
+from fixtures.pipeline import JOBS, make_lake
 from thermocline.errors import Invalid, Unavailable, Unsupported
+from thermocline.pipeline.boot import java_home
 from thermocline.pipeline.failure import told_of
 from thermocline.pipeline.session import session
 
@@ -99,3 +102,107 @@ def test_a_package_that_workers_lack_is_not_taken_for_a_machine_that_is_too_smal
     told = told_of(error)
     assert isinstance(told, Unsupported)
     assert "pyroaring" in str(told.facts["why"])
+
+
+# Real Java, which is killed as soon as PySpark can reach it, as by a machine without memory.
+KILLED = """#!/bin/sh
+"{java}" "$@" &
+child=$!
+while [ ! -s "$_PYSPARK_DRIVER_CONN_INFO_PATH" ]; do sleep 0.02; done
+kill -9 $child
+exit 137
+"""
+NO_HEAP = """#!/bin/sh
+echo "Could not reserve enough space for object heap" >&2
+exit 1
+"""
+
+
+def java_that(folder, text):
+    """Make a JAVA_HOME whose Java is a script."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(text)
+    java.chmod(0o700)
+    return folder
+
+
+def run_jobs(folder, home, *more):
+    """Run jobs of a lake with some Java; return the exit code, and what was said and answered."""
+    make_lake(folder / "lake")
+    (folder / "node.toml").write_text('data = "lake"\n' + JOBS)
+    command = [sys.executable, "-c", COMMAND, "pipeline", "run", "compact", "rollup", "retain"]
+    environment = os.environ | {"JAVA_HOME": str(home)}
+    done = subprocess.run(
+        [*command, "--config", "node.toml", *more],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr, done.stdout
+
+
+COMMAND = "import sys; from thermocline.cli.main import run; sys.exit(run(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize(
+    ("java", "reason"),
+    [
+        (None, "No such file or directory"),
+        (NO_HEAP, "Could not reserve enough space for object heap"),
+        (KILLED, "Java was killed"),
+    ],
+)
+def test_why_spark_does_not_start_is_said_once_and_what_needs_it_is_not_run(tmp_path, java, reason):
+    home = tmp_path / "nowhere"
+    if java is not None:
+        real = Path(java_home()) / "bin" / "java"
+        java_that(home, java.replace("{java}", str(real)))
+    code, err, out = run_jobs(tmp_path, home, "--json")
+    assert code == 6
+    ran = json.loads(out)["ran"]
+    first, *others, last = ran
+    assert (first["job"], first["state"]) == ("compact", "failed")
+    assert reason in first["error_message"]
+    assert others[-1]["table_name"] == "metrics_1h"
+    for one in others:
+        assert one["state"] == "not run"
+        assert one["error_message"] == "not run, because Spark did not start"
+    assert (last["job"], last["state"], last["error_message"]) == ("retain", "done", None)
+    assert reason in str(json.loads(err.splitlines()[-1])["error"]["facts"])
+    assert "AssertionError" not in out + err
+
+
+def test_the_reason_why_spark_does_not_start_is_the_commands_error(tmp_path):
+    home = java_that(tmp_path / "java", NO_HEAP)
+    code, err, out = run_jobs(tmp_path, home)
+    assert code == 6
+    assert "rollup metrics_1h not run: not run, because Spark did not start" in err
+    # A line of the task, and the error of the command.
+    assert err.count("Could not reserve enough space") == 2
+    assert out.count("Could not reserve enough space") == 1
+
+
+KILL_AND_BEGIN = """
+from thermocline.pipeline import session as sessions
+sessions.session("local[1]")
+(gateway,) = sessions._gateways.values()
+gateway.process.kill()
+gateway.process.wait()
+again = sessions.session("local[1]")
+print(again.range(4).count())
+sessions.stop(again)
+"""
+
+
+def test_a_session_whose_java_was_killed_is_followed_by_a_new_one():
+    done = subprocess.run(
+        [sys.executable, "-c", KILL_AND_BEGIN], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
+
+
+def test_an_error_without_a_text_is_named_once():
+    assert told_of(AssertionError()).facts["why"] == "AssertionError"

@@ -21,6 +21,7 @@ import tempfile
 import time as clock
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,10 +93,15 @@ class Gateway:
     secret: str
     folder: str
 
+    def last_lines(self) -> list[str]:
+        """Return the last lines that the process printed."""
+        return _last_lines(Path(self.folder) / "java.log")
+
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         """End the process, and remove what it left."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with suppress(OSError):  # a process that was killed does not take what is still buffered
+            self.process.stdin.close()
         try:
             self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -172,15 +178,24 @@ def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = No
 
     `learned` is a file that it shall write when it ends, of all it loaded.
     """
-    folder = tempfile.mkdtemp(prefix="thermocline-spark-")
+    home = spark_home()
+    try:
+        java = java_home()
+        folder = tempfile.mkdtemp(prefix="thermocline-spark-")
+        logging = Path(folder) / "log4j2.properties"
+        logging.write_text(_LOGGING)
+    except OSError as error:
+        raise Unavailable(
+            "the files that Spark starts from cannot be written",
+            hint="make room, or name another folder in TMPDIR",
+            folder=tempfile.gettempdir(),
+            why=str(error),
+        ) from error
     told = Path(folder) / "java.log"
     where = Path(folder) / "gateway"
-    logging = Path(folder) / "log4j2.properties"
-    logging.write_text(_LOGGING)
-    home = spark_home()
     environment = os.environ | {
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where),
-        "JAVA_HOME": java_home(),
+        "JAVA_HOME": java,
         "SPARK_HOME": home,
         "SPARK_CONNECT_MODE": "0",
         "SPARK_SCALA_VERSION": "2.13",
@@ -203,12 +218,19 @@ def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = No
     except BaseException as error:
         process.kill()
         process.wait()
-        lines = told.read_text(errors="replace").splitlines()[-LINES_TOLD_MAX:]
+        lines = _last_lines(told)
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, Unavailable):
             raise Unavailable(error.message, hint=error.hint, told=lines) from None
         raise
     return Gateway(process, port, secret, folder)
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()[-LINES_TOLD_MAX:]
+    except OSError:
+        return []
 
 
 def _run(command: list[str], environment: dict[str, str], told: Path) -> "subprocess.Popen[bytes]":

@@ -13,12 +13,14 @@ import re
 
 from thermocline import errors
 from thermocline.config import shown
-from thermocline.errors import ThermoclineError, Unavailable, Unsupported
+from thermocline.errors import Corruption, ThermoclineError, Unavailable, Unsupported
 
 WHY_LENGTH_MAX = 500
 _OURS = re.compile(
     r"^\s*thermocline\.(?:\w+\.)+(\w+): (.+?)(?: \((.*)\))?$(?:\nhint: (.+)$)?", re.M
 )
+_PAGE_DAMAGED = "CRC checksum verification failed"
+_FILE = re.compile(r"(?:file|path)[: ]+(?:file:/*)?/*(\S+\.parquet)")
 _LAST = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.M)
 
 
@@ -26,7 +28,7 @@ def told_of(error: BaseException) -> ThermoclineError:
     """Return the error of this package that an error of a job stands for."""
     if isinstance(error, ThermoclineError):
         return error
-    text = str(error) or type(error).__name__
+    text = str(error)
     ours = _OURS.findall(text)
     if ours:
         name, message, facts, hint = ours[-1]
@@ -35,8 +37,15 @@ def told_of(error: BaseException) -> ThermoclineError:
         made = kind(message, hint=hint, **more)
         assert isinstance(made, ThermoclineError)
         return made
+    if _PAGE_DAMAGED in text:
+        file = _FILE.search(text)
+        return Corruption(
+            "a page of a segment does not fit its checksum",
+            hint="restore the file from a backup; `thermocline table fsck` lists all damaged files",
+            path=file[1] if file else "",
+        )
     others = _LAST.findall(text)
-    why = others[-1] if others else text.strip().splitlines()[0]
+    why = others[-1] if others else (text.strip().splitlines() or [""])[0]
     if "ModuleNotFoundError" in why or "ImportError" in why:
         return Unsupported(
             "a package is missing where Spark's workers run",
@@ -46,8 +55,17 @@ def told_of(error: BaseException) -> ThermoclineError:
     return Unavailable(
         "the job failed in Spark",
         hint="nothing was committed; see what Spark told, then run it again",
-        why=masked(f"{type(error).__name__}: {why}"),
+        why=masked(f"{type(error).__name__}: {why}" if why else type(error).__name__),
     )
+
+
+class SparkNotStarted(Unavailable):
+    """Spark could not be started. Nothing was changed, and no smaller task would help.
+
+    `is_known` says that an earlier task of the run has told why.
+    """
+
+    is_known = False
 
 
 def masked(text: str) -> str:

@@ -33,6 +33,7 @@ NAME = "pipeline_jobs"
 RETENTION = "90d"
 ROWS_MAX = 1_000
 DONE, FAILED, NOTHING, BUSY = "done", "failed", "nothing", "busy"
+NOT_RUN = "not run"
 COLUMNS = pa.schema(
     [
         pa.field("started_at", pa.timestamp("us", tz="UTC"), nullable=False),
@@ -55,7 +56,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One task that has ended: `done`, `failed`, `nothing` to do, or `busy`: another had it."""
+    """One task that has ended: `done`, `failed`, `nothing` to do, or `busy`: another had it.
+
+    `not run` is a task that needs Spark after Spark could not be started for another one.
+    """
 
     started_at: datetime
     job: str
@@ -93,7 +97,7 @@ def address_of(master: str) -> str:
 
 def note(site: "Site", ran: Ran) -> None:
     """Write down what became of a task; what had nothing to do is not worth a row."""
-    if ran.state not in (DONE, FAILED):
+    if ran.state not in (DONE, FAILED, NOT_RUN):
         return
     try:
         spec = new_spec("started_at", "1h", overlap="allow", retention=RETENTION)

@@ -7,7 +7,8 @@ Out:  a `Ran` for every task; rows in the history
   then what goes. `erase` and `backfill` run only when they are asked for, with what they need.
 - What is due is looked for when a job's turn comes: a rollup sees what the job before it brought.
 - A task that fails keeps no other from running.
-- Spark is started by the first task that needs it, and not at all when none does.
+- Spark is started by the first task that needs it, and not at all when none does. When it cannot be
+  started, that task fails with the reason; later tasks that need it are not run, and say so.
 """
 
 import os
@@ -19,10 +20,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.config import nearest
-from thermocline.errors import Invalid, NotFound, ThermoclineError, Unsupported
+from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable, Unsupported
 from thermocline.lake.local import LocalStorage
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.history import BUSY, DONE, FAILED, NOTHING, Ran, note, now
+from thermocline.pipeline.failure import SparkNotStarted, told_of
+from thermocline.pipeline.history import (
+    BUSY,
+    DONE,
+    FAILED,
+    NOT_RUN,
+    NOTHING,
+    Ran,
+    note,
+    now,
+)
 from thermocline.pipeline.job import Done, Job, Sparks, Task, Tell, silent
 from thermocline.pipeline.lease import Busy, Lease
 from thermocline.pipeline.session import session, stop
@@ -94,6 +104,7 @@ class Runner:
         self.sessions = sessions or Sessions(self.settings)
         self._is_stopping = is_stopping
         self._confirmed = frozenset(site.tables() if is_confirmed else ())
+        self._spark_failure: ThermoclineError | None = None
         self._holder = f"{socket.gethostname()}:{os.getpid()}"
 
     def due(self, names: Sequence[str] = (), table: str | None = None) -> Iterator[Task]:
@@ -110,6 +121,7 @@ class Runner:
         tell: Callable[[Task], Tell] = lambda task: silent,
     ) -> Iterator[Ran]:
         """Do what is due, one task after the other, and yield what became of each."""
+        self._spark_failure = None
         for name in in_order(names):
             job = job_named(name, self.settings, self._confirmed)
             started_at = now()
@@ -133,6 +145,8 @@ class Runner:
             done = self._leased(job, task, tell)
         except Busy as busy:
             state, facts["error"] = BUSY, busy
+        except SparkNotStarted as error:
+            state, facts["error"] = (NOT_RUN if error.is_known else FAILED), error
         except Exception as error:  # noqa: BLE001  a worker survives whatever a job meets
             state, facts["error"] = FAILED, told_of(error)
             if not isinstance(error, ThermoclineError):
@@ -162,7 +176,24 @@ class Runner:
                 table = self._site.table(task.table)
                 before, table.guard = table.guard, lease.check
                 guarded.callback(setattr, table, "guard", before)
-            return job.run(self._site, task, self.sessions, tell)
+            return job.run(self._site, task, self._session, tell)
+
+    def _session(self) -> "SparkSession":
+        """Return the session; `SparkNotStarted` when it cannot be started, or could not before."""
+        if self._spark_failure is not None:
+            known = SparkNotStarted(
+                "not run, because Spark did not start",
+                hint="see why under the task that failed; nothing was changed",
+            )
+            known.is_known = True
+            raise known
+        try:
+            return self.sessions()
+        except Exception as error:
+            self._spark_failure = told = told_of(error)
+            if not isinstance(told, Unavailable):
+                raise told from error  # its kind says more: a master that is none, no Spark here
+            raise SparkNotStarted(told.message, hint=told.hint, **told.facts) from error
 
     def _let_go(self) -> None:
         """Start anew with the next task: Spark itself may be what failed."""

@@ -9,10 +9,11 @@ Out:  a session that knows `format("thermocline")`
 """
 
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ MASTER_DEFAULT = "local[*]"
 MEMORY_DEFAULT = "1g"
 APP_DEFAULT = "thermocline"
 CONNECT_SCHEME = "sc://"
+ENDED_LIMIT_S = 0.5
 _SCHEMES = ("local", "spark://", "k8s://", "yarn", CONNECT_SCHEME)
 
 _ALWAYS = {
@@ -93,18 +95,34 @@ def stop(spark: "SparkSession", limit_s: float = STOP_LIMIT_S) -> None:
     """End a session, and the Java process that was started for it."""
     context = None if is_connected(spark) else spark.sparkContext
     gateway = None if context is None else _gateways.pop(id(context._gateway), None)  # noqa: SLF001
-    spark.stop()
-    if gateway is None or context is None:
-        return
-    _forget_java()
-    gateway.stop(limit_s)
+    try:
+        spark.stop()
+    finally:
+        # Also where Java is gone already: PySpark would go on to use what it knows of it.
+        if gateway is not None:
+            _forget_java()
+            gateway.stop(limit_s)
 
 
 def is_running() -> bool:
-    """Tell whether a session has its Java in this process's care already."""
+    """Tell whether a session has its Java in this process's care already.
+
+    A session whose Java has ended is forgotten: it can answer nothing any more.
+    """
     from pyspark import SparkContext
 
-    return SparkContext._active_spark_context is not None  # noqa: SLF001
+    active = SparkContext._active_spark_context  # noqa: SLF001
+    if active is None:
+        return False
+    gateway = _gateways.get(id(active._gateway))  # noqa: SLF001
+    has_ended = gateway is not None and gateway.process.poll() is not None
+    if has_ended or active._jsc is None:  # noqa: SLF001
+        _gateways.pop(id(active._gateway), None)  # noqa: SLF001
+        _forget_java()
+        if gateway is not None:
+            gateway.stop()
+        return False
+    return True
 
 
 def is_connected(spark: "SparkSession") -> bool:
@@ -155,13 +173,13 @@ def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "
         found = builder.getOrCreate()
     except BaseException as error:
         # Order matters: it is Java that knows the text of its errors.
-        why = _first_word(error)
+        why = _why_not(error, gateway)
         _forget_java()
         gateway.stop()
         if isinstance(error, Exception):
             raise Unavailable(
                 "Spark did not start",
-                hint="check the master's address and that it can be reached",
+                hint="see why; check the master's address, and this machine's memory and disk",
                 master=settings["spark.master"],
                 why=why,
             ) from error
@@ -175,11 +193,28 @@ def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "
 def _forget_java() -> None:
     """Keep PySpark from going on to talk to a Java process that ends."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     if SparkContext._gateway is not None:  # noqa: SLF001
-        SparkContext._gateway.shutdown()  # noqa: SLF001
+        with suppress(Exception):  # where Java has ended there is nothing to tell it
+            SparkContext._gateway.shutdown()  # noqa: SLF001
     SparkContext._gateway = None  # noqa: SLF001
     SparkContext._jvm = None  # noqa: SLF001
+    # A context that failed half way stays PySpark's active one; the next start would be given it,
+    # and end in an assertion of PySpark's.
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _why_not(error: BaseException, gateway: Gateway) -> str:
+    """Return why Spark did not start: what Java said last where Java itself has ended."""
+    try:
+        code = gateway.process.wait(ENDED_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return _first_word(error)
+    killed = code < 0 or code > 128
+    how = "was killed, as a machine without memory does" if killed else f"ended with code {code}"
+    return "; ".join([f"Java {how}", *gateway.last_lines()])
 
 
 def _first_word(error: BaseException) -> str:
