@@ -33,6 +33,8 @@ PROVEN_PER_STORY = 6
 DRY_SAMPLES_MAX = 12
 CYCLES_PER_LAKE = 25
 MIXED_S = 120.0
+MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Damaged copies lie in memory: their bytes are damaged on purpose, so no disk is tested."""
 
 More = Callable[[int], bool]
 """Tells whether a run goes on after so many states or kills."""
@@ -175,6 +177,26 @@ def mixed(more: More, seed: int) -> dict[str, Any]:
     return dict(counts)
 
 
+def damages(more: More, seed: int) -> dict[str, Any]:
+    """Damage random files of a lake at random places, and ask a random question each time."""
+    from crash.damage import QUESTIONS, build_world, outcome, random_damage
+
+    rng = random.Random(seed)
+    counts: dict[str, Any] = dict.fromkeys(("damages", "right", "refused", "wrong"), 0)
+    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:
+        world = build_world(Path(folder))
+        while more(counts["damages"]):
+            damage, question = random_damage(world, rng), rng.choice(list(QUESTIONS))
+            found = outcome(world, damage, question)
+            counts["damages"] += 1
+            counts["right"] += found == "right"
+            counts["refused"] += found == "refused"
+            if found not in ("right", "refused"):
+                counts["wrong"] += 1
+                print(f"  {damage}: {found}", flush=True)
+    return counts
+
+
 def schedules(more: More, seed: int) -> dict[str, Any]:
     """Search every order of the steps of writers, exporters, a compactor and a reader, once."""
     from model.export_model import full_search
@@ -202,10 +224,11 @@ RUNS = {
         "W01 W02 W04 W05 W06 W12 W19 W22 F01 F02 F03 F05 F15", "L3", lake_power_cuts, 0.4, 1_000_000
     ),
     "lake kills": Run("W01 W02 W03 W16 W22 F01 F02 F03 F06 F08 Q10", "L6", lake_kills, 0.4, 500),
+    "damages": Run("D01 D02 D03 D04 D05 D06 D07 D08", "L3", damages, 0.4, 10_000),
     "export schedules": Run("P01 P02 P03 P11 P15", "L2", schedules, 0.01, 0),
     "mixed load": Run("W10 W18 I08 I10 I21 O02 Q10", "L6", mixed, 1.0, 0),
 }
-BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound", "hung")
+BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound", "hung", "wrong")
 
 
 def main() -> int:

@@ -8,7 +8,8 @@ Out:  bytes, sizes, names; `OSError` as the operating system raised it, until `t
   `Writer.sync`. Nothing here syncs on its own: the caller's order is the proof.
 - A failed `sync` is never repeated on the same file: the kernel may have dropped the bytes
   and will report success the second time.
-- `size` answers None only for "there is nothing of this name"; every other trouble is raised.
+- `size` and `stamp` answer None only for "there is nothing of this name"; every other trouble is
+  raised.
 
 Tests put a simulated disk in the place of `OsDisk`; that is why no other module touches files.
 """
@@ -20,13 +21,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError, Unavailable
 
 COPY_CHUNK_BYTES = 4 << 20
+_NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,16 @@ class Entry:
     size_bytes: int
     modified_ns: int
     is_folder: bool
+
+
+class FileStamp(NamedTuple):
+    """What the operating system says of a file; other bytes under a name have another stamp."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
 
 
 class Writer(Protocol):
@@ -65,6 +77,14 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
+class Pin(Protocol):
+    """A file kept open, to tell whether its path still names this very file."""
+
+    def is_current(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 class Reader(Protocol):
     """An open file being read from its start."""
 
@@ -79,6 +99,8 @@ class Disk(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def size(self, path: str) -> int | None: ...
+
+    def stamp(self, path: str) -> FileStamp | None: ...
 
     def resolve(self, path: str) -> str: ...
 
@@ -105,6 +127,10 @@ class Disk(Protocol):
     def open_slot(self, path: str) -> Slot: ...
 
     def lock(self, path: str, note: bytes) -> Lock: ...
+
+    def lock_folder(self, path: str) -> Lock: ...
+
+    def pin(self, path: str) -> Pin: ...
 
     def boot_id(self) -> bytes: ...
 
@@ -188,6 +214,46 @@ class OsLock:
         os.close(self._fd)
 
 
+class OsFolderLock:
+    """A lock on a folder itself: it holds whatever names in the folder are removed.
+
+    A file system that cannot lock folders (NFS) has no such lock; then nothing is held.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_FOLDER_LOCKS:
+                os.close(self._fd)
+                raise
+
+    def release(self) -> None:
+        """Let go."""
+        os.close(self._fd)
+
+
+class OsPin:
+    """An open file of the operating system; while it is open, no other file has its inode."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._status = os.fstat(self._fd)
+
+    def is_current(self) -> bool:
+        """Return whether the path names this file: one `stat`."""
+        try:
+            return os.path.samestat(os.stat(self._path), self._status)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
 class OsDisk:
     """The file system of this machine."""
 
@@ -202,6 +268,16 @@ class OsDisk:
             return os.stat(path, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
+
+    def stamp(self, path: str) -> FileStamp | None:
+        """Return the stamp of what has this name, a link itself, or None when nothing has."""
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return FileStamp(
+            found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        )
 
     def resolve(self, path: str) -> str:
         """Return the path with every symbolic link followed."""
@@ -271,6 +347,14 @@ class OsDisk:
     def lock(self, path: str, note: bytes) -> Lock:
         """Hold a file and leave a note in it; `BlockingIOError` when another process holds it."""
         return OsLock(path, note)
+
+    def lock_folder(self, path: str) -> Lock:
+        """Hold a folder itself; `BlockingIOError` when another process holds it."""
+        return OsFolderLock(path)
+
+    def pin(self, path: str) -> Pin:
+        """Keep a file open, to tell later whether its path still names it."""
+        return OsPin(path)
 
     def boot_id(self) -> bytes:
         """Return 16 bytes that name this run of the machine, all zero where none is known."""

@@ -133,6 +133,8 @@ class LakeTable(TimeSeriesTable):
         is_made = isinstance(rows, Made)
         given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
+            if not state.schema.columns and state.spec.time_column in given.schema.names:
+                self.lake.adopt(given.schema, evolve=evolve)  # columns come without a row, too
             return _done(0)
         columns = columns_after(state, [given.schema], evolve=evolve)
         batch = fitted(given, columns.schema, state.spec, is_valid=is_made)

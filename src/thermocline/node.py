@@ -14,7 +14,7 @@ import atexit
 import os
 import threading
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,14 +31,17 @@ from thermocline.errors import (
     Unavailable,
     Unsupported,
 )
+from thermocline.format import layout
 from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_US, TimeNs
 from thermocline.format.note import NoteHole
 from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.folder import read_identity
 from thermocline.hot.wal.follow import Follower
+from thermocline.hot.wal.quarantine import Aside, set_aside
 from thermocline.hot.wal.recovery import Recovered
 from thermocline.hot.wal.tier import WalTable, WalTier
-from thermocline.lake.catalog import Catalog, Named
+from thermocline.lake.catalog import LAKE_HINT, LAKE_PATH, Catalog, LakeIdentity, Named
 from thermocline.lake.table import Table
 from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
 from thermocline.live import LakeTable
@@ -79,8 +82,10 @@ class Node:
         self.flush_error: ThermoclineError | None = None
         if is_read_only:
             catalog = self._catalog(DEFAULT_TENANT)
-            if catalog.identity() is None:
+            identity = catalog.identity()
+            if identity is None:
                 raise NotFound("there is no lake here", hint="check the path", folder=root)
+            self._check_names(catalog, identity)
             self._follower = Follower(self._disk, catalog.journal_folder)
         else:
             self._tier = self._opened()
@@ -166,6 +171,15 @@ class Node:
                     now_ns=self._now_ns,
                 )
             return self._catalogs[tenant]
+
+    def _check_names(self, catalog: Catalog, identity: LakeIdentity) -> None:
+        _check_lake(self._disk, catalog, identity)
+        self._tenants.check_names()
+        for tenant in self._tenants:
+            self._catalog(tenant).check_names()
+
+    def _mark_of(self, table_id: bytes, source: str) -> Mark | None:
+        return _mark_in(self._tables(), table_id, source)
 
     def _tables(self) -> Iterator[tuple[Catalog, Named]]:
         for tenant in self._tenants:
@@ -276,21 +290,16 @@ class Node:
 
     def _opened(self) -> WalTier:
         """Open the journal; in a folder that is no lake yet, make one."""
-
-        def mark_of(table_id: bytes, source: str) -> Mark | None:
-            for catalog, named in self._tables():
-                if named.table_id == table_id.hex():
-                    return catalog.table(named.name).state().marks.get(source, Mark(0))
-            return None
-
         catalog = self._catalog(DEFAULT_TENANT)
         identity = catalog.identity()
         if identity is None:
             catalog.make_folder()
+        else:
+            self._check_names(catalog, identity)
         tier = WalTier(
             self._disk,
             catalog.journal_folder,
-            mark_of,
+            self._mark_of,
             self._settings.wal,
             expected=None if identity is None else identity.journal_id,
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
@@ -314,6 +323,54 @@ def open_lake(
     lake = node.lake()
     lake.on_close = lambda is_flushed: node.close(is_flushed=is_flushed)
     return lake
+
+
+def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -> list[Aside]:
+    """Put the frames that no table of a lake can take into its journal's quarantine.
+
+    Returns which they are. Refused while a name of the lake is damaged: a table that is found
+    again by restoring its name takes its frames itself.
+    """
+    disk = disk or OsDisk()
+    tenants = Tenants(root, disk)
+    tenants.check_names()
+    catalogs = [
+        Catalog("/".join(filter(None, (root, tenants.folder(one)))), disk, is_read_only=True)
+        for one in tenants
+    ]
+    identity = catalogs[0].identity()
+    if identity is None:
+        raise NotFound("there is no lake here", hint="check the path", folder=root)
+    _check_lake(disk, catalogs[0], identity)
+    for catalog in catalogs:
+        catalog.check_names()
+
+    def mark_of(table_id: bytes, source: str) -> Mark | None:
+        tables = ((catalog, named) for catalog in catalogs for named in catalog)
+        return _mark_in(tables, table_id, source)
+
+    return set_aside(disk, catalogs[0].journal_folder, mark_of, is_dry_run=is_dry_run)
+
+
+def _mark_in(tables: Iterable[tuple[Catalog, Named]], table_id: bytes, source: str) -> Mark | None:
+    """Return the mark of a source that a table has reached; None when no name leads to it."""
+    for catalog, named in tables:
+        if named.table_id == table_id.hex():
+            return catalog.table(named.name).state().marks.get(source, Mark(0))
+    return None
+
+
+def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity) -> None:
+    """Refuse a `lake.json` that belongs to another journal than the one beside it."""
+    journal = read_identity(disk, catalog.journal_folder)
+    if journal is not None and journal.journal_id.hex() != identity.journal_id:
+        raise Corruption(
+            "lake.json names another journal than the one beside it",
+            hint=LAKE_HINT,
+            path=f"{catalog.root}/{LAKE_PATH}",
+            expected=identity.journal_id,
+            found=journal.journal_id.hex(),
+        )
 
 
 def _export(lake: Lake, name: str) -> None:
@@ -353,6 +410,17 @@ def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
             table=named.name,
             flushed=mark,
             next_lsn=tier.next_lsn,
+        )
+    retired = tier.retired_mark(bytes.fromhex(named.table_id))
+    if mark < retired:
+        raise Corruption(
+            "the table's log is behind what the journal handed over to it: commits were lost",
+            hint="restore the table's `_log` from a copy; `thermocline table repair` says what is "
+            "lost without it",
+            table=named.name,
+            path=f"{table.storage.root}/{layout.commit_path(table.state().version + 1)}",
+            handed_over=retired,
+            found=mark,
         )
     table.note_holes(
         [

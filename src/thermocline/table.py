@@ -10,7 +10,7 @@ Out:  versions, Arrow tables and streams, small results that show themselves
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
@@ -18,20 +18,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
+from thermocline.errors import Corruption, Invalid, NotFound
+from thermocline.format.action import Mark, SetTable, TableSpec
 from thermocline.format.bucket import parse_bucket, parse_duration_s
 from thermocline.format.conflict import Window
 from thermocline.format.instant import instant, to_datetime
 from thermocline.format.layout import Version
-from thermocline.format.schema import Schema
+from thermocline.format.schema import Schema, check_names
 from thermocline.format.state import TableState
+from thermocline.hot.wal.retired import retired_above
 from thermocline.lake import answer
 from thermocline.lake.append import Wish
 from thermocline.lake.delete import everything
 from thermocline.lake.fsck import Checked, fsck
+from thermocline.lake.local import LocalStorage
 from thermocline.lake.pin import pinned
 from thermocline.lake.place import open_storage
+from thermocline.lake.repair import Loss, Repaired, repair, survey
+from thermocline.lake.row_reader import RowReader
 from thermocline.lake.segment import filtered
 from thermocline.lake.stage import row_stream
 from thermocline.lake.supersede import check_not_entities
@@ -168,6 +172,7 @@ class TimeSeriesTable:
 
     def add_column(self, name: str, kind: pa.DataType) -> Version:
         """Add a column that is null in every row so far."""
+        check_names([name])
         return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
@@ -211,11 +216,11 @@ class TimeSeriesTable:
         start: object = None,
         end: object = None,
         at: At = None,
-    ) -> pa.RecordBatchReader:
+    ) -> RowReader:
         """Return the rows of one version as a stream with the table's exact types.
 
         `where` is a SQL condition over the table's columns. The version stays pinned until the
-        stream is read to its end, fails, or is dropped.
+        stream is read to its end, fails, is closed or dropped.
         """
         view = self._view(at)
         state = view.state
@@ -226,7 +231,7 @@ class TimeSeriesTable:
             predicate, window = _predicate(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
 
-        def batches() -> Iterator[pa.RecordBatch | None]:
+        def batches() -> Generator[pa.RecordBatch, None, None]:
             with pinned(self.lake, state.version):
                 yield None  # the pin is held from here on, though nobody reads yet
                 for batch in chain(
@@ -241,7 +246,7 @@ class TimeSeriesTable:
 
         stream = batches()
         next(stream)
-        return pa.RecordBatchReader.from_batches(schema, stream)
+        return RowReader(schema, stream)
 
     def _view(self, at: At = None) -> View:
         """Return what is read now, or at a version or instant."""
@@ -369,6 +374,39 @@ class TimeSeriesTable:
         from thermocline.show import table_html
 
         return table_html(self.held(), self.root())
+
+
+def survey_loss(
+    table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
+) -> Loss:
+    """Return which commits the table in a folder has lost, whether or not it opens."""
+    return survey(*_to_repair(table_root, storage_options))
+
+
+def repair_table(
+    table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
+) -> Repaired | None:
+    """Accept the loss of a table's newest commits; None when the log is whole.
+
+    The table opens again, at its newest intact version and a commit that says so.
+    """
+    return repair(*_to_repair(table_root, storage_options))
+
+
+def _to_repair(
+    table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None
+) -> tuple[Table, Mapping[str, Mark]]:
+    lake = Table(open_storage(table_root, storage_options))
+    if not lake.log.exists():
+        raise NotFound("no table here", hint="name the table's folder", root=lake.storage.root)
+    try:
+        first = lake.log.commit(1)
+    except (NotFound, Corruption):
+        return lake, {}
+    ids = [action.spec.table_id for action in first.actions if isinstance(action, SetTable)]
+    root = lake.storage.root
+    is_local = isinstance(lake.storage, LocalStorage)
+    return lake, retired_above(root, ids[0]) if ids and is_local else {}
 
 
 def new_spec(

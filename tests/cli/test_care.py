@@ -94,3 +94,38 @@ def test_a_folder_without_a_table_is_not_found(shell):
     ran = shell.run("table", "fsck", ".")
     assert ran.code == 3
     ran.told()
+
+
+def newest_commit(shell):
+    return sorted((shell.folder / "prices" / "_log").glob("*.json"))[-1]
+
+
+def test_a_whole_table_needs_no_repair(market):
+    assert "nothing to repair" in market.ok("table", "repair", "prices").out
+    assert market.ok("table", "repair", "prices", "--json").json()["is_needed"] is False
+
+
+def test_D03_a_repair_says_what_is_lost_and_accepts_it_only_when_told(market):
+    lost = newest_commit(market)
+    lost.unlink()
+    assert market.run("table", "info", "prices").code == 8
+    said = market.ok("table", "repair", "prices").out
+    assert "lost: versions 4 to 4" in said
+    assert "dry run" in said
+    assert "rows" in said
+    assert market.run("table", "info", "prices").code == 8
+    facts = market.ok("table", "repair", "prices", "--json").json()
+    assert (facts["intact"], facts["lost_first"], facts["is_dry_run"]) == (3, 4, True)
+    assert "repaired: version 4" in market.ok("table", "repair", "prices", "--accept-loss").out
+    market.ok("table", "info", "prices")
+    assert market.ok("table", "fsck", "prices").out.count("harmless") == 2
+    assert "repair" in market.ok("table", "history", "prices").out
+
+
+def test_D03_a_commit_that_is_put_back_heals_the_table_without_a_repair(market):
+    lost = newest_commit(market)
+    data = lost.read_bytes()
+    lost.unlink()
+    assert market.run("table", "fsck", "prices").code == 8
+    lost.write_bytes(data)
+    market.ok("table", "fsck", "prices")

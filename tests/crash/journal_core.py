@@ -165,7 +165,8 @@ class Story:
             self.ledger.answered[name] = (lsn, self.journal.number)
         if self._sync is Sync.ALWAYS:
             self._lasts()
-        self.ledger.watermarks.append(self.disk._visible(f"{FOLDER}/{DURABLE_NAME}"))
+        if self.journal.watermark_error is None:
+            self.ledger.watermarks.append(self.disk._visible(f"{FOLDER}/{DURABLE_NAME}"))
 
     def trim(self, behind: int) -> None:
         """Trim all files but the last ones."""

@@ -432,7 +432,7 @@ class Looker:
             volume = disk._volume
             key = (repr(segment), self._look(volume, volume.find(f"{root}/{segment.path}")))
             if key not in self._segments:
-                table.storage.check(segment.path, segment.file_size)
+                table.storage.check(segment.path, segment.file_size, segment.checksum)
                 read = read_rows(table.storage, state, segment, ["number"])
                 self._segments[key] = [n for rows in read for n in numbers_of(rows.batch)]
             found += self._segments[key]

@@ -194,7 +194,7 @@ class BelievesTheHint(Log):
     """Takes CURRENT for the truth."""
 
     def head(self):
-        return self._head or self._replayed(self._read_hint())
+        return self._head or self._replayed(self.read_current().version)
 
 
 def test_T02_a_log_that_believes_its_hint_is_blocked_for_ever_by_a_crash_before_it():

@@ -135,7 +135,7 @@ def test_the_conflict_rules_are_those_of_the_code_in_their_order():
 def test_the_example_hint_and_pin_are_what_is_written():
     (hint,) = blocks("log", "json current")
     (pin,) = blocks("log", "json pin")
-    assert hint.strip().encode() == (GOLDEN / "CURRENT").read_bytes()
+    assert hint.strip().encode() == (GOLDEN.parent / "chained" / "CURRENT").read_bytes().strip()
     assert pin.strip().encode() == (GOLDEN / "pin.json").read_bytes()
 
 
@@ -151,6 +151,7 @@ def test_the_folder_on_the_page_is_the_layout():
         layout.table_coverage_path(version).replace(f"{version:020d}", "<version>"),
         layout.pin_path("<id>"),
         layout.contract_path(version).replace(f"{version:010d}", "<version>"),
+        f"{layout.REPAIR_FOLDER}/<id>/<name>",
         layout.segment_path(hour, "<id>").replace("2024/06/01/00", "<yyyy>/<mm>/<dd>/<hh>"),
     ]
     assert named == made
@@ -329,6 +330,7 @@ def test_the_folder_on_the_page_of_the_journal_is_that_of_its_module():
     assert listed(PAGES["journal"]) == listed(folder.__doc__)
     names = {folder.IDENTITY_NAME, folder.LOCK_NAME, folder.DURABLE_NAME, folder.QUARANTINE_NAME}
     found = {name.removeprefix("journal/").rstrip("/") for name in listed(PAGES["journal"])}
+    names |= {folder.RETIRED_NAME}
     assert found == names | {folder.file_path("journal", 1).removeprefix("journal/")}
 
 
@@ -375,12 +377,15 @@ def test_every_error_class_is_in_the_tree_of_its_module():
 def test_the_files_of_a_lake_are_read_and_written_as_the_page_says(tmp_path):
     (identity,), (name,) = blocks("lake", "json lake"), blocks("lake", "json name")
     catalog = Catalog(str(tmp_path))
-    (tmp_path / "lake.json").write_text(identity)
+    (tmp_path / "lake.json").write_text(identity.strip() + "\n")
     (tmp_path / "names").mkdir()
-    (tmp_path / "names" / "metrics.json").write_text(name)
+    (tmp_path / "names" / "metrics.json").write_text(name.strip() + "\n")
     told = orjson.loads(identity)
     assert catalog.identity() == LakeIdentity(told["lake_id"], told["journal_id"])
-    assert list(catalog) == [Named(**orjson.loads(name))]
+    fields = orjson.loads(name)
+    named = Named(fields["name"], fields["table_id"], fields["folder"])
+    assert list(catalog) == [named]
+    assert fields["lake_id"] == catalog.lake_id
     made = Catalog(str(tmp_path / "other"))
     made.make_folder()
     made.found(told["journal_id"])

@@ -11,8 +11,9 @@ from format.test_action import ACTIONS
 from thermocline.errors import Corruption, Overloaded, Unsupported
 from thermocline.format import commit as commit_module
 from thermocline.format.action import AddSegment, SetMark, SetTable, SetTxn
-from thermocline.format.commit import Commit, crc32c, decode_commit, encode_commit
+from thermocline.format.commit import Commit, decode_commit, encode_commit
 from thermocline.format.layout import Version
+from thermocline.format.sealed import crc32c
 
 SMALL = encode_commit(commit(7, SetMark("hot", 3), SetTxn("job", 4), metrics={"rows": 1}))
 LARGE = encode_commit(commit(7, *ACTIONS))

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.disk import OsDisk
-from thermocline.format.action import SetTable, TableSpec
+from thermocline.format.action import Mark, SetTable, TableSpec
 from thermocline.format.bucket import Bucket
 from thermocline.format.commit import encode_commit
 from thermocline.format.coverage import encode_coverage
@@ -38,6 +38,7 @@ from thermocline.hot.wal.frame import (
     encode_frame,
 )
 from thermocline.hot.wal.repair import hole_frame
+from thermocline.hot.wal.retired import encode_retired
 from thermocline.lake.append import Wish
 from thermocline.lake.checkpoint import encode_checkpoint
 from thermocline.lake.local import LocalStorage
@@ -183,21 +184,33 @@ def hint_bytes(table: Table) -> bytes:
     return table.storage.read(CURRENT_PATH)
 
 
+def retired_bytes() -> bytes:
+    """Return the bytes of a journal's marks of tables."""
+    return encode_retired(v1.JOURNAL_HEADER.journal_id, {bytes(range(16)): Mark(7)})
+
+
 def salted_structures() -> dict[str, bytes]:
     """Return the bytes of the structures that version 2 has changed."""
     return journal_files(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME)
 
 
 def write(root: Path) -> None:
-    """Write all golden files into folders that must not exist yet, one for each version."""
-    folder, salted = root / "v1", root / "v2"
+    """Write all golden files into folders that must not exist yet, one for each version.
+
+    The table and CURRENT of `v1` were written by a release whose commits do not name the commit
+    before them; those of today are in `chained`.
+    """
+    folder, salted, chained = root / "v1", root / "v2", root / "chained"
     folder.mkdir(parents=True)
     salted.mkdir()
+    chained.mkdir()
     with numbered_ids():
-        table = build_table(folder / "table")
+        table = build_table(chained / "table")
         (folder / "pin.json").write_bytes(pin_bytes(table))
-        (folder / "CURRENT").write_bytes(hint_bytes(table))
-    (folder / "table" / PINS_FOLDER).rmdir()
+        (chained / "CURRENT").write_bytes(hint_bytes(table))
+    (chained / "table" / PINS_FOLDER).rmdir()
+    (chained / "retired.json").write_bytes(retired_bytes())
+    (chained / "checkpoint.parquet").write_bytes(structures()["checkpoint.parquet"])
     rows_v1 = rows_file(v1.JOURNAL_HEADER, v1.JOURNAL_FRAME)
     for name, data in {**structures(), "rows.wal": rows_v1}.items():
         (folder / name).write_bytes(data)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -395,6 +396,21 @@ class Untold(OsDisk):
     """The real disk, where readers in other processes sometimes cannot be told of a write."""
 
     is_bad = False
+    is_stuck = False
+
+    def rename(self, source, target):
+        """Replace a file, unless it is the watermark and its place is bad."""
+        self._refuse(target, is_refused=self.is_bad)
+        super().rename(source, target)
+
+    def unlink(self, path):
+        """Remove a name, unless it is the watermark and that is stuck."""
+        self._refuse(path, is_refused=self.is_stuck)
+        super().unlink(path)
+
+    def _refuse(self, path, *, is_refused):
+        if is_refused and path.endswith("/durable"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def open_slot(self, path):
         """Open a slot that may refuse what is put into it."""
@@ -410,6 +426,58 @@ class Untold(OsDisk):
         return slot
 
 
+def test_D12_a_watermark_that_cannot_be_written_fails_no_write_and_hides_no_row(tmp_path):
+    disk = Untold()
+    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
+    table = wide_table(lake)
+    table.write(wide_rows(1))
+    disk.is_bad = True
+    with tc.connect(tmp_path / "lake", read_only=True) as beside:
+        for number in (2, 3):
+            table.write(wide_rows(number))
+            assert seqs(lake) == seqs(beside) == list(range(1, number + 1))
+        disk.is_bad = False
+        table.write(wide_rows(4))
+        assert seqs(lake) == seqs(beside) == [1, 2, 3, 4]
+    lake.close()
+    with tc.connect(tmp_path / "lake") as again:
+        assert seqs(again) == [1, 2, 3, 4]
+
+
+def test_D09_a_second_process_is_refused_though_the_lock_file_was_removed(tmp_path):
+    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}))
+    table = wide_table(lake)
+    table.write(wide_rows(1))
+    (tmp_path / "lake" / "journal" / "lock").unlink()
+    code = f"import thermocline as tc; tc.connect({str(tmp_path / 'lake')!r})"
+    second = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert second.returncode != 0
+    assert "another process writes this journal" in second.stderr
+    table.write(wide_rows(2))
+    lake.close()
+    with tc.connect(tmp_path / "lake") as again:
+        assert seqs(again) == [1, 2]
+
+
+def test_D09_an_owner_whose_journal_was_replaced_answers_no_write(tmp_path):
+    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}))
+    table = wide_table(lake)
+    table.write(wide_rows(1))
+    journal = tmp_path / "lake" / "journal"
+    journal.rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", journal)
+    before = {path.name: path.read_bytes() for path in journal.iterdir()}
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="replaced or taken over"):
+            table.write(wide_rows(2))
+    lake.close()
+    assert {path.name: path.read_bytes() for path in journal.iterdir()} == before
+    with tc.connect(tmp_path / "lake") as second:
+        assert seqs(second) == [1]
+
+
 def test_F06_rows_that_readers_elsewhere_could_not_be_told_of_are_not_passed_over_by_a_flush(
     tmp_path,
 ):
@@ -417,10 +485,10 @@ def test_F06_rows_that_readers_elsewhere_could_not_be_told_of_are_not_passed_ove
     lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(1))
-    disk.is_bad = True
+    disk.is_bad = disk.is_stuck = True
     with pytest.raises(OutcomeUnknown):
         table.write(wide_rows(2))
-    disk.is_bad = False
+    disk.is_bad = disk.is_stuck = False
     table.write(wide_rows(3))
     with tc.connect(tmp_path / "lake", read_only=True) as beside:
         assert seqs(lake) == seqs(beside) == [1, 2, 3]

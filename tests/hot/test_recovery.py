@@ -8,9 +8,11 @@ from thermocline.config import WalSettings
 from thermocline.errors import Conflict, Corruption, Unavailable
 from thermocline.format.action import Mark
 from thermocline.hot.wal.folder import QUARANTINE_NAME, file_path
+from thermocline.hot.wal.follow import Follower
 from thermocline.hot.wal.frame import FILE_HEADER_BYTES, decode_frame_header
 from thermocline.hot.wal.group import Request
 from thermocline.hot.wal.journal import Entry
+from thermocline.hot.wal.quarantine import UNREADABLE, set_aside
 from thermocline.hot.wal.tier import WalTier
 
 FOLDER = "/lake/journal"
@@ -110,10 +112,51 @@ def test_W22_a_start_changes_no_frame_so_that_the_next_one_finds_the_same(left):
     tier.close()
 
 
-def test_W18_a_frame_of_a_table_that_nobody_knows_is_set_aside_with_its_bytes(left):
+def set_frames_aside(disk, *, known=(PRICES, TRADES), is_dry_run=False):
+    """Do what a person does who starts without the rows that no table can take."""
+
+    def mark_of(table_id, source):
+        return Mark(0) if table_id in known else None
+
+    return set_aside(disk, FOLDER, mark_of, is_dry_run=is_dry_run)
+
+
+def undecodable():
+    """Return a disk whose journal has a whole frame between two others that holds no rows."""
+    disk = SimDisk(["/lake"])
+    tier = started(disk)
+    tier.table(PRICES).submit(SCHEMA_ID, batch(1)).result()
+    entry = Entry(PRICES, SCHEMA_ID, b"no rows at all", 0, 14)
+    tier.group.submit(Request(entry, lambda lsn: None)).result()
+    tier.table(PRICES).submit(SCHEMA_ID, batch(3)).result()
+    return killed(tier, disk)
+
+
+def test_D05_a_frame_of_a_table_without_a_name_refuses_the_start_and_changes_nothing(left):
+    before = left.tree()
+    for _ in range(2):
+        with pytest.raises(Corruption, match="no table can take") as raised:
+            started(left, known=(PRICES,))
+        assert raised.value.facts["frames"] == 1
+        assert raised.value.facts["table_ids"] == [TRADES.hex()]
+        assert "--set-aside" in raised.value.hint
+    assert {path: data for path, data in left.tree().items() if "lock" not in path} == {
+        path: data for path, data in before.items() if "lock" not in path
+    }
+    tier = started(left)
+    assert numbers(tier, TRADES) == [2, 20], "its name was restored"
+    tier.close()
+
+
+def test_W18_D11_a_frame_that_a_person_set_aside_is_kept_with_its_bytes_and_counted(left):
+    (told,) = set_frames_aside(left, known=(PRICES,), is_dry_run=True)
+    assert not any(QUARANTINE_NAME in path for path in left.tree())
+    assert set_frames_aside(left, known=(PRICES,)) == [told]
+    assert set_frames_aside(left, known=(PRICES,)) == [], "it is there already"
     tier = started(left, known=(PRICES,))
     assert numbers(tier, PRICES) == [1, 10, 3, 30, 4, 40]
     (path,) = tier.recovered.quarantined
+    assert tier.quarantined == 1
     data = left.read(path)
     journal_id = bytes.fromhex(tier.source)
     assert decode_frame_header(journal_id, data).table_id == TRADES
@@ -121,20 +164,36 @@ def test_W18_a_frame_of_a_table_that_nobody_knows_is_set_aside_with_its_bytes(le
     tier.close()
 
 
-def test_W18_a_frame_that_holds_no_rows_is_set_aside_and_the_rest_is_replayed():
-    disk = SimDisk(["/lake"])
-    tier = started(disk)
-    tier.table(PRICES).submit(SCHEMA_ID, batch(1)).result()
-    entry = Entry(PRICES, SCHEMA_ID, b"no rows at all", 0, 14)
-    tier.group.submit(Request(entry, lambda lsn: None)).result()
-    tier.table(PRICES).submit(SCHEMA_ID, batch(3)).result()
-    again = started(killed(tier, disk))
+def test_W18_a_frame_that_holds_no_rows_refuses_the_start_until_a_person_sets_it_aside():
+    disk = undecodable()
+    with pytest.raises(Corruption, match="no table can take") as raised:
+        started(disk)
+    assert raised.value.facts["reason"] == UNREADABLE
+    assert [one.lsn for one in set_frames_aside(disk)] == [2]
+    again = started(disk)
     assert numbers(again, PRICES) == [1, 3]
     assert len(again.recovered.quarantined) == 1
     again.close()
 
 
-def test_W18_W22_a_start_that_dies_while_it_sets_a_frame_aside_is_finished_by_the_next(left):
+def test_W18_a_reader_beside_the_journal_passes_over_what_was_set_aside():
+    disk = undecodable()
+    with pytest.raises(Corruption):
+        Follower(disk, FOLDER).snapshot(PRICES)
+    set_frames_aside(disk)
+    parts = Follower(disk, FOLDER).snapshot(PRICES).parts
+    assert [n for part in parts for n in part.batch.column("number").to_pylist()] == [1, 3]
+
+
+def test_D05_a_copy_that_is_not_the_frame_is_no_decision(left):
+    set_frames_aside(left, known=(PRICES,))
+    (path,) = (path for path in left.tree() if path.endswith(".frame"))
+    left.overwrite(path, left.read(path)[:-1])
+    with pytest.raises(Corruption, match="no table can take"):
+        started(left, known=(PRICES,))
+
+
+def test_W18_W22_setting_a_frame_aside_that_dies_half_way_is_finished_by_the_next(left):
     moments = []
 
     def note(operation, path):
@@ -142,12 +201,15 @@ def test_W18_W22_a_start_that_dies_while_it_sets_a_frame_aside_is_finished_by_th
             moments.append(left.freeze())
 
     left.hooks = note
+    set_frames_aside(left, known=(PRICES,))
+    left.hooks = None
     tier = started(left, known=(PRICES,))
     whole = left.read(tier.recovered.quarantined[0])
     tier.group.stop()
-    assert len(moments) >= 6
+    assert len(moments) >= 5
     for volume in moments:
         for disk in (SimDisk.thaw(volume), *SimDisk.thaw(volume).crash_states(12)):
+            set_frames_aside(disk, known=(PRICES,))
             tier = started(disk, known=(PRICES,))
             assert disk.read(tier.recovered.quarantined[0]) == whole
             assert numbers(tier, PRICES) == [1, 10, 3, 30, 4, 40]

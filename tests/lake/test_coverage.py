@@ -16,7 +16,6 @@ from fixtures.sim_disk import SimDisk
 from thermocline.errors import Corruption
 from thermocline.format import layout
 from thermocline.format.bucket import Bucket
-from thermocline.format.commit import crc32c
 from thermocline.format.coverage import (
     Buckets,
     Coverage,
@@ -24,6 +23,7 @@ from thermocline.format.coverage import (
     encode_coverage,
     sidecar_checksum,
 )
+from thermocline.format.sealed import crc32c
 from thermocline.lake.answer import held
 from thermocline.lake.append import Wish
 from thermocline.lake.fsck import fsck

@@ -10,8 +10,8 @@ from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import MUTATING
 from thermocline.format import layout
-from thermocline.format.commit import crc32c
 from thermocline.format.coverage import Buckets, Coverage, encode_coverage
+from thermocline.format.sealed import crc32c
 from thermocline.format.state import SegmentSet
 from thermocline.lake.append import Wish
 from thermocline.lake.checkpoint import encode_checkpoint
@@ -172,7 +172,7 @@ def test_a_commit_that_does_not_follow_from_the_ones_before_is_found(disk):
 
 def test_T06_a_hint_past_the_end_is_found_and_a_lost_one_is_harmless(disk):
     disk.overwrite(ROOT + layout.CURRENT_PATH, b'{"version": 99}')
-    assert harm(disk) == [("current", layout.CURRENT_PATH)]
+    assert harm(disk) == [("log", layout.commit_path(7))]
     for content in (b"", b"garbage", b"{}", b"[1]"):
         disk.overwrite(ROOT + layout.CURRENT_PATH, content)
         assert harm(disk) == []
@@ -204,7 +204,7 @@ def test_T09_a_torn_checkpoint_is_harmless_because_the_log_is_used(disk, size_by
 def test_a_checkpoint_of_a_version_that_does_not_exist_is_found(disk):
     data = disk.read(ROOT + layout.checkpoint_path(5))
     disk.overwrite(ROOT + layout.checkpoint_path(9), data)
-    assert harm(disk) == [("state", layout.checkpoint_path(9))]
+    assert harm(disk) == [("log", layout.commit_path(7)), ("state", layout.checkpoint_path(9))]
 
 
 def test_a_folder_without_a_commit_is_no_table():

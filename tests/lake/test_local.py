@@ -211,7 +211,7 @@ def test_Q01_a_live_file_that_is_missing_is_an_error_that_names_it_and_never_a_s
     path = Path(table.root()) / next(iter(table.lake.state().segments)).path
     path.unlink()
     for read in reads(table):
-        with pytest.raises(NotFound, match="live file is missing") as error:
+        with pytest.raises(Corruption, match="live file is missing") as error:
             read()
         assert error.value.facts["path"] in str(path)
 
@@ -315,5 +315,5 @@ def test_a_folder_that_is_not_there_lists_nothing_and_a_file_has_no_size(tmp_pat
     storage.delete("data/x")
     with pytest.raises(NotFound):
         storage.read("data/x")
-    with pytest.raises(NotFound, match="live file is missing"):
-        storage.check("data/x", 5)
+    with pytest.raises(NotFound, match="folder is not there"):
+        storage.check("data/x", 5, "crc32c:00000000")

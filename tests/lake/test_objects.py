@@ -28,9 +28,12 @@ from thermocline.lake.fsck import fsck
 from thermocline.lake.objects import PART_BYTES, READ_WHOLE_BYTES_MAX, ObjectStorage
 from thermocline.lake.place import open_storage
 from thermocline.lake.table import Table
+from thermocline.lake.verified import checksum_text
 
 WRITERS, APPENDS = 4, 10
 ALLOW = Wish(overlap="allow")
+NO_CHECKSUM = "crc32c:00000000"
+CHECKSUM = checksum_text(google_crc32c.value(b"x" * 5000))
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -68,7 +71,11 @@ def test_an_object_is_put_read_sized_listed_replaced_and_deleted(storage):
 def test_what_is_not_there_is_none_nothing_or_an_error_that_names_it(storage):
     assert storage.size("data/none.parquet") is None
     assert list(storage.list("data")) == []
-    for look in (storage.read, storage.open_input, lambda path: storage.check(path, 1)):
+    for look in (
+        storage.read,
+        storage.open_input,
+        lambda path: storage.check(path, 1, NO_CHECKSUM),
+    ):
         with pytest.raises(NotFound, match=r"data/none\.parquet"):
             look("data/none.parquet")
 
@@ -84,7 +91,7 @@ def test_T22_a_path_that_leaves_the_table_is_refused(storage):
         with pytest.raises(Corruption):
             storage.put(path, b"1")
         with pytest.raises(Corruption):
-            storage.locate(path, 1)
+            storage.locate(path, 1, NO_CHECKSUM)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, READ_WHOLE_BYTES_MAX + 1, 2 * PART_BYTES + 12_345])
@@ -104,7 +111,7 @@ def test_a_file_taken_in_is_the_same_bytes_and_is_read_from_anywhere(storage, tm
         file.seek(0)
         assert b"".join(iter(lambda: file.read(700_001), b"")) == data
     if size_bytes:
-        with open(storage.locate("data/a.parquet", size_bytes), "rb") as copy:
+        with open(storage.locate("data/a.parquet", size_bytes, taken.checksum), "rb") as copy:
             assert copy.read() == data
 
 
@@ -284,10 +291,10 @@ def test_Q01_a_missing_segment_is_named_by_reads_and_by_locate(storage):
     append(table, [0])
     (segment,) = append(table, [1]).segments.overlapping(None, None)[1:]
     storage.delete(segment.path)
-    with pytest.raises(NotFound, match=segment.path):
+    with pytest.raises(Corruption, match=segment.path):
         closes(table)
-    with pytest.raises(NotFound, match=segment.path):
-        storage.locate(segment.path, segment.file_size)
+    with pytest.raises(Corruption, match=segment.path):
+        storage.locate(segment.path, segment.file_size, segment.checksum)
 
 
 @pytest.mark.parametrize("other", [b"shorter", b"longer" * 10_000])
@@ -299,7 +306,7 @@ def test_T21_a_segment_of_another_size_is_named_by_reads_and_by_locate(storage, 
     with pytest.raises(Corruption, match=segment.path):
         closes(table)
     with pytest.raises(Corruption, match=segment.path) as raised:
-        storage.locate(segment.path, segment.file_size)
+        storage.locate(segment.path, segment.file_size, segment.checksum)
     assert raised.value.facts["found_bytes"] == len(other)
 
 
@@ -311,7 +318,7 @@ def test_T21_a_segment_that_shrinks_while_it_is_downloaded_leaves_no_copy(tmp_pa
     storage = ObjectStorage(Shrinking(), "memory://shrinking", Cache(str(tmp_path / "c")))
     storage.put("data/a.parquet", b"shorter")
     with pytest.raises(Corruption, match=r"data/a\.parquet"):
-        storage.locate("data/a.parquet", 10)
+        storage.locate("data/a.parquet", 10, NO_CHECKSUM)
     assert list((tmp_path / "c").iterdir()) == []
 
 
@@ -362,9 +369,9 @@ def test_a_bucket_that_does_not_exist_is_said_so(s3, tmp_path):
 def test_a_segment_is_downloaded_once_by_all_who_share_a_cache(s3, proxy, tmp_path):
     s3.open(tmp_path).put("data/a.parquet", b"x" * 5000)
     storages = [s3.open(tmp_path / "c", endpoint=proxy.endpoint) for _ in range(3)]
-    assert len({storage.locate("data/a.parquet", 5000) for storage in storages}) == 1
+    assert len({storage.locate("data/a.parquet", 5000, CHECKSUM) for storage in storages}) == 1
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: storages[0].locate("data/a.parquet", 5000), range(16)))
+        list(pool.map(lambda _: storages[0].locate("data/a.parquet", 5000, CHECKSUM), range(16)))
     assert proxy.count("GET", "data/a.parquet") == 1
 
 
@@ -373,9 +380,9 @@ def test_a_download_that_breaks_leaves_no_copy_and_is_made_anew(s3, proxy, tmp_p
     storage.put("data/a.parquet", b"x" * 5000)
     proxy.breaks("GET", "data/a.parquet", status=403, heard=False)
     with pytest.raises(Unavailable):
-        storage.locate("data/a.parquet", 5000)
+        storage.locate("data/a.parquet", 5000, CHECKSUM)
     assert list((tmp_path / "c").iterdir()) == []
-    with open(storage.locate("data/a.parquet", 5000), "rb") as copy:
+    with open(storage.locate("data/a.parquet", 5000, CHECKSUM), "rb") as copy:
         assert copy.read() == b"x" * 5000
 
 

@@ -32,7 +32,7 @@ def test_memory_is_one_store_for_the_whole_process(tmp_path):
     again = open_storage(f"{root}/", options)
     assert again.root == root
     assert closes(Table(again)) == [1.0, 2.0]
-    assert again.locate(segment.path, segment.file_size).startswith(str(tmp_path))
+    assert again.locate(segment.path, segment.file_size, segment.checksum).startswith(str(tmp_path))
     assert list(open_storage(f"memory://{tmp_path.name}/other").list("")) == []
 
 

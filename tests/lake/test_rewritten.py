@@ -9,7 +9,7 @@ from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from lake.test_supersede import COLUMNS, export, hand, held
 from lake.test_supersede import rows as entity_rows
 from thermocline.disk import OsDisk
-from thermocline.errors import Conflict, Corruption, Invalid, NotFound
+from thermocline.errors import Conflict, Corruption, Invalid
 from thermocline.format.conflict import Window
 from thermocline.format.note import NoteFlush
 from thermocline.lake.append import Wish
@@ -207,7 +207,7 @@ def test_a_rewrite_whose_file_has_gone_is_not_committed(table):
     state = table.state()
     made = staged(table, state, list(state.segments), "ts")
     table.storage.delete(made[0].path)
-    with pytest.raises(NotFound):
+    with pytest.raises(Corruption, match="missing"):
         rewrite(table, Rewrite(state, list(state.segments)), made)
     assert table.state().version == state.version
 

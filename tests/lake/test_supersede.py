@@ -206,8 +206,13 @@ def test_keys_are_looked_for_only_where_they_may_be(table):
     export(table, {f"k{n:03}": n for n in range(10)})
     export(table, {f"k{n:03}": n for n in range(500, 510)}, change=2)
     opened = []
-    check = table.storage.check
-    table.storage.check = lambda path, size: opened.append(path) or check(path, size)
+    open_segment = table.storage.open_segment
+
+    def opening(path, *named, **options):
+        opened.append(path)
+        return open_segment(path, *named, **options)
+
+    table.storage.open_segment = opening
     hits = list(find_keys(table.storage, table.state(), pa.array(["k007", "k300"])))
     assert [hit.positions.tolist() for hit in hits] == [[7]]
     assert len(opened) == 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from thermocline.errors import Corruption, Invalid, NotFound, Overloaded, Unavailable
+from thermocline.errors import Corruption, Invalid, Overloaded, Unavailable
 from thermocline.query.engine import PARSERS, Engine, Limits, translation
 
 
@@ -159,7 +159,7 @@ def test_the_zone_of_the_machine_changes_no_answer(make_table):
         (duckdb.InternalException("Internal"), Unavailable),
         (duckdb.BinderException("Binder"), Invalid),
         (duckdb.ConversionException("Conversion"), Invalid),
-        (duckdb.IOException('IO Error: Cannot open "/t/a": No such file'), NotFound),
+        (duckdb.IOException('IO Error: Cannot open "/t/a": No such file'), Corruption),
         (duckdb.IOException('IO Error: Could not read "/t/a"'), Unavailable),
         (duckdb.InvalidInputException("No magic bytes in file '/t/a'"), Corruption),
         (OSError("cannot read /t/a"), Unavailable),

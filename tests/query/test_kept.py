@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.lake import rows
 from thermocline import Session, TimeSeriesTable
-from thermocline.errors import Corruption, NotFound
+from thermocline.errors import Corruption
 
 ASKED = "select sum(close) as total from prices where ts >= '2024-06-01'"
 
@@ -46,7 +46,7 @@ def test_a_repeated_query_sees_every_commit_in_between(prices, ask):
 def test_Q01_a_file_that_went_missing_after_the_first_query_is_named(prices, ask):
     assert [ask(), ask()] == [3.0, 3.0]
     os.unlink(only_file(prices))
-    with pytest.raises(NotFound, match="live file is missing"):
+    with pytest.raises(Corruption, match="live file is missing"):
         ask()
 
 

@@ -65,7 +65,6 @@ BATCH = batch(
         ("span >= 2", ("span",), [False, True, True]),
         ("code = 'k'", ("code",), [True, False, False]),
         ('"select".x is null', ("select",), [True, True, True]),
-        ("wide is null", ("wide",), [True, True, True]),
         ("ts < now()", ("ts",), [True, True, True]),
         ("ts < current_timestamp", ("ts",), [True, True, True]),
         ("a > 1 -- and a comment", ("a",), [False, False, True]),

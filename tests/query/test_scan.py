@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.lake import HOUR_US, JUNE_US, rows
-from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
+from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.query.scan import file_pattern
 from thermocline.query.session import Session
 from thermocline.query.shape import literal, quoted
@@ -249,7 +249,7 @@ def test_a_missing_file_is_named_and_never_a_shorter_answer(session, prices):
     lost = files_of(prices)[1]
     os.unlink(lost)
     for ask in (session.sql, session.sql_reader):
-        with pytest.raises(NotFound) as raised:
+        with pytest.raises(Corruption) as raised:
             ask("select close from prices")
         assert lost.endswith(raised.value.facts["path"])
 

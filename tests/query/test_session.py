@@ -12,6 +12,7 @@ from test_gate import HOSTILE
 
 from fixtures.lake import rows
 from thermocline.errors import Invalid, NotFound
+from thermocline.lake.row_reader import RowReader
 from thermocline.query.session import STATEMENTS_KEPT_MAX, Session
 from thermocline.table import TimeSeriesTable
 
@@ -298,7 +299,7 @@ def test_queries_run_from_many_threads(session, prices, count):
 
 def test_a_stream_gives_every_row_in_bounded_batches(session, prices):
     reader = session.sql_reader("select close from prices", batch_rows=10)
-    assert isinstance(reader, pa.RecordBatchReader)
+    assert isinstance(reader, RowReader)
     batches = list(reader)
     assert sum(batch.num_rows for batch in batches) == 72
     assert reader.schema == pa.schema({"close": pa.float64()})
@@ -351,12 +352,13 @@ def test_a_batch_without_rows_is_refused(session, prices):
         session.sql_reader("select 1 from prices", batch_rows=0)
 
 
-def test_a_stream_outlives_the_close_of_its_session(prices):
+def test_a_session_that_is_closed_closes_its_streams(prices):
     session = Session(threads=1)
     session.register_tstable("prices", prices)
     reader = session.sql_reader("select close from prices", batch_rows=5)
     session.close()
-    assert reader.read_all().num_rows == 72
+    with pytest.raises(Invalid):
+        reader.read_all()
 
 
 # Closing

@@ -11,6 +11,7 @@ import pytest
 from fixtures.timing import at_best
 from thermocline.config import NodeSettings, node_settings
 from thermocline.errors import Corruption, Forbidden, Invalid, Unauthenticated, Unavailable
+from thermocline.format.sealed import seal_encoded
 from thermocline.server.audit import Audit
 from thermocline.server.guard import (
     ANONYMOUS,
@@ -152,7 +153,8 @@ def test_two_changes_within_one_tick_of_the_files_clock_are_both_seen(store, gua
     assert guard.caller(bearer(made), "query")
     stamp = os.stat(store.path)
     data = Path(store.path).read_bytes()
-    changed = data.replace(b'"revoked_ns": null', b'"revoked_ns": 1234')
+    body, _, _ = data.replace(b'"revoked_ns": null', b'"revoked_ns": 1234').rpartition(b",")
+    changed = seal_encoded(body + b"}")
     assert len(changed) == len(data)
     with open(store.path, "r+b") as file:
         file.write(changed)

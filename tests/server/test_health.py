@@ -64,7 +64,7 @@ def node(tmp_path, disk):
 @pytest.fixture
 def health(node, tmp_path, clock):
     health = Health(now_s=clock)
-    health.started(node, str(tmp_path / "lake" / "journal"))
+    health.started(node)
     return health
 
 
@@ -105,12 +105,11 @@ def test_O09_a_node_that_stops_is_alive_and_not_ready(health):
 
 
 def test_O09_a_node_whose_disk_is_full_is_not_ready_and_is_again_when_there_is_room(
-    health, node, disk, monkeypatch
+    health, node, disk
 ):
     table = node.lake().create_table("m", time_column="ts", bucket="1h")
     table.write(ticks(1))
     disk.is_full = True
-    monkeypatch.setattr("thermocline.server.health.OsDisk", lambda: disk)
     with pytest.raises((Unavailable, OutcomeUnknown)):
         table.write(ticks(2))
     ready = health.look()
@@ -123,7 +122,8 @@ def test_O09_a_node_whose_disk_is_full_is_not_ready_and_is_again_when_there_is_r
 
 
 def test_O09_a_node_whose_journals_writer_ended_is_never_ready_again(health, node):
-    node.tier.group.trouble = OutcomeUnknown("the journal's writer ended", why="a bug")
+    node.tier.group._end(RuntimeError("a bug"))
+    node.tier.group._thread.join(30)
     assert not health.look().is_ok
 
 
@@ -140,6 +140,13 @@ def test_O09_flushes_that_keep_failing_make_a_node_not_ready_and_one_does_not(he
     assert health.look().is_ok
 
 
+def test_D13_a_disk_that_fails_and_works_again_is_noticed_without_a_write(health, disk):
+    disk.is_full = True
+    assert health.look().status_code == 503
+    disk.is_full = False
+    assert health.look().is_ok
+
+
 def test_a_look_leaves_no_file_behind(health, node, tmp_path):
     node.tier.group.trouble = Unavailable("the disk is full")
     before = {path.name for path in (tmp_path / "lake" / "journal").iterdir()}
@@ -147,8 +154,8 @@ def test_a_look_leaves_no_file_behind(health, node, tmp_path):
     assert {path.name for path in (tmp_path / "lake" / "journal").iterdir()} == before
 
 
-def test_asking_never_waits_for_the_disk(health, monkeypatch):
-    monkeypatch.setattr("thermocline.server.health.OsDisk", lambda: pytest.fail("it looked"))
+def test_asking_never_waits_for_the_disk(health, disk, monkeypatch):
+    monkeypatch.setattr(disk, "create", lambda path: pytest.fail("it looked"))
     for _ in range(100):
         assert health.ready().is_ok
         assert health.live().is_ok

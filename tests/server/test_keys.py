@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
+from thermocline.format.sealed import seal
+from thermocline.node import Node
 from thermocline.server import keys as keys_module
+from thermocline.server.guard import Guard
 from thermocline.server.keys import NS_PER_S, SCOPES, Key, Keys, KeyStore, digest_of
 
 FIRST = """
@@ -73,7 +77,12 @@ def test_A14_the_file_of_keys_is_this_users_alone_whatever_the_umask(tmp_path):
     finally:
         os.umask(before)
     files = [path for path in tmp_path.iterdir() if path.is_file()]
-    assert {path.name for path in files} == {"keys.json", "key_uses.json", ".keys.lock"}
+    assert {path.name for path in files} == {
+        "keys.json",
+        "keys_exist.json",
+        "key_uses.json",
+        ".keys.lock",
+    }
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
@@ -90,7 +99,8 @@ def test_A11_a_file_whose_scopes_are_empty_or_unknown_gives_no_right(tmp_path_fa
     made = store.create("default", ["query"])
     body = json.loads(Path(store.path).read_text())
     body["keys"][0]["scopes"] = scopes
-    Path(store.path).write_text(json.dumps(body))
+    del body["checksum"]
+    Path(store.path).write_bytes(seal(body))
     assert store.read().found(made.text).scopes == frozenset()
 
 
@@ -215,3 +225,107 @@ def test_last_uses_are_kept_and_never_go_back(store):
     store.note_uses({"a": 5, "b": 1})
     store.note_uses({"a": 3, "c": 2})
     assert store.uses() == {"a": 5, "b": 1, "c": 2}
+
+
+def older(store):
+    """Write the keys as releases before the checksum wrote them, and forget that there were any."""
+    body = json.loads(Path(store.path).read_text())
+    kept = {"format": body["format"], "keys": body["keys"]}
+    Path(store.path).write_text(json.dumps(kept, indent=2))
+    Path(store.folder, "keys_exist.json").unlink()
+
+
+def test_D08_keys_that_were_deleted_while_the_node_was_stopped_are_missed(store):
+    made = store.create_first()
+    whole = Path(store.path).read_bytes()
+    os.remove(store.path)
+    for ask in (store.read, store.settle, store.create_first):
+        with pytest.raises(Corruption, match="has had keys") as raised:
+            ask()
+        assert raised.value.facts["path"] == store.path
+        assert "thermocline key reset" in raised.value.hint
+    assert not Guard(store).is_open
+    Path(store.path).write_bytes(whole)
+    assert store.settle().found(made.text) is not None
+
+
+def test_D08_the_uses_of_keys_remember_that_there_were_some(store):
+    made = store.create_first()
+    store.note_uses({made.key.key_id: 5})
+    os.remove(store.path)
+    os.remove(Path(store.folder, "keys_exist.json"))
+    with pytest.raises(Corruption, match="has had keys"):
+        store.read()
+
+
+def test_D08_a_lost_memory_of_keys_is_written_by_the_next_start(store):
+    made = store.create_first()
+    mark = Path(store.folder, "keys_exist.json")
+    for damage in (mark.unlink, lambda: mark.write_bytes(b"")):
+        damage()
+        assert store.settle().found(made.text) is not None
+        assert mark.stat().st_size > 0
+
+
+def test_D08_every_damage_of_the_file_of_keys_is_noticed_and_opens_nothing(store):
+    store.create_first()
+    path = Path(store.path)
+    whole = path.read_bytes()
+    flipped = [
+        whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        for place in range(0, len(whole), 7)
+    ]
+    no_key = b'{"format": 1, "keys": []}'
+    for data in [b"", b"{}", no_key, whole[:-1], whole[: len(whole) // 2], *flipped]:
+        path.write_bytes(data)
+        with pytest.raises(Corruption) as raised:
+            store.read()
+        assert raised.value.facts["path"] == store.path
+        assert not Guard(store).is_open
+
+
+def test_keys_of_an_older_release_are_read_and_given_a_checksum_at_the_next_start(store):
+    made = store.create_first()
+    older(store)
+    assert store.read().found(made.text) is not None
+    assert store.settle().found(made.text) is not None
+    os.remove(store.path)
+    with pytest.raises(Corruption, match="has had keys"):
+        store.read()
+
+
+def test_D08_keys_of_another_lake_are_refused(tmp_path):
+    for name in ("one", "two"):
+        Node(str(tmp_path / name)).close()
+        KeyStore(str(tmp_path / name)).create_first()
+    shutil.copy(tmp_path / "one" / "keys.json", tmp_path / "two" / "keys.json")
+    with pytest.raises(Corruption, match="another lake"):
+        KeyStore(str(tmp_path / "two")).read()
+
+
+def test_keys_that_cannot_be_read_are_reset_and_the_node_stays_closed(store):
+    old = store.create_first()
+    with pytest.raises(Conflict, match="can be read"):
+        store.reset()
+    Path(store.path).write_bytes(b"damage")
+    new = store.reset()
+    assert Path(store.folder, "keys.json.damaged").read_bytes() == b"damage"
+    assert store.settle().found(new.text).scopes == set(SCOPES)
+    assert store.read().found(old.text) is None
+    os.remove(store.path)
+    assert store.reset().text != new.text
+    assert not Guard(store).is_open
+
+
+def test_D08_damaged_uses_of_keys_are_an_error_and_not_nothing(store):
+    made = store.create_first()
+    store.note_uses({made.key.key_id: 5})
+    path = Path(store.folder, "key_uses.json")
+    whole = path.read_bytes()
+    for data in (b"", whole[:-2], whole.replace(b"5", b"6"), b'{"x": 1}'):
+        path.write_bytes(data)
+        with pytest.raises(Corruption) as raised:
+            store.uses()
+        assert raised.value.facts["path"] == str(path)
+    path.write_bytes(json.dumps({made.key.key_id: 5}).encode())
+    assert store.uses() == {made.key.key_id: 5}, "as older releases wrote it"

@@ -685,3 +685,37 @@ def test_exact_numbers_come_through_spark_as_they_were(site, spark):
     before, schema = content(table), table.state().schema.arrow
     all_of(table, on_spark(lambda: spark))
     assert (content(table), table.state().schema.arrow) == (before, schema)
+
+
+def damaged_file(table):
+    """Flip a bit of a value in a live segment, and return its path."""
+    segment = list(table.state().segments)[2]
+    path = f"{table.storage.root}/{segment.path}"
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(2)
+    first = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    data[first + chunk.total_compressed_size - 4] ^= 1
+    with open(path, "wb") as file:
+        file.write(data)
+    return segment.path
+
+
+def test_D02_a_damaged_segment_is_not_compacted_and_is_not_sound_afterwards(table):
+    version, path = table.state().version, damaged_file(table)
+    with pytest.raises(Corruption, match="not those that were committed") as raised:
+        all_of(table)
+    assert raised.value.facts["path"] == path
+    assert raised.value.facts["offset"] > 0
+    assert table.state().version == version
+    assert not unnamed(table)
+    assert [f.path for f in fsck(table).findings if not f.is_harmless] == [path]
+
+
+def test_D02_spark_does_not_compact_a_damaged_segment(spark, table):
+    version, path = table.state().version, damaged_file(table)
+    with pytest.raises(Exception, match="not those that were committed") as raised:
+        all_of(table, on_spark(lambda: spark))
+    assert path in str(raised.value)
+    assert table.state().version == version
+    assert not unnamed(table)

@@ -6,17 +6,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource as pushed
 
 import thermocline as tc
 from fixtures.lake import HOUR_US, JUNE_US, rows
-from thermocline.errors import Conflict, Invalid, NotFound
+from thermocline.errors import Conflict, Corruption, Invalid, NotFound
 from thermocline.format.instant import NS_PER_S
 from thermocline.lake.pin import pinned_versions
 from thermocline.lake.place import open_storage
 from thermocline.lake.table import Table
+from thermocline.pipeline.failure import told_of
 from thermocline.pipeline.hold import hold
 from thermocline.pipeline.source import ThermoclineSource
 
@@ -348,3 +351,45 @@ def test_files_of_the_old_time_format_are_read_exactly(spark, tmp_path):
     wanted = load(spark, table.root()).sort("ts").collect()
     assert tc.spark.read(spark, table).sort("ts").collect() == wanted
     assert len(wanted) == 3
+
+
+def flip(path, offset):
+    """Flip one bit of a file in place."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A table of one plain segment and the path of its file."""
+    table = tc.TimeSeriesTable.create(
+        tmp_path / "damaged", time_column="ts", bucket="1h", entity_columns=["symbol"]
+    )
+    table.append(rows(range(400)))
+    (segment,) = table.lake.state().segments
+    return table, Path(table.root()) / segment.path
+
+
+def test_D01_a_damaged_segment_is_refused_by_both_reads_of_spark(spark, damaged):
+    table, path = damaged
+    flip(path, 40)
+    with pytest.raises(Corruption, match="not those that were committed") as raised:
+        tc.spark.read(spark, table.root()).toArrow()
+    assert raised.value.facts["path"] in str(path)
+    with pytest.raises(PySparkException, match="not those that were committed"):
+        load(spark, table.root()).toArrow()
+
+
+def test_D01_executors_of_the_fast_read_find_a_page_that_is_damaged_later(spark, damaged):
+    table, path = damaged
+    frame = tc.spark.read(spark, table.root(), columns=["close"])
+    assert frame.count() == 400
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(2)
+    first = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    flip(path, first + chunk.total_compressed_size - 20)
+    with pytest.raises((PySparkException, Py4JJavaError)) as raised:
+        frame.agg({"close": "sum"}).collect()
+    told = told_of(raised.value)
+    assert isinstance(told, Corruption)
+    assert path.name in told.facts["path"]

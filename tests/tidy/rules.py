@@ -8,7 +8,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 LINE_LENGTH_MAX = 100
 NAMES_MAX = 12
@@ -55,14 +54,6 @@ FILES_ALLOWED = {
 _PRAGMA = re.compile(r"\s*# (?:type: ignore|noqa)\b.*$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def long_module(path: str, text: str) -> list[str]:
-    """A module has at most 400 lines."""
-    lines = len(text.splitlines())
-    if lines <= MODULE_LINES_MAX:
-        return []
-    return [f"{path}: {lines} lines, at most {MODULE_LINES_MAX}: it is two things"]
 
 
 def long_lines(path: str, text: str) -> list[str]:

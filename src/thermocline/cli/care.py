@@ -1,10 +1,11 @@
-"""Commands that care for a table: vacuum and fsck.
+"""Commands that care for a table: vacuum, fsck and repair.
 
 - `vacuum` removes nothing unless it is told to; it says what it would remove.
+- `repair` says what is lost, and changes nothing unless the loss is accepted.
 - `fsck` changes nothing; it exits with the code of a corruption when it finds one.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from thermocline.cli.argument import JsonOption, TableArgument
 from thermocline.cli.place import open_table
 from thermocline.cli.screen import progress, say
 from thermocline.errors import Corruption
+
+if TYPE_CHECKING:
+    from thermocline.lake.repair import Loss
 
 FILES_LISTED_MAX = 20
 
@@ -105,3 +109,65 @@ def fsck(table: TableArgument, json: JsonOption = False) -> None:
             findings=len(harms),
             first=harms[0].path,
         )
+
+
+def repair(
+    table: TableArgument,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Go on without what is lost. Without this, only say what is."
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Say which commits a table has lost; go on without them if told to. A dry run by default."""
+    from dataclasses import asdict
+
+    from thermocline.lake.repair import Repaired
+    from thermocline.table import survey_loss
+
+    done: Repaired | None = None
+    if accept_loss:
+        from thermocline.table import repair_table
+
+        done = repair_table(table)
+    loss = done.loss if done else survey_loss(table)
+    if json:
+        from thermocline.cli.output import say_json
+
+        made = {"version": done.version, "aside": done.aside} if done else {}
+        facts = {"root": table, "is_needed": loss.is_needed, "is_dry_run": not accept_loss}
+        say_json({**facts, **asdict(loss), **made})
+        return
+    if not loss.is_needed:
+        say(f"nothing to repair: the log is whole up to version {loss.intact:,}")
+        return
+    _say_loss(loss)
+    if done is None:
+        say("restore the missing files from a copy if there is one: then nothing is lost")
+        say("this was a dry run; --accept-loss goes on from the newest intact version")
+    else:
+        say(f"repaired: version {done.version:,} follows version {loss.intact:,}")
+        say(f"the files that were set aside are in {done.aside}")
+
+
+def _say_loss(loss: "Loss") -> None:
+    from thermocline.show import size_text
+
+    for reason in loss.reasons:
+        say(f"  {reason}")
+    say(f"newest intact version: {loss.intact:,}")
+    if loss.lost_first:
+        say(f"lost: versions {loss.lost_first:,} to {loss.lost_last:,}")
+    if loss.kept_after_gap:
+        kept = ", ".join(str(version) for version in loss.kept_after_gap[:FILES_LISTED_MAX])
+        say(f"whole, but not readable without the ones before: versions {kept}")
+    if loss.segments:
+        say("files with rows that no intact version names; append them again to keep their rows:")
+    for stray in loss.segments[:FILES_LISTED_MAX]:
+        rows = "rows unknown" if stray.rows is None else f"{stray.rows:,} rows"
+        times = f", {stray.first} to {stray.last}" if stray.first else ""
+        say(f"  {stray.path}: {rows}, {size_text(stray.size_bytes)}{times}")
+    if len(loss.segments) > FILES_LISTED_MAX:
+        say(f"  and {len(loss.segments) - FILES_LISTED_MAX:,} more")

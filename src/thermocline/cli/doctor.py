@@ -251,6 +251,12 @@ def _lake(settings: "NodeSettings") -> Iterator[Look]:
         else:
             do = "look at `thermocline journal inspect`"
             yield Look("journal", FAIL, journal.damages[0].why, do)
+        if journal.quarantined:
+            do = "see `thermocline journal inspect`; move the files away once you have decided"
+            told = f"rows set aside, in {len(journal.quarantined)} files"
+            yield Look("quarantine", WARN, told, do)
+        else:
+            yield Look("quarantine", OK, "empty")
     except ThermoclineError as error:
         yield _failed("lake", error)
         return

@@ -2,6 +2,7 @@
 
 - `inspect` changes nothing, needs no lock and works on the journal of a running process.
 - `repair` changes nothing unless it is told to with `--yes`; it says what was lost first.
+- `repair --set-aside` keeps whole frames that no table can take: a start refuses them otherwise.
 - Both exit with the code of a corruption while the journal is damaged.
 """
 
@@ -50,9 +51,19 @@ def repair(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do it. Without this it only says what it would do.")
     ] = False,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside",
+            help="Keep rows that no table can take in the quarantine, and start without them.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Set damage of a journal aside, so that it starts again. A dry run by default."""
+    if set_aside:
+        _set_aside(journal_folder(lake), is_dry_run=not yes, is_json=json)
+        return
     from thermocline.disk import OsDisk
     from thermocline.hot.wal.repair import repair as mend
 
@@ -79,6 +90,33 @@ def repair(
             say(f"repaired: the journal starts, with {lost}")
     if done.is_dry_run:
         _check_sound(done.damages, "restore the files from a copy, or accept the loss with --yes")
+
+
+def _set_aside(folder: str, *, is_dry_run: bool, is_json: bool) -> None:
+    """Put the frames that no table can take into the quarantine, or say which they are."""
+    from dataclasses import asdict
+
+    from thermocline.node import set_aside_frames
+
+    found = set_aside_frames(os.path.dirname(folder), is_dry_run=is_dry_run)
+    if is_json:
+        from thermocline.cli.output import say_json
+
+        frames = [asdict(one) for one in found]
+        say_json({"is_dry_run": is_dry_run, "set_aside": frames})
+    else:
+        for one in found:
+            say(f"frame     lsn {one.lsn:,} of table {one.table_id}: {one.why}")
+        done = "would be kept" if is_dry_run else "is kept"
+        told = _count(len(found), "frame")
+        say(f"{told} {done} in the quarantine; no query reads them" if found else "nothing to do")
+    if is_dry_run and found:
+        raise Corruption(
+            "the journal has acknowledged rows that no table can take",
+            hint="restore the names of their tables, or keep the rows in the quarantine with --yes",
+            frames=len(found),
+            table_ids=sorted({one.table_id for one in found})[:TABLES_NAMED_MAX],
+        )
 
 
 def journal_folder(lake: str) -> str:
@@ -126,6 +164,9 @@ def inspection_json(found: "Inspection") -> dict[str, Any]:
         ],
         "damages": [_damage_json(damage) for damage in found.damages],
         "holes": [_damage_json(hole) for hole in found.holes],
+        "quarantined": [
+            {"name": one.name, "size_bytes": one.size_bytes} for one in found.quarantined
+        ],
     }
 
 
@@ -200,6 +241,8 @@ def _print_inspection(found: "Inspection") -> None:
     )
     for hole in found.holes:
         say(f"hole      {_lost(hole)}, by an earlier repair: {hole.why}")
+    for one in found.quarantined:
+        say(f"aside     {one.name}, {size_text(one.size_bytes)}, in the quarantine")
     _print_damages(found.damages)
     next_lsn = found.chain[-1].next_lsn if found.chain else 1
     if found.is_sound and found.torn_bytes:

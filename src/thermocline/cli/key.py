@@ -1,4 +1,4 @@
-"""Commands about keys: create, list and revoke.
+"""Commands about keys: create, list, revoke and reset.
 
 - The text of a key is written once, by the command that made it: to stdout, or to a file of its
   own. No command takes a key as an argument, where others on the machine could see it.
@@ -22,7 +22,7 @@ from thermocline.cli.node import (
     private_files,
 )
 from thermocline.cli.screen import say
-from thermocline.errors import Conflict, Invalid, NotFound
+from thermocline.errors import Conflict, Corruption, Invalid, NotFound
 
 if TYPE_CHECKING:
     from thermocline.server.keys import Key, NewKey
@@ -148,7 +148,11 @@ def list_keys(
     from thermocline.server.keys import KeyStore
 
     store = KeyStore(lake_folder(data, config))
-    used = store.uses()
+    try:
+        used = store.uses()
+    except Corruption as error:
+        used = {}
+        print(f"warning: {error.message}: {error.hint}", file=sys.stderr)
     told = [_told(key, used.get(key.key_id)) for key in store.read().by_id.values()]
     if json:
         from thermocline.cli.output import say_json
@@ -181,6 +185,37 @@ def revoke(
         say_json(_told(revoked, None))
     else:
         say(f"key {revoked.key_id} is revoked")
+
+
+def reset(
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do it. Without this it only says what it would do.")
+    ] = False,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it to a new file, mode 0600."),
+    ] = None,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a new first key where keys.json is lost or damaged. Every other key ends."""
+    from thermocline.server.audit import Audit
+    from thermocline.server.keys import KeyStore
+    from thermocline.server.private import write_private
+
+    folder = lake_folder(data, config)
+    store = KeyStore(folder)
+    if not yes:
+        hint = "restore keys.json from a backup, or say --yes: every key but the new one ends"
+        raise Invalid("this ends every key of the node", hint=hint, path=store.path)
+    if output is not None and os.path.lexists(output):
+        raise Conflict("the file exists already", hint="name a new one", path=output)
+    made = store.reset(note="reset")
+    Audit(folder).action("reset keys", ACTOR, key_id=made.key.key_id)
+    if output is not None:
+        write_private(os.path.abspath(output), f"{made.text}\n".encode())
+    _tell_made(made, output, is_json=json)
 
 
 def _id_of(keys: Any, word: str) -> str:

@@ -7,13 +7,15 @@ Out:  an exit code; answers on stdout, everything else on stderr
 - No command ends in a traceback, unless `--debug` asks for it.
 """
 
+import atexit
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -50,6 +52,7 @@ from thermocline.errors import ThermoclineError
 
 NAME = "thermocline"
 _NOTHING_ASKED = 2
+_ENGINE = "_duckdb"
 _WITH_SPARK = frozenset({"pipeline", "worker"})
 
 _SETTINGS: dict[str, Any] = {
@@ -151,6 +154,14 @@ _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
         ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
     ),
     ("fsck", care.fsck, ("thermocline table fsck prices", "thermocline table fsck prices --json")),
+    (
+        "repair",
+        care.repair,
+        (
+            "thermocline table repair prices",
+            "thermocline table repair prices --accept-loss",
+        ),
+    ),
 )
 _COLUMN_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("list", column.list_columns, ("thermocline table columns list prices",)),
@@ -182,6 +193,7 @@ _KEY_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ),
     ("list", key.list_keys, ("thermocline key list", "thermocline key list --json")),
     ("revoke", key.revoke, ("thermocline key revoke dashboard",)),
+    ("reset", key.reset, ("thermocline key reset --data /var/lib/thermocline --yes",)),
 )
 _TENANT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("create", tenant.create, ("thermocline tenant create acme",)),
@@ -281,11 +293,33 @@ class _WithoutPandas(MetaPathFinder):
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; errors are told on stderr.
 
-    Without arguments it is the command of this process, and takes them from it.
+    Without arguments it is the command of this process, takes them from it, and ends the process.
     """
-    if arguments is None and not _WITH_SPARK.intersection(sys.argv):
+    if arguments is not None:
+        return _run(list(arguments))
+    if not _WITH_SPARK.intersection(sys.argv):
         sys.meta_path.insert(0, _WithoutPandas())
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = _run(sys.argv[1:])
+    if _ENGINE in sys.modules:
+        _end_process(code)
+    return code
+
+
+def _end_process(code: int) -> NoReturn:
+    """Close what is open, write what was said, and end the process without the interpreter's end.
+
+    The engine's binding counts its objects when the interpreter is taken down, and writes lines
+    about those that an error's traceback still holds below the error that a person must read.
+    """
+    with suppress(Exception):
+        atexit._run_exitfuncs()  # noqa: SLF001  open nodes are closed here
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(words: list[str]) -> int:
     is_debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     _prepare_streams()

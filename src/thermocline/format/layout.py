@@ -7,6 +7,7 @@
     _coverage/table/<version>.roar                  the buckets of one version
     _pins/<id>.json                                 a reader's lease on one version
     _contracts/<version>.json                       a copy of one contract of an entity type
+    _repair/<id>/<name>                             what a repair set aside
     data/<yyyy>/<mm>/<dd>/<hh>/<id>.parquet         a segment
 
 - Paths are relative to the table's root, with forward slashes, and never leave it.
@@ -26,6 +27,7 @@ LOG_FOLDER = "_log"
 DATA_FOLDER = "data"
 PINS_FOLDER = "_pins"
 CONTRACTS_FOLDER = "_contracts"
+REPAIR_FOLDER = "_repair"
 SEGMENT_COVERAGE_FOLDER = "_coverage/segments"
 TABLE_COVERAGE_FOLDER = "_coverage/table"
 CURRENT_PATH = "_log/CURRENT"

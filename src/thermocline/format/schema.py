@@ -10,7 +10,7 @@ Out:  a `Schema`, the JSON of it, and a `Fit`: how a file's columns stand for th
 - Column names differ by more than their case, because SQL engines do not tell `a` from `A`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,16 +20,18 @@ import pyarrow.types as kinds
 
 from thermocline.errors import Corruption, Invalid, NotFound
 from thermocline.format.types import (
+    NAME_LENGTH_MAX,
     TypeJson,
+    check_inner_names,
     decode_type,
     encode_type,
     holds,
     is_alike,
+    is_column_name,
     is_finer_timestamp,
 )
 
 COLUMNS_MAX = 10_000
-NAME_LENGTH_MAX = 255
 INDEX_BITS_MIN = 32
 
 
@@ -89,6 +91,7 @@ class Schema:
         columns, next_id = list(self.columns), self.next_id
         for new in fields:
             encode_type(new.type)
+            check_inner_names(new.type, new.name)
             columns.append(Column(next_id, new.name, _roomy(new.type)))
             next_id += 1
         return _checked(Schema(tuple(columns), next_id))
@@ -101,6 +104,7 @@ class Schema:
         """Return the schema with one column of a type that holds all its present values."""
         column = self.column(name)
         encode_type(kind)
+        check_inner_names(kind, name)
         if not holds(kind, column.type):
             raise Invalid(
                 "the new type does not hold every value of the old one",
@@ -155,7 +159,7 @@ def adopt(arrow: pa.Schema, time_column: str) -> Schema:
 
 def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
     """Return how a file with these columns fits the table; `Invalid` where a type cannot."""
-    _check_names(arrow.names)
+    check_names(arrow.names)
     if time_column not in arrow.names:
         raise Invalid(
             "the data has no time column",
@@ -204,11 +208,12 @@ def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
 
 
 def _checked(schema: Schema) -> Schema:
-    _check_names([column.name for column in schema.columns])
+    check_names([column.name for column in schema.columns])
     return schema
 
 
-def _check_names(names: list[str]) -> None:
+def check_names(names: Sequence[str]) -> None:
+    """Raise `Invalid` for names that the columns of one table cannot have."""
     if not names or len(names) > COLUMNS_MAX:
         raise Invalid(
             "a table has at least one column and at most the limit",
@@ -217,8 +222,12 @@ def _check_names(names: list[str]) -> None:
         )
     seen: dict[str, str] = {}
     for name in names:
-        if not name or len(name) > NAME_LENGTH_MAX or "\x00" in name:
-            raise Invalid("a column's name is empty, too long or has a NUL", column=name[:80])
+        if not is_column_name(name):
+            raise Invalid(
+                "a column's name is empty, too long, not text or has a NUL",
+                hint=f"use at most {NAME_LENGTH_MAX} characters",
+                column=name[:80].encode("utf-8", "replace").decode(),
+            )
         folded = name.lower()
         if folded in seen:
             raise Invalid(

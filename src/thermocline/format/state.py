@@ -34,7 +34,7 @@ from thermocline.format.action import (
 )
 from thermocline.format.commit import Commit
 from thermocline.format.instant import NS_PER_US, TimeNs
-from thermocline.format.layout import Version
+from thermocline.format.layout import Version, commit_path
 from thermocline.format.note import NoteFlush, NoteHole, NoteRequests
 from thermocline.format.schema import Schema
 
@@ -128,7 +128,11 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table at one version."""
+    """A table at one version.
+
+    `txn_id` is that of the version's commit. `clock_steps` are the versions whose time is not
+    after the time of the version before them: a writer's clock had run ahead, and was set back.
+    """
 
     version: Version
     time: TimeNs
@@ -142,6 +146,8 @@ class TableState:
     oldest: Version = Version(1)
     holes: tuple[NoteHole, ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
+    txn_id: str = ""
+    clock_steps: tuple[Version, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -184,6 +190,8 @@ class _Folding:
         self._oldest = state.oldest if state else Version(1)
         self._holes = state.holes if state else ()
         self._requests = state.requests if state else {}
+        self._txn_id = state.txn_id if state else ""
+        self._clock_steps = state.clock_steps if state else ()
 
     def apply(self, commit: Commit) -> None:
         if commit.version != self._version + 1:
@@ -193,9 +201,21 @@ class _Folding:
                 version=commit.version,
                 after=self._version,
             )
+        if commit.previous and self._txn_id and commit.previous != self._txn_id:
+            raise Corruption(
+                "a commit does not follow from the commit before it: one of the two was replaced",
+                hint="restore both from one copy of the table; `thermocline table repair` goes "
+                "back to before them",
+                path=commit_path(commit.version),
+                before=commit_path(commit.version - 1),
+                expected=commit.previous,
+                found=self._txn_id,
+            )
         for action in commit.actions:
             self._act(action, commit.version)
-        self._version, self._time = commit.version, commit.time
+        if self._version and commit.time <= self._time:
+            self._clock_steps = (*self._clock_steps, commit.version)
+        self._version, self._time, self._txn_id = commit.version, commit.time, commit.txn_id
 
     def _act(self, action: Action, version: Version) -> None:
         match action:
@@ -275,6 +295,8 @@ class _Folding:
             self._oldest,
             self._holes,
             self._requests,
+            self._txn_id,
+            self._clock_steps,
         )
 
 

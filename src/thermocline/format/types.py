@@ -23,6 +23,7 @@ from thermocline.errors import Corruption, Invalid
 TypeJson: TypeAlias = str | dict[str, Any]
 
 NESTING_MAX = 32
+NAME_LENGTH_MAX = 255
 
 _PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
@@ -102,6 +103,32 @@ def _encode_nested(kind: pa.DataType, depth: int) -> TypeJson:
 def _encode_field(field: pa.Field, depth: int) -> dict[str, Any]:
     kind = _encode(field.type, depth + 1)
     return {"name": field.name, "type": kind, "nullable": field.nullable}
+
+
+def is_column_name(name: str) -> bool:
+    """Tell whether a column, or a field inside of one, can have this name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(name) and len(name) <= NAME_LENGTH_MAX and "\x00" not in name
+
+
+def check_inner_names(kind: pa.DataType, column: str) -> None:
+    """Raise `Invalid` for fields inside of a column that SQL could not tell apart or name."""
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    if kinds.is_struct(kind):
+        names = [field.name for field in fields]
+        folded = {name.lower() for name in names}
+        if len(folded) != len(names) or not all(is_column_name(name) for name in names):
+            raise Invalid(
+                "fields inside a column have the same name, or one that is empty or has a NUL",
+                hint="rename them; names that differ only in case are the same",
+                column=column,
+                fields=names[:20],
+            )
+    for field in fields:
+        check_inner_names(field.type, column)
 
 
 def decode_type(json: TypeJson) -> pa.DataType:

@@ -24,11 +24,13 @@ from pyroaring import BitMap64
 
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.action import AddSegment, RemoveSegment, SetDeletes
+from thermocline.format.commit import Commit
 from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
-from thermocline.format.instant import NS_PER_US, instant
+from thermocline.format.instant import NS_PER_US, TimeNs, instant, written
 from thermocline.format.runs import Runs, complement, runs_of
 from thermocline.format.state import TableState
 from thermocline.format.types import plain
+from thermocline.lake.log import CLOCK_STEP
 from thermocline.lake.table import Table
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -246,6 +248,7 @@ HISTORY = pa.schema(
         ("rows_added", pa.int64()),
         ("rows_removed", pa.int64()),
         ("txn_id", pa.string()),
+        ("note", pa.string()),
     ]
 )
 
@@ -253,6 +256,7 @@ HISTORY = pa.schema(
 def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
     """Return the commits, newest first."""
     rows: list[dict[str, Any]] = []
+    earliest_ns: int | None = None
     for commit in table.commits():
         if len(rows) >= limit:
             break
@@ -270,9 +274,29 @@ def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
                 "rows_removed": sum(a.row_count - a.deleted_count for a in removed)
                 + sum(a.segment.deleted_count - a.before_count for a in hidden),
                 "txn_id": commit.txn_id,
+                "note": _note(commit, earliest_ns),
             }
         )
+        earliest_ns = commit.time if earliest_ns is None else min(earliest_ns, commit.time)
     return pa.Table.from_pylist(rows, schema=HISTORY)
+
+
+def _note(commit: Commit, earliest_ns: int | None) -> str | None:
+    """Return what a reader of the history should know of a commit; None for most.
+
+    `earliest_ns` is the earliest time of the versions after it.
+    """
+    notes = []
+    if earliest_ns is not None and commit.time >= earliest_ns:
+        until = written(TimeNs(earliest_ns))
+        notes.append(f"the clock ran ahead: this version was made by {until}")
+    ahead_s = commit.metrics.get(CLOCK_STEP)
+    if ahead_s is not None:
+        notes.append(f"the version before is stamped {ahead_s:,} s ahead of the clock")
+    if commit.operation == "repair" and commit.metrics.get("lost_first"):
+        first, last = commit.metrics["lost_first"], commit.metrics["lost_last"]
+        notes.append(f"versions {first} to {last} as they were are lost, and the loss was accepted")
+    return "; ".join(notes) or None
 
 
 @dataclass(frozen=True, slots=True)

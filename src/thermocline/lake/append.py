@@ -36,7 +36,7 @@ from thermocline.format.state import TableState
 from thermocline.lake.coverage import CoverageIndex
 from thermocline.lake.hollow import Hollowing
 from thermocline.lake.measure import row_entities
-from thermocline.lake.stage import Stage, Staged
+from thermocline.lake.stage import Stage, Staged, check_writable
 from thermocline.lake.storage import Storage
 from thermocline.lake.transaction import Plan
 
@@ -105,15 +105,20 @@ class Appending:
             return None
         if wish.requests and wish.requests.keys() <= state.requests.keys():
             return None
-        columns = columns_after(state, [s.arrow for s in self._stage.staged], evolve=wish.evolve)
+        # Data without a row has columns, too: a first append of it gives them to the table.
+        given = [*(s.arrow for s in self._stage.staged), *self._stage.schemas]
+        columns = columns_after(state, given, evolve=wish.evolve)
         actions: list[Action] = []
         if columns.is_new:
+            check_writable(columns.schema)
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
         segments = [self._segment(staged, columns) for staged in self._stage.staged]
         policy = wish.overlap or state.spec.overlap
         coverage = self._new_coverage(state)
         self._check_entities(state, coverage)
         removed: list[Action] = []
+        if policy != "allow":
+            self._check_apart(state)
         if policy == "reject":
             self._reject(state, coverage)
         elif policy == "replace":
@@ -164,6 +169,31 @@ class Appending:
     def _overlap(self, state: TableState, new: Coverage) -> dict[str, Buckets]:
         has_entities = bool(state.spec.entity_columns)
         return self._index.at(state).overlap(new, has_entities=has_entities)
+
+    def _check_apart(self, state: TableState) -> None:
+        """Raise when two files of one call hold rows of the same bucket.
+
+        Appended one after the other, the second would be refused, or would replace the first.
+        In one call there is no order to decide by.
+        """
+        total = empty(state.spec.bucket.width_s)
+        has_entities = bool(state.spec.entity_columns)
+        for source, parts in self._stage.files:
+            here = empty(state.spec.bucket.width_s)
+            for staged in parts:
+                here = here.union(staged.measured.coverage)
+            found = total.overlap(here, has_entities=has_entities)
+            if found:
+                files = [
+                    name
+                    for name, others in self._stage.files
+                    if any(
+                        one.measured.coverage.overlap(here, has_entities=has_entities)
+                        for one in others
+                    )
+                ]
+                raise overlap_error(state, found, files or [source])
+            total = total.union(here)
 
     def _reject(self, state: TableState, new: Coverage) -> None:
         found = self._overlap(state, new)
@@ -255,8 +285,13 @@ def _windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[Window, ...]:
     )
 
 
-def overlap_error(state: TableState, found: dict[str, Buckets]) -> CoverageOverlapError:
-    """Return the error that names the buckets, and entities, that are held already."""
+def overlap_error(
+    state: TableState, found: dict[str, Buckets], files: Sequence[str] = ()
+) -> CoverageOverlapError:
+    """Return the error that names the buckets, and entities, that are held already.
+
+    `files` are those of one call that hold them more than once.
+    """
     bucket = state.spec.bucket
     key, buckets = next(iter(sorted(found.items())))
     first = buckets.numbers()[:BUCKETS_NAMED_MAX].tolist()
@@ -268,6 +303,13 @@ def overlap_error(state: TableState, found: dict[str, Buckets]) -> CoverageOverl
     if key:
         facts["entity"] = dict(zip(state.spec.entity_columns, entity_values(key), strict=True))
         facts["entities_overlapping"] = len(found)
+    if files:
+        return CoverageOverlapError(
+            "files of one append hold rows in the same buckets",
+            hint="append each file once, or all of them with overlap='allow'",
+            files=list(files)[:BUCKETS_NAMED_MAX],
+            **facts,
+        )
     return CoverageOverlapError(
         "the table already holds rows in these buckets",
         hint="drop the overlapping rows, or append with overlap='replace' or overlap='allow'",

@@ -1,6 +1,6 @@
 """Local copies of objects that never change, bounded in bytes, shared by threads and processes.
 
-In:   the name and size of an object, and a way to fetch its bytes
+In:   the name, size and checksum of an object, and a way to fetch its bytes
 Out:  the path of a local file with exactly those bytes
 
     <key>.<window>.parquet      a copy; the window is the stretch of time it was last asked for in
@@ -11,13 +11,15 @@ Out:  the path of a local file with exactly those bytes
   now, and only names of windows long past are removed. A link finds the copy or it does not.
 - Copies and fetches under way are never more than `bytes_max` together. When all of it is in
   use, `Overloaded` is raised: the limit is not passed.
-- Bytes are synced before their name exists, so that a copy of the right size is a whole one.
+- Bytes are synced before their name exists, and compared with the checksum before a path is handed
+  out: once by each process and again when the copy changes (`verified.py`). A damaged copy is
+  removed and fetched again, and the log of the process says so.
 
-Only for names whose bytes never change, such as segments: a copy is not compared with its origin
-again.
+Only for names whose bytes never change, such as segments.
 """
 
 import hashlib
+import logging
 import os
 import re
 import threading
@@ -28,8 +30,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from thermocline.disk import Disk, Entry, OsDisk, Writer, translated
-from thermocline.errors import Overloaded
+from thermocline.errors import Corruption, Overloaded
 from thermocline.format.instant import NS_PER_S
+from thermocline.lake.verified import verified_stamp
 
 CACHE_BYTES_MAX = 16 << 30
 CACHE_KEEP_S = 600
@@ -40,6 +43,8 @@ _COPY_NAME = re.compile(r"^([0-9a-f]{40})\.(\d{1,19})\.parquet$")
 _FETCH_NAME = re.compile(r"^\.(\d{1,19})-[0-9a-f]{32}\.tmp$")
 
 Fetch = Callable[[Writer], None]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +75,40 @@ class Cache:
         self._now_s = now_s
         self._locks = [threading.Lock() for _ in range(FETCH_LOCKS)]
 
-    def path(self, name: str, size_bytes: int, fetch: Fetch) -> str:
-        """Return a local file with the object's bytes, fetched unless a copy is there.
+    def path(
+        self, name: str, size_bytes: int, checksum: str, fetch: Fetch, *, fresh: bool = False
+    ) -> str:
+        """Return a local file with the object's bytes, fetched unless a whole copy is there.
 
         The path is good for `keep_s` from now; a file opened within that time can be read to
-        its end. Errors of `fetch` are passed on and leave no copy.
+        its end. Errors of `fetch` are passed on and leave no copy; `fetch` checks what it writes.
         """
-        key = hashlib.sha256(f"{size_bytes} {name}".encode()).hexdigest()[:40]
+        key = hashlib.sha256(f"{size_bytes} {checksum} {name}".encode()).hexdigest()[:40]
         with self._locks[int(key[:8], 16) % FETCH_LOCKS], translated(self._folder):
             now = self._copy_path(key)
-            if self._disk.size(now) == size_bytes or self._is_renewed(key, size_bytes, now):
+            is_there = self._disk.size(now) == size_bytes
+            is_there = is_there or self._is_renewed(key, size_bytes, now)
+            if is_there and self._is_whole(key, now, name, checksum, fresh=fresh):
                 return now
             return self._fetched(key, size_bytes, fetch)
+
+    def _is_whole(self, key: str, now: str, name: str, checksum: str, *, fresh: bool) -> bool:
+        """Tell whether a copy has its bytes still; all its names are removed when it does not."""
+        try:
+            stamp = self._disk.stamp(now)
+            if stamp is None:
+                return False  # evicted meanwhile
+            verified_stamp(self._disk, now, name, checksum, stamp, fresh=fresh)
+        except FileNotFoundError:
+            return False
+        except Corruption as error:
+            logger.warning("a local copy is damaged and is fetched again: %s", error)
+            for copy in self._copies(self._entries()):
+                if copy.key == key:
+                    with suppress(FileNotFoundError):
+                        self._disk.unlink(f"{self._folder}/{copy.entry.name}")
+            return False
+        return True
 
     def _copy_path(self, key: str) -> str:
         return f"{self._folder}/{key}.{self._window()}.parquet"

@@ -1,7 +1,7 @@
 """The tables of a lake by name: which folder each has, and which lake this is.
 
     <lake>/lake.json                 the lake's id and that of its journal
-    <lake>/names/<name>.json         a table's name, id and folder
+    <lake>/names/<name>.json         a table's name, id and folder, and the lake's id
     <lake>/tables/<id>/              a table, as `format/layout.py` has it
 
 - That the file of a name exists is what makes the table one of the lake; it is created atomically,
@@ -12,17 +12,22 @@
   have left a version that only the kernel knows, and must not be seen and then lost.
 - `lake.json` is written last when a lake is made: whoever finds it can rely on the rest, and a
   folder where it is missing beside other things is refused, not made into a new lake.
+- Every file has a checksum and says what it belongs to. A reader compares the name with the name
+  of the file, the table id with the one in the table's own log, and the lake id with `lake.json`.
+- A table folder without a name is what a crash while a table was made leaves: its log has one
+  commit. A log with more proves that the table had a name, and that its file is lost.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
-import orjson
+from typing import Any
 
 from thermocline.disk import Disk, OsDisk, translated
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
 from thermocline.format.action import TableSpec
+from thermocline.format.layout import Version
+from thermocline.format.sealed import seal, unseal
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.stage import new_id
 from thermocline.lake.table import Table
@@ -31,8 +36,20 @@ LAKE_PATH = "lake.json"
 NAMES_FOLDER = "names"
 TABLES_FOLDER = "tables"
 JOURNAL_FOLDER = "journal"
+TENANTS_FOLDER = "tenants"
 FORMAT_VERSION = 1
+LAKE_HINT = (
+    "restore lake.json from a backup of this lake; it holds the lake's id and that of its journal, "
+    "which journal/journal.json and the files in names/ tell, too; after a restore that was "
+    "interrupted, restore again into an empty folder"
+)
+NAME_HINT = "restore this file from a backup of this lake; the table and its rows are untouched"
 
+_UNSEALED_LAKE = frozenset({"format", "lake_id", "journal_id"})
+_UNSEALED_NAME = frozenset({"name", "table_id", "folder"})
+_ID = re.compile(r"[0-9a-f]{32}")
+_OWN_NAMES = frozenset({"names", "tables", TENANTS_FOLDER, "keys.json", "leases"})
+_TENANT_ROOT = re.compile(rf"(.+)/{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -75,6 +92,7 @@ class Catalog:
         self._now_ns = now_ns
         self._opened: dict[str, Table] = {}
         self._known: dict[str, Named] = {}
+        self._lake_id: str | None = None
 
     @property
     def root(self) -> str:
@@ -87,23 +105,42 @@ class Catalog:
         return f"{self.root}/{JOURNAL_FOLDER}"
 
     def identity(self) -> LakeIdentity | None:
-        """Return which lake this is; None when there is none, `Invalid` when something else is."""
+        """Return which lake this is; None when there is none, `Invalid` when something else is.
+
+        `Corruption` when `lake.json` is damaged, or missing beside other files of a lake.
+        """
         try:
-            found = _decoded(self._storage.read(LAKE_PATH), LAKE_PATH)
+            data = self._storage.read(LAKE_PATH)
         except NotFound:
-            others = self._others()
-            if others:
-                raise Invalid(
-                    "this folder is not a lake, and it is not empty",
-                    hint="check the path; a disk that is not mounted looks like this, too",
-                    folder=self.root,
-                    found=sorted(others)[:5],
-                ) from None
+            self._check_empty()
             return None
-        if found.get("format") != FORMAT_VERSION:
-            hint = "open it with that version"
-            raise Unsupported("the lake was made by a newer Thermocline", hint=hint, path=LAKE_PATH)
-        return LakeIdentity(str(found["lake_id"]), str(found["journal_id"]))
+        return decode_identity(data, f"{self.root}/{LAKE_PATH}")
+
+    def _check_empty(self) -> None:
+        """Raise when a folder without `lake.json` has other things in it."""
+        others = self._others()
+        if others & _OWN_NAMES:
+            raise Corruption(
+                "the file that says which lake this is is missing",
+                hint=LAKE_HINT,
+                path=f"{self.root}/{LAKE_PATH}",
+                found=sorted(others)[:5],
+            )
+        if others:
+            raise Invalid(
+                "this folder is not a lake, and it is not empty",
+                hint="check the path; a disk that is not mounted looks like this, too",
+                folder=self.root,
+                found=sorted(others)[:5],
+            )
+
+    @property
+    def lake_id(self) -> str | None:
+        """The id of the lake that these names belong to; None for tables without a lake."""
+        if self._lake_id is None:
+            found = _TENANT_ROOT.fullmatch(self.root)
+            self._lake_id = read_lake_id(self._disk, self.root if found is None else found[1])
+        return self._lake_id
 
     def _others(self) -> set[str]:
         """Return what is in the folder beside an unfinished lake."""
@@ -123,7 +160,7 @@ class Catalog:
     def found(self, journal_id: str) -> LakeIdentity:
         """Make this folder a lake with that journal, or return which one it is by now."""
         made = {"format": FORMAT_VERSION, "lake_id": new_id(), "journal_id": journal_id}
-        self._storage.put_new(LAKE_PATH, orjson.dumps(made))
+        self._storage.put_new(LAKE_PATH, seal(made))
         identity = self.identity()
         assert identity is not None
         return identity
@@ -137,25 +174,56 @@ class Catalog:
         table = self._table(folder)
         state = table.create(spec)
         named = {"name": name, "table_id": state.spec.table_id, "folder": folder}
-        if not self._storage.put_new(path, orjson.dumps(named)):
+        if not self._storage.put_new(path, seal({**named, "lake_id": self.lake_id})):
             raise _exists(name)
         self._opened[name.lower()] = table
         return table
 
     def table(self, name: str) -> Table:
-        """Return a table; `NotFound` when there is none of this name."""
+        """Return a table; `NotFound` when there is none of this name.
+
+        `Corruption` when the name leads to another table than the one it was given to.
+        """
         key = name.lower()
         if key not in self._opened:
-            table = self._table(self.named(name).folder)
+            named = self.named(name)
+            table = self._table(named.folder)
+            version = self._checked_version(named, table)
             if not self._is_read_only:
-                table.log.settle(table.state().version)
+                self._storage.settle(_path(name))
+                table.log.settle(version)
             self._opened[key] = table
         return self._opened[key]
+
+    def _checked_version(self, named: Named, table: Table) -> Version:
+        """Return the newest version of a table whose own log says what its name says."""
+        path = f"{self.root}/{_path(named.name)}"
+        try:
+            state = table.state()
+        except NotFound as error:
+            raise Corruption(
+                "the name of a table leads to a folder without a table",
+                hint="restore the folder, or this file, from a backup of this lake",
+                path=path,
+                table=named.name,
+                folder=named.folder,
+            ) from error
+        if state.spec.table_id != named.table_id:
+            raise Corruption(
+                "the name of a table leads to another table",
+                hint=NAME_HINT,
+                path=path,
+                table=named.name,
+                folder=named.folder,
+                named_id=named.table_id,
+                found_id=state.spec.table_id,
+            )
+        return state.version
 
     def named(self, name: str) -> Named:
         """Return what is known of a name; `NotFound` when it is no table's."""
         try:
-            return _named(self._storage.read(_path(name)), _path(name))
+            return self._read_name(_path(name))
         except NotFound as error:
             raise NotFound(
                 "no such table",
@@ -164,12 +232,57 @@ class Catalog:
                 tables=[one.name for one in self][:20],
             ) from error
 
+    def _read_name(self, path: str) -> Named:
+        found = unseal(
+            self._storage.read(path),
+            f"{self.root}/{path}",
+            hint=NAME_HINT,
+            unsealed_fields=_UNSEALED_NAME,
+        )
+        return _named(found, f"{self.root}/{path}", self.lake_id)
+
+    def check_names(self) -> None:
+        """Raise `Corruption` when a table's name is damaged, or a table has lost its name.
+
+        Reads every name, and the logs of folders without one. A process that makes a table at
+        the same time does no harm: its name is there before its second commit.
+        """
+        folders = set(self._folders())
+        for folder in sorted(folders - {one.folder for one in self}):
+            try:
+                state = self._table(folder).state()
+            except NotFound:
+                continue  # Crash here: before the first commit of a new table.
+            if state.version > 1 and folder not in {one.folder for one in self}:
+                raise self._nameless(folder, state.spec.table_id)
+
+    def _folders(self) -> Iterator[str]:
+        with translated(f"{self.root}/{TABLES_FOLDER}"):
+            try:
+                entries = self._disk.entries(f"{self.root}/{TABLES_FOLDER}")
+            except FileNotFoundError:
+                return
+        for entry in entries:
+            if _ID.fullmatch(entry.name):
+                yield f"{TABLES_FOLDER}/{entry.name}"
+
+    def _nameless(self, folder: str, table_id: str) -> Corruption:
+        return Corruption(
+            "a table with data has no name: its file in names/ is missing",
+            hint="restore names/<table>.json from a backup of this lake; to start without the "
+            "table, move its folder away, and keep its rows that are in the journal with "
+            "`thermocline journal repair --set-aside`",
+            path=f"{self.root}/{folder}",
+            folder=folder,
+            table_id=table_id,
+        )
+
     def __iter__(self) -> Iterator[Named]:
         stored = sorted(self._storage.list(NAMES_FOLDER), key=lambda one: one.path)
         for one in stored:
             if one.path.endswith(".json") and "/." not in one.path:
                 if one.path not in self._known:  # a name's file is never changed
-                    self._known[one.path] = _named(self._storage.read(one.path), one.path)
+                    self._known[one.path] = self._read_name(one.path)
                 yield self._known[one.path]
 
     def by_id(self, table_id: str) -> Table | None:
@@ -198,23 +311,48 @@ def _exists(name: str) -> Conflict:
     return Conflict("there is a table of this name already", hint=hint, table=name)
 
 
-def _named(data: bytes, path: str) -> Named:
-    found = _decoded(data, path)
-    folder = str(found.get("folder"))
-    if not re.fullmatch(rf"{TABLES_FOLDER}/[0-9a-f]{{32}}", folder):
-        raise _not_one(path)
-    return Named(str(found["name"]), str(found["table_id"]), folder)
-
-
-def _decoded(data: bytes, path: str) -> dict[str, object]:
+def read_lake_id(disk: Disk, root: str) -> str | None:
+    """Return the id of the lake in a folder; None when the folder has no `lake.json`."""
     try:
-        found = orjson.loads(data)
-    except ValueError as error:
-        raise _not_one(path) from error
-    if not isinstance(found, dict) or not {"lake_id", "folder"} & found.keys():
-        raise _not_one(path)
-    return found
+        data = LocalStorage(root, disk).read(LAKE_PATH)
+    except NotFound:
+        return None
+    return decode_identity(data, f"{root}/{LAKE_PATH}").lake_id
 
 
-def _not_one(path: str) -> Corruption:
-    return Corruption("this file of the lake cannot be read", hint="restore it", path=path)
+def decode_identity(data: bytes, path: str) -> LakeIdentity:
+    """Return what the bytes of `lake.json` say; `Corruption` that names the path otherwise."""
+    found = unseal(data, path, hint=LAKE_HINT, unsealed_fields=_UNSEALED_LAKE)
+    version = found.get("format")
+    # Without a checksum only the first format was ever written: another number is damage.
+    is_sealed = b'"checksum"' in data
+    if is_sealed and isinstance(version, int) and version > FORMAT_VERSION:
+        hint = "open it with that version"
+        raise Unsupported("the lake was made by a newer Thermocline", hint=hint, path=path)
+    identity = LakeIdentity(str(found.get("lake_id")), str(found.get("journal_id")))
+    if version != FORMAT_VERSION or not _ID.fullmatch(identity.lake_id):
+        raise Corruption("not the identity of a lake", hint=LAKE_HINT, path=path)
+    return identity
+
+
+def _named(found: dict[str, Any], path: str, lake_id: str | None) -> Named:
+    """Return a name whose file says that it is this file, of this lake."""
+    named = Named(*(str(found.get(field)) for field in ("name", "table_id", "folder")))
+    is_folder = named.folder.startswith(f"{TABLES_FOLDER}/")
+    if not (is_folder and _ID.fullmatch(named.folder.removeprefix(f"{TABLES_FOLDER}/"))):
+        raise Corruption("a table's name without its folder", hint=NAME_HINT, path=path)
+    if not is_name(named.name) or f"/{named.name.lower()}.json" != path[path.rindex("/") :]:
+        raise Corruption(
+            "this file is the name of another table", hint=NAME_HINT, path=path, found=named.name
+        )
+    check_owner(found, path, lake_id, hint=NAME_HINT)
+    return named
+
+
+def check_owner(found: dict[str, Any], path: str, lake_id: str | None, *, hint: str) -> None:
+    """Raise `Corruption` when a file says that it belongs to another lake."""
+    owner = found.get("lake_id")
+    if owner is not None and lake_id is not None and owner != lake_id:
+        raise Corruption(
+            "this file belongs to another lake", hint=hint, path=path, owner=owner, lake_id=lake_id
+        )

@@ -15,6 +15,8 @@ nothing in Parquet's own footer says whether the footer is right.
 
 - A checkpoint is of exactly one version and is never named by a commit: it may be missing, torn
   or thinned out at any time, and then the log is replayed instead.
+- A checkpoint says of which commit it is (`txn_id`). The log compares that with its own commits,
+  so a checkpoint of another table, or of a version that was lost, is passed over.
 - The JSON of a segment is decoded only when that segment is needed. A file found damaged then,
   or thinned out meanwhile, is replaced by replaying the log.
 """
@@ -40,11 +42,12 @@ from thermocline.format.action import (
     encode_segment,
     encode_spec,
 )
-from thermocline.format.commit import FORMAT_VERSION, crc32c
+from thermocline.format.commit import FORMAT_VERSION
 from thermocline.format.instant import NS_PER_US
 from thermocline.format.layout import Version
 from thermocline.format.note import decode_hole, encode_hole
 from thermocline.format.schema import decode_schema, encode_schema
+from thermocline.format.sealed import crc32c
 from thermocline.format.state import SegmentSet, TableState, Totals
 from thermocline.lake.storage import Storage
 
@@ -200,6 +203,8 @@ def _encode_rest(state: TableState) -> dict[str, Any]:
         "oldest": state.oldest,
         **({"holes": [encode_hole(hole) for hole in state.holes]} if state.holes else {}),
         **({"requests": list(state.requests.items())} if state.requests else {}),
+        **({"txn_id": state.txn_id} if state.txn_id else {}),
+        **({"clock_steps": list(state.clock_steps)} if state.clock_steps else {}),
     }
 
 
@@ -245,4 +250,6 @@ def _decode_rest(
         Version(int(rest["oldest"])),
         tuple(decode_hole(hole) for hole in rest.get("holes", ())),
         {str(key): int(rows) for key, rows in rest.get("requests", ())},
+        str(rest.get("txn_id", "")),
+        tuple(Version(int(version)) for version in rest.get("clock_steps", ())),
     )

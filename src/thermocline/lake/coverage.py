@@ -81,6 +81,15 @@ class CoverageIndex:
             self.remember(segment, known)
         return known
 
+    def sidecar(self, state: TableState, segment: Segment) -> bytes:
+        """Return the bytes of a segment's sidecar, made again from its file where it has to be."""
+        with suppress(NotFound, Corruption):
+            data = self._storage.read(segment.coverage_path)
+            if sidecar_checksum(data) == segment.coverage_checksum:
+                decode_coverage(data)
+                return data
+        return encode_coverage(self._rebuilt(state, segment))
+
     def is_verified(self, state: TableState) -> bool:
         """Tell whether no sidecar that `at` read for this state contradicts the log."""
         with self._lock:

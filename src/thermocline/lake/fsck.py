@@ -3,8 +3,9 @@
 In:   a table
 Out:  findings, each with a kind, a path and what is wrong; none means proven
 
-    log       commits are dense, each has its checksum and follows from the ones before
-    current   the hint does not point past the end
+    log       commits are dense, each has its checksum and follows from the ones before; nothing
+              proves that there were more: CURRENT, a checkpoint, the coverage of a version
+    current   CURRENT is of this log
     state     every checkpoint says what replaying the log says
     segment   every live file is there, with its size, checksum, rows and times
     coverage  every sidecar has its checksum and equals a recount from its Parquet file; so does
@@ -16,13 +17,8 @@ Out:  findings, each with a kind, a path and what is wrong; none means proven
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import google_crc32c
-import orjson
-import pyarrow as pa
-
-from thermocline.disk import COPY_CHUNK_BYTES
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
 from thermocline.format.action import Segment
@@ -38,6 +34,7 @@ from thermocline.format.coverage import (
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState, fold
 from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint
+from thermocline.lake.log import check_current
 from thermocline.lake.segment import measure_segment
 from thermocline.lake.table import Table
 
@@ -76,7 +73,8 @@ def fsck(table: Table, progress: Callable[[int, int], None] = lambda done, total
     state, commits = _replayed(table, names, findings)
     if state is None:
         return Checked(0, len(commits), 0, 0, 0, tuple(findings))
-    findings += _check_hint(table, state.version)
+    findings += _check_end(table, state.version)
+    findings += _check_current(table, commits, state)
     findings += _check_checkpoints(table, names, commits)
     segments = list(state.segments)
     recounts: list[Coverage] = []
@@ -103,7 +101,7 @@ def _replayed(
         except ThermoclineError as error:
             findings.append(Finding("log", layout.commit_path(version), str(error)))
     if not newest:
-        findings.append(Finding("log", layout.LOG_FOLDER, "there is no commit"))
+        findings.append(Finding("log", layout.commit_path(1), "there is no commit"))
     if findings:
         return None, commits
     try:
@@ -113,15 +111,30 @@ def _replayed(
         return None, commits
 
 
-def _check_hint(table: Table, newest: int) -> Iterator[Finding]:
+def _check_end(table: Table, newest: int) -> Iterator[Finding]:
+    ahead = {path: v for path, v in table.log.evidence().items() if v > newest}
+    if not ahead or table.storage.size(layout.commit_path(newest + 1)) is not None:
+        return  # none, or of a writer that is at work
+    proofs = ", ".join(f"{path} is of version {version}" for path, version in ahead.items())
+    what = f"is missing: {proofs}; `thermocline table repair` says what is lost"
+    yield Finding("log", layout.commit_path(newest + 1), what)
+
+
+def _check_current(table: Table, commits: list[Commit], state: TableState) -> Iterator[Finding]:
     try:
-        hint = int(orjson.loads(table.storage.read(layout.CURRENT_PATH))["version"])
-    except (ThermoclineError, ValueError, TypeError, KeyError):
+        current = table.log.read_current()
+    except ThermoclineError as error:
+        yield Finding("current", layout.CURRENT_PATH, str(error))
+        return
+    if current is None:
         what = "missing or garbage; it is written again by the next writer"
         yield Finding("current", layout.CURRENT_PATH, what, is_harmless=True)
-        return
-    if hint > newest:
-        yield Finding("current", layout.CURRENT_PATH, f"points past the end, at version {hint}")
+    elif current.version <= len(commits):
+        try:
+            then = replace(state, txn_id=commits[current.version - 1].txn_id)
+            check_current(current, then)
+        except ThermoclineError as error:
+            yield Finding("log", layout.commit_path(current.version), str(error))
 
 
 def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) -> Iterator[Finding]:
@@ -138,20 +151,20 @@ def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) ->
         if stored is None:
             what = "torn or damaged; the log is used instead"
             yield Finding("state", path, what, is_harmless=True)
-        elif encode_checkpoint(stored) != encode_checkpoint(replayed):
+        elif encode_checkpoint(stored) != encode_checkpoint(_as_known(replayed, stored)):
             yield Finding("state", path, "does not say what the log says")
+
+
+def _as_known(replayed: TableState, stored: TableState) -> TableState:
+    """Return a state as a release writes it that does not know transactions, where one did."""
+    return replayed if stored.txn_id else replace(replayed, txn_id="")
 
 
 def _check_segment(
     table: Table, state: TableState, segment: Segment, recounts: list[Coverage]
 ) -> Iterator[Finding]:
     try:
-        table.storage.check(segment.path, segment.file_size)
-        checksum = _file_checksum(table, segment.path)
-        if checksum != segment.checksum:
-            what = f"checksum is {checksum}, the log says {segment.checksum}"
-            yield Finding("segment", segment.path, what)
-            return
+        table.storage.check(segment.path, segment.file_size, segment.checksum, fresh=True)
         measured = measure_segment(table.storage, state, segment)
     except ThermoclineError as error:
         yield Finding("segment", segment.path, str(error))
@@ -180,18 +193,6 @@ def _check_shortcut(table: Table, state: TableState, recounts: list[Coverage]) -
     counted = {key: united(parts) for key, parts in entities.items()}
     if shortcut.whole != whole or dict(shortcut.entities) != counted:
         yield Finding("coverage", path, "is not what the segments hold; remove it")
-
-
-def _file_checksum(table: Table, path: str) -> str:
-    checksum = 0
-    with table.storage.open_input(path) as source:
-        while chunk := _chunk(source):
-            checksum = google_crc32c.extend(checksum, chunk)
-    return f"crc32c:{checksum:08x}"
-
-
-def _chunk(source: pa.NativeFile) -> bytes:
-    return bytes(source.read(COPY_CHUNK_BYTES))
 
 
 def _check_coverage(table: Table, segment: Segment, recount: Coverage) -> Iterator[Finding]:

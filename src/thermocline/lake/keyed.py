@@ -25,6 +25,7 @@ from thermocline.lake.segment import (
     decode_deletes,
     encode_deletes,
     filtered,
+    open_segment,
     presented,
     read_rows,
     stored_name,
@@ -74,7 +75,7 @@ def rows_of(storage: Storage, state: TableState, hits: Hits) -> pa.Table:
     physical = [name for name in stored.values() if name is not None]
     parts = []
     try:
-        with storage.open_input(segment.path) as source:
+        with open_segment(storage, segment) as source:
             file = pq.ParquetFile(source)
             first = 0
             for group in range(file.num_row_groups):

@@ -8,6 +8,7 @@ Out:  calls on a `Disk`, in the order that makes them durable
   another process made them: that one may have died before its own sync.
 - `put_new` writes a temporary file, syncs it and links it to its name. `link` fails when the
   name exists; a check followed by a rename would let two writers win.
+- A segment is handed out only after its bytes were compared with its checksum (`verified.py`).
 - A path that leads out of the root through a symbolic link is refused.
 """
 
@@ -20,16 +21,32 @@ from contextlib import ExitStack, suppress
 import google_crc32c
 import pyarrow as pa
 
-from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, translated, translation
+from thermocline.disk import (
+    COPY_CHUNK_BYTES,
+    Disk,
+    FileStamp,
+    OsDisk,
+    translated,
+    translation,
+)
 from thermocline.errors import (
     Conflict,
     Corruption,
     NotFound,
     OutcomeUnknown,
+    ThermoclineError,
+    Unavailable,
     Unsupported,
 )
 from thermocline.format import layout
 from thermocline.lake.storage import Stored, Taken
+from thermocline.lake.verified import (
+    READ_TRIES_MAX,
+    checksum_text,
+    missing,
+    verified_stamp,
+    wrong_size,
+)
 
 LINK_BYTES_MAX = 4_096
 
@@ -124,36 +141,63 @@ class LocalStorage:
         with translated(path):
             return self._disk.open_input(self._absolute(path))
 
-    def locate(self, path: str, size_bytes: int) -> str:
+    def locate(self, path: str, size_bytes: int, checksum: str) -> str:
         """Return the absolute path of a checked file."""
-        self.check(path, size_bytes)
-        return self._absolute(path)
+        self._checked(path, size_bytes, checksum, fresh=False)
+        return f"{self._root}/{path}"
 
-    def check(self, path: str, size_bytes: int) -> None:
-        """Raise an error that names the file unless it is there, inside the root, of this size."""
-        with translated(path):
-            found = self._disk.size(self._absolute(path))
-            is_inside = found is None or self._is_inside(path, found)
-        if found is None:
-            raise NotFound(
-                "a live file is missing",
-                hint="restore it from a copy; `thermocline table fsck` lists all that are missing",
-                path=path,
-            )
+    def open_segment(
+        self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False
+    ) -> pa.NativeFile:
+        """Return a random-access input on a checked file: the file that was checked is the one."""
+        for _ in range(READ_TRIES_MAX):
+            stamp = self._checked(path, size_bytes, checksum, fresh=fresh)
+            source = self.open_input(path)
+            with translated(path):
+                if self._disk.stamp(self._absolute(path)) == stamp:
+                    return source
+            source.close()
+        raise Unavailable(
+            "a live file is replaced while it is opened",
+            hint="segments are never changed in place: stop the program that writes it",
+            path=path,
+        )
+
+    def check(self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False) -> None:
+        """Raise `Corruption` unless a file is there, inside the root, with exactly these bytes."""
+        self._checked(path, size_bytes, checksum, fresh=fresh)
+
+    def _checked(self, path: str, size_bytes: int, checksum: str, *, fresh: bool) -> FileStamp:
+        absolute = f"{self._root}/{path}"
+        try:
+            stamp = self._disk.stamp(absolute)
+            is_inside = stamp is None or self._is_inside(path, stamp.size_bytes)
+        except OSError as error:
+            raise translation(error, path) from error
+        if stamp is None:
+            raise self._missing(path)
         if not is_inside:
             raise Corruption(
                 "a live file is reached through a symbolic link",
                 hint="move the file itself into the table's folder",
                 path=path,
             )
-        if found != size_bytes:
-            raise Corruption(
-                "a live file has another size than the log says",
-                hint="restore it from a copy; segments are never changed in place",
-                path=path,
-                expected_bytes=size_bytes,
-                found_bytes=found,
-            )
+        if stamp.size_bytes != size_bytes:
+            raise wrong_size(path, size_bytes, stamp.size_bytes)
+        try:
+            return verified_stamp(self._disk, absolute, path, checksum, stamp, fresh=fresh)
+        except FileNotFoundError as error:
+            raise self._missing(path) from error
+        except OSError as error:
+            raise translation(error, path) from error
+
+    def _missing(self, path: str) -> ThermoclineError:
+        with translated(path):
+            if self._disk.size(self._root) is not None:
+                return missing(path)
+        # The log was read a moment ago: its disk may have been unmounted.
+        hint = "check that the disk is mounted"
+        return NotFound("the table's folder is not there", hint=hint, path=path, root=self._root)
 
     def _is_inside(self, path: str, size_bytes: int) -> bool:
         """Tell whether no symbolic link leads to a path; folders are looked at once.
@@ -308,7 +352,7 @@ class LocalStorage:
                     writer.write(chunk)
             if writer:
                 writer.sync()
-        return Taken(size_bytes, f"crc32c:{checksum:08x}")
+        return Taken(size_bytes, checksum_text(checksum))
 
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens when there is none."""

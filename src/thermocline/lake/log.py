@@ -4,19 +4,24 @@ In:   commits to land, versions to read
 Out:  states; a commit is landed exactly when its numbered file exists
 
 - Versions are dense and begin at 1. A missing commit is an error, never a shorter history.
-- CURRENT is a hint of where to begin looking. It is believed only as far as the log bears it
-  out, and is written again when it was missing, empty, garbage, behind or ahead.
-- Commit times go up with versions, whatever the clock does, so that an instant names a version.
+- CURRENT says where to begin looking. It is written again when it was missing, empty, garbage or
+  behind. CURRENT, a checkpoint or the coverage of a version is written only after the commit of
+  that version is durable: where one of them is ahead of the log, commits were lost. That is
+  `Corruption`, on every way into the log, and no new commit takes the number of a lost one.
+- Each commit names the one before it, so a commit of another table or time is noticed.
+- Commit times go up with versions, so that an instant names a version. A time is at most
+  `CLOCK_AHEAD_S_MAX` ahead of the writer's clock: past that, times step back to the clock, and
+  the versions before the step count as made no later than the version after it. A clock that
+  was never set, and shows a year before 2020, moves no time back.
 - `land` never guesses: when a write's outcome is unknown, it looks for its own `txn_id`.
 """
 
+import logging
 import threading
 import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-
-import orjson
 
 from thermocline.errors import (
     Corruption,
@@ -27,7 +32,8 @@ from thermocline.errors import (
 from thermocline.format import layout
 from thermocline.format.action import Segment
 from thermocline.format.commit import Commit, decode_commit, encode_commit
-from thermocline.format.instant import NS_PER_US, TimeNs, written
+from thermocline.format.current import Current, decode_current, encode_current
+from thermocline.format.instant import NS_PER_S, NS_PER_US, TimeNs, written
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState, fold
 from thermocline.lake.checkpoint import read_checkpoint, write_checkpoint
@@ -38,6 +44,16 @@ CHECKPOINTS_KEPT_PER_STEP = 10
 LOOK_PAST_END = 3
 OUTCOME_LOOKS_MAX = 3
 STATES_KEPT_MAX = 8
+CLOCK_AHEAD_S_MAX = 3_600
+"""How far a commit's time may be ahead of the clock of its writer."""
+CLOCK_SET_AFTER_NS = 1_577_836_800 * NS_PER_S
+"""2020-01-01: a clock that shows an earlier time was never set, and no time steps back to it."""
+CLOCK_STEP = "clock_set_back_s"
+"""The metric of a commit whose time is before that of the version before it, in seconds."""
+HEAD_CHECK_S = 1.0
+"""How often a process looks whether the newest commit that it knows is still there."""
+
+logger = logging.getLogger(__name__)
 
 
 class Log:
@@ -56,9 +72,13 @@ class Log:
         self._lock = threading.RLock()
         self._head: TableState | None = None
         self._past: dict[int, TableState] = {}
+        self._head_checked_s = 0.0
 
     def head(self) -> TableState:
-        """Return the newest state; `NotFound` when there is no table here."""
+        """Return the newest state; `NotFound` when there is no table here.
+
+        `Corruption` that names a commit file when something proves that there was a newer one.
+        """
         with self._lock:
             head = self._head or self._opened()
             newer = list(self._commits_after(head.version))
@@ -66,6 +86,8 @@ class Log:
                 head = fold(head, newer)
             if newer or self._head is None:
                 self._check_end(head.version)
+            else:
+                self._check_kept(head.version)
             self._head = head
             return head
 
@@ -97,34 +119,82 @@ class Log:
 
     def version_at(self, instant: int) -> Version:
         """Return the newest version committed at or before an instant."""
-        head = self.head()
-        if head.time <= instant:
-            return head.version
-        low, high = 0, int(head.version)
-        while high - low > 1:  # times go up with versions, so halving finds the place
-            middle = (low + high) // 2
-            if self.commit(middle).time <= instant:
-                low = middle
-            else:
-                high = middle
-        if low == 0:
+        found = self.newest_by(instant)
+        if not found:
             raise NotFound(
                 "the table did not exist then",
                 hint="name a later time",
                 asked=written(instant),
                 first=written(self.commit(1).time),
             )
+        return found
+
+    def newest_by(self, instant: int) -> Version:
+        """Return the newest version committed at or before an instant; 0 when there is none.
+
+        Where times step back, a version counts as made no later than every version after it.
+        """
+        head = self.head()
+        if head.time <= instant:
+            return head.version
+        after = head.version + 1
+        # Between two steps times go up. The newest stretch that begins by then has the answer:
+        # all that follows it is later.
+        for first in (*reversed(head.clock_steps), Version(1)):
+            if self.commit(first).time <= instant:
+                return self._newest_between(first, after, instant)
+            after = first
+        return Version(0)
+
+    def _newest_between(self, low: int, high: int, instant: int) -> Version:
+        """Return the last version from `low`, which is by then, up to but without `high`."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.commit(middle).time <= instant:
+                low = middle
+            else:
+                high = middle
         return Version(low)
 
     def commit(self, version: int) -> Commit:
-        """Return one commit; `Corruption` when it is damaged, `NotFound` when it is not there."""
-        return decode_commit(self._storage.read(layout.commit_path(version)), version)
+        """Return one commit; `NotFound` when the log never reached it.
+
+        `Corruption` when it is damaged, or is missing although it was there.
+        """
+        try:
+            data = self._storage.read(layout.commit_path(version))
+        except NotFound as error:
+            head = self._head
+            if head is not None and 1 <= version <= head.version:
+                raise _missing(version, head.version) from error
+            raise
+        return decode_commit(data, version)
 
     def exists(self) -> bool:
-        """Tell whether there is a table here at all."""
-        return self._storage.size(layout.commit_path(1)) is not None or any(
-            layout.commit_version(name) for name in self._names()
-        )
+        """Tell whether there is a table here at all, or the remains of one whose log is lost."""
+        if self._storage.size(layout.commit_path(1)) is not None:
+            return True
+        return bool(self.versions() or self.evidence())
+
+    def versions(self) -> list[Version]:
+        """Return the versions whose commit files are there, in order, from a listing."""
+        found = (layout.commit_version(name) for name in self._names())
+        return sorted(version for version in found if version is not None)
+
+    def evidence(self) -> dict[str, Version]:
+        """Return the files that only exist once a version is durable, each with that version."""
+        found = {}
+        current = self.read_current()
+        if current is not None:
+            found[layout.CURRENT_PATH] = current.version
+        for name in self._names():
+            if (version := layout.checkpoint_version(name)) is not None:
+                found[layout.checkpoint_path(version)] = version
+        for stored in self._storage.list(layout.TABLE_COVERAGE_FOLDER):
+            name = stored.path.rsplit("/", 1)[-1]
+            if (version := layout.table_coverage_version(name)) is not None:
+                found[stored.path] = version
+        return found
 
     def land(self, commit: Commit) -> Commit | None:
         """Try to make this commit; return it as landed, or None when another has its version.
@@ -134,7 +204,32 @@ class Log:
         """
         head = self._head
         if head is not None:
-            commit = replace(commit, time=TimeNs(max(commit.time, head.time + NS_PER_US)))
+            commit = _stamped(commit, head.time)
+        self._check_base(commit)
+        return self._put(commit)
+
+    def land_repair(self, state: TableState, commit: Commit) -> TableState | None:
+        """Make the commit that accepts a loss, after an intact state; return the state after it.
+
+        None when another commit has its version. CURRENT is of this commit when this returns.
+        """
+        with self._lock:
+            landed = self._put(_stamped(commit, state.time))
+            if landed is None:
+                return None
+            after = fold(state, [landed])
+            self._write_current(after)
+            self.settle(after.version)
+            self._head, self._past = after, {}
+            return after
+
+    def claim(self, current: Current) -> None:
+        """Let CURRENT name a version, unless it already names that one or a later one."""
+        found = self.read_current()
+        if found is None or found.version < current.version:
+            self._storage.put_hint(layout.CURRENT_PATH, encode_current(current))
+
+    def _put(self, commit: Commit) -> Commit | None:
         path, data = layout.commit_path(commit.version), encode_commit(commit)
         trouble: list[ThermoclineError] = []
         for _ in range(OUTCOME_LOOKS_MAX):
@@ -184,7 +279,7 @@ class Log:
         with suppress(ThermoclineError):
             if state.version % self._checkpoint_every == 0:
                 self._checkpoint(state)
-            self._write_hint(state.version)
+            self._write_current(state)
         return state
 
     def now(self) -> TimeNs:
@@ -193,7 +288,10 @@ class Log:
 
     def write_checkpoint(self, version: int) -> None:
         """Write the state of exactly this version down, and thin out older checkpoints."""
-        self._checkpoint(self.state(version))
+        state = self.state(version)
+        # Order matters: a checkpoint proves that its commit was durable.
+        self.settle(version)
+        self._checkpoint(state)
 
     def _checkpoint(self, state: TableState) -> None:
         write_checkpoint(self._storage, state)
@@ -207,19 +305,34 @@ class Log:
             step *= CHECKPOINTS_KEPT_PER_STEP
 
     def _opened(self) -> TableState:
-        hint = self._read_hint()
-        if hint is not None:
-            with suppress(NotFound):
-                return self._replayed(hint)
-        names = list(self._names())
-        versions = sorted(v for name in names if (v := layout.commit_version(name)) is not None)
+        current = self.read_current()
+        if current is not None:
+            if self._storage.size(layout.commit_path(current.version)) is None:
+                raise self._lost(current.version, layout.CURRENT_PATH)
+            state = self._replayed(current.version)
+            check_current(current, state)
+            return state
+        # Order matters: what proves a version is listed before the versions, which may grow.
+        evidence = self.evidence()
+        versions = self.versions()
+        self._check_dense(versions)
+        newest = versions[-1] if versions else Version(0)
+        for path, version in sorted(evidence.items()):
+            if version > newest:
+                raise self._lost(version, path)
         if not versions:
             raise NotFound("no table here", hint="create one first", root=self._storage.root)
-        self._check_dense(versions)
-        state = self._replayed(versions[-1])
+        state = self._replayed(newest)
         with suppress(ThermoclineError):
-            self._write_hint(state.version)
+            # Order matters: its writer may have died before its sync, and CURRENT is a proof.
+            self.settle(state.version)
+            self._write_current(state)
         return state
+
+    def _lost(self, known: Version, proof: str) -> Corruption:
+        """Return the error for a version that a file proves and that has no commit."""
+        newest = max((v for v in self.versions() if v < known), default=0)
+        return lost(newest + 1, known, proof)
 
     def _replayed(self, version: Version, *, below: int | None = None) -> TableState:
         """Return the state at a version from the newest usable checkpoint, one `below` if asked."""
@@ -229,12 +342,31 @@ class Log:
         for candidate in self._checkpoints_before(version):
             if below is not None and candidate >= below:
                 continue
-            state = read_checkpoint(self._storage, candidate, self._segments_without(candidate))
+            found = read_checkpoint(self._storage, candidate, self._segments_without(candidate))
+            state = found and self._if_of_this_log(found, version)
             if state is not None:
                 break
         first = state.version + 1 if state else 1
         commits = (self._commit_within(v, version) for v in range(first, version + 1))
         return fold(state, commits) if state is None or first <= version else state
+
+    def _if_of_this_log(self, state: TableState, newest: int) -> TableState | None:
+        """Return the state of a checkpoint if the log agrees that it is of its commit, else None.
+
+        The commit that follows names it. Where either was written by an older release, its own
+        commit is read.
+        """
+        if state.txn_id and state.version < newest:
+            following = self._commit_within(state.version + 1, newest)
+            if following.previous == state.txn_id:
+                return state
+        own = self._commit_within(state.version, newest)
+        is_same = own.time == state.time and state.txn_id in ("", own.txn_id)
+        if is_same:
+            return replace(state, txn_id=own.txn_id)
+        path = layout.checkpoint_path(state.version)
+        logger.warning("checkpoint %s is not of this log; replaying the log instead", path)
+        return None
 
     def _segments_without(self, checkpoint: Version) -> Callable[[], Iterable[Segment]]:
         return lambda: self._replayed(checkpoint, below=checkpoint).segments
@@ -279,20 +411,90 @@ class Log:
                 if self._storage.size(layout.commit_path(version + 1)) is not None:
                     return  # another writer is ahead of this look; nothing is missing
                 raise _missing(version + 1, ahead)
+        step = self._checkpoint_every
+        checkpoint = version - version % step + step
+        for known, path in (
+            (version + 1, layout.table_coverage_path(version + 1)),
+            (checkpoint, layout.checkpoint_path(checkpoint)),
+        ):
+            if self._storage.size(path) is None:
+                continue
+            if self._storage.size(layout.commit_path(version + 1)) is None:
+                raise lost(version + 1, known, path)
+
+    def _check_kept(self, version: int) -> None:
+        """Raise `Corruption` when the newest commit went away; looked at once a while."""
+        now_s = clock.monotonic()
+        if now_s - self._head_checked_s < HEAD_CHECK_S:
+            return
+        if self._storage.size(layout.commit_path(version)) is None:
+            raise lost(version, version, "this process has read it")
+        self._head_checked_s = now_s
+
+    def _check_base(self, commit: Commit) -> None:
+        """Raise `Corruption` where a commit would follow a lost one, or take its number."""
+        if commit.base and self._storage.size(layout.commit_path(commit.base)) is None:
+            raise lost(commit.base, commit.base, "this process has read it")
+        current = self.read_current()
+        if current is None or current.version < commit.version:
+            return
+        if self._storage.size(layout.commit_path(current.version)) is None:
+            raise self._lost(current.version, layout.CURRENT_PATH)
 
     def _names(self) -> Iterator[str]:
         for stored in self._storage.list(layout.LOG_FOLDER):
             yield stored.path.rsplit("/", 1)[-1]
 
-    def _read_hint(self) -> Version | None:
+    def read_current(self) -> Current | None:
+        """Return what CURRENT says; None when it is missing or not whole."""
         try:
-            hint = orjson.loads(self._storage.read(layout.CURRENT_PATH))
-            return Version(int(hint["version"]))
-        except (NotFound, ValueError, TypeError, KeyError):
+            return decode_current(self._storage.read(layout.CURRENT_PATH))
+        except NotFound:
             return None
 
-    def _write_hint(self, version: int) -> None:
-        self._storage.put_hint(layout.CURRENT_PATH, orjson.dumps({"version": version}))
+    def _write_current(self, state: TableState) -> None:
+        current = Current(state.version, state.spec.table_id, state.txn_id)
+        self._storage.put_hint(layout.CURRENT_PATH, encode_current(current))
+
+
+def check_current(current: Current, state: TableState) -> None:
+    """Raise `Corruption` unless CURRENT speaks of the commit that the log has of its version."""
+    is_same_table = current.table_id in ("", state.spec.table_id)
+    if is_same_table and current.txn_id in ("", state.txn_id):
+        return
+    raise Corruption(
+        "the log has another commit than the one that CURRENT was written for",
+        hint="the commit or the whole log was replaced; restore it from a copy, or see "
+        "`thermocline table repair`",
+        path=layout.commit_path(current.version),
+        proof=layout.CURRENT_PATH,
+        expected=current.txn_id,
+        found=state.txn_id,
+    )
+
+
+def _stamped(commit: Commit, newest_ns: int) -> Commit:
+    """Return a commit with its time: after the newest one's, unless that ran away from the clock.
+
+    Then the commit has the clock's time, and says by how much the time stepped back.
+    """
+    if commit.time > newest_ns:
+        return commit
+    ahead_s = (newest_ns - commit.time) // NS_PER_S
+    if ahead_s <= CLOCK_AHEAD_S_MAX or commit.time < CLOCK_SET_AFTER_NS:
+        return replace(commit, time=TimeNs(newest_ns + NS_PER_US))
+    return replace(commit, metrics={**commit.metrics, CLOCK_STEP: int(ahead_s)})
+
+
+def lost(first: int, known: int, proof: str) -> Corruption:
+    """Return the error for commits that were durable and are gone."""
+    return Corruption(
+        "the newest commits of the log are missing",
+        hint="restore them from a copy; `thermocline table repair` says what is lost without them",
+        path=layout.commit_path(first),
+        known=known,
+        proof=proof,
+    )
 
 
 def _missing(version: int, newest: int) -> Corruption:

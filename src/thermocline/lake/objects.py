@@ -12,7 +12,8 @@ Out:  requests of `obstore`, the only client of object stores here; no error of 
 - Credentials come from the options or the environment. They are no part of `root` and of no
   error: of a foreign message only its first line without addresses' queries is shown.
 
-What the query engine reads is downloaded once into a `Cache`. Needs the `object-store` extra.
+Segments are downloaded once into a `Cache`, whose copies are checked. Needs the `object-store`
+extra.
 """
 
 import re
@@ -30,10 +31,10 @@ import pyarrow as pa
 
 from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, Writer, translated
 from thermocline.errors import (
-    Corruption,
     Invalid,
     NotFound,
     OutcomeUnknown,
+    Overloaded,
     ThermoclineError,
     Unavailable,
     Unsupported,
@@ -43,8 +44,17 @@ from thermocline.format.instant import from_datetime
 from thermocline.lake.cache import Cache
 from thermocline.lake.ranges import RangeReader
 from thermocline.lake.storage import Stored, Taken
+from thermocline.lake.verified import (
+    check_algorithm,
+    checksum_text,
+    damaged,
+    damaged_offset,
+    missing,
+    wrong_size,
+)
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ObjectStoreMethods
 
 CONNECT_TIMEOUT_S = 5
@@ -155,50 +165,90 @@ class ObjectStorage:
         reader = RangeReader(size_bytes, lambda start, length: self._range(path, start, length))
         return pa.PythonFile(reader, mode="r")
 
-    def _range(self, path: str, start: int, length: int) -> memoryview:
+    def _range(self, path: str, start: int, length: int, tag: str = "") -> memoryview:
+        """Return some bytes of an object, of the generation that has this tag if one is given."""
         with self._translated(path):
-            data = self._store.get_range(self._key(path), start=start, length=length)
-        return memoryview(data)
+            options: GetOptions = {"range": (start, start + length)}
+            if tag:
+                options["if_match"] = tag
+            return memoryview(self._store.get(self._key(path), options=options).bytes())
 
-    def check(self, path: str, size_bytes: int) -> None:
-        """Raise an error that names the object unless it is there and of this size."""
-        found = self.size(path)
-        if found is None:
-            raise NotFound(
-                "a live file is missing",
-                hint="restore it from a copy; `thermocline table fsck` lists all that are missing",
-                path=path,
-                root=self._root,
-            )
-        if found != size_bytes:
-            raise self._wrong_size(path, size_bytes, found)
+    def check(self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False) -> None:
+        """Raise `Corruption` unless an object is there with exactly these bytes."""
+        self.open_segment(path, size_bytes, checksum, fresh=fresh).close()
 
-    def _wrong_size(self, path: str, expected: int, found: int) -> Corruption:
-        return Corruption(
-            "a live file has another size than the log says",
-            hint="restore it from a copy; segments are never changed in place",
-            path=path,
-            expected_bytes=expected,
-            found_bytes=found,
-            root=self._root,
-        )
-
-    def locate(self, path: str, size_bytes: int) -> str:
+    def locate(self, path: str, size_bytes: int, checksum: str) -> str:
         """Return a local copy of a segment, downloaded and checked unless it is there already.
 
         The path is good for as long as the cache promises (`CACHE_KEEP_S`).
         """
-        name = f"{self._root} {self._key(path)}"
-        return self._cache.path(name, size_bytes, lambda w: self._download(path, size_bytes, w))
+        return self._copy(path, size_bytes, checksum, fresh=False)
 
-    def _download(self, path: str, size_bytes: int, writer: Writer) -> None:
-        self.check(path, size_bytes)
+    def open_segment(
+        self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False
+    ) -> pa.NativeFile:
+        """Return a random-access input on a checked segment.
+
+        A small object is read at once, a large one is downloaded into the cache once. Where the
+        cache has no room, the object is read through once to check it, and then in ranges of
+        the same generation.
+        """
+        if size_bytes <= READ_WHOLE_BYTES_MAX:
+            sink = pa.BufferOutputStream()
+            self._download(path, size_bytes, checksum, sink.write)
+            return pa.BufferReader(sink.getvalue())
+        try:
+            copy = self._copy(path, size_bytes, checksum, fresh=fresh)
+        except Overloaded:
+            tag = self._download(path, size_bytes, checksum, lambda data: None)
+            reader = RangeReader(size_bytes, lambda at, length: self._range(path, at, length, tag))
+            return pa.PythonFile(reader, mode="r")
+        with translated(path):
+            return self._disk.open_input(copy)
+
+    def _copy(self, path: str, size_bytes: int, checksum: str, *, fresh: bool) -> str:
+        check_algorithm(path, checksum)
+
+        def fetch(writer: Writer) -> None:
+            self._download(path, size_bytes, checksum, writer.write)
+
+        name = f"{self._root} {self._key(path)}"
+        return self._cache.path(name, size_bytes, checksum, fetch, fresh=fresh)
+
+    def _download(
+        self, path: str, size_bytes: int, checksum: str, write: Callable[[memoryview], object]
+    ) -> str:
+        """Write an object's bytes and return its generation's tag; `Corruption` at other bytes."""
+        tag = self._found_tag(path, size_bytes)
+        computed = 0
         for start in range(0, size_bytes, DOWNLOAD_CHUNK_BYTES):
             length = min(DOWNLOAD_CHUNK_BYTES, size_bytes - start)
-            data = self._range(path, start, length)
+            data = self._range(path, start, length, tag)
             if len(data) != length:
-                raise self._wrong_size(path, size_bytes, start + len(data))
-            writer.write(data)
+                raise wrong_size(path, size_bytes, start + len(data))
+            computed = google_crc32c.extend(computed, pa.py_buffer(data))
+            write(data)
+        if checksum_text(computed) != checksum:
+            offset = damaged_offset(lambda: self.open_input(path))
+            raise damaged(path, checksum, checksum_text(computed), offset)
+        return tag
+
+    def _found_tag(self, path: str, size_bytes: int) -> str:
+        """Return the tag of an object that is there and of this size, empty if it has none."""
+        with self._translated(path):
+            try:
+                found = self._store.head(self._key(path))
+            except FileNotFoundError:
+                found = None
+        if found is None:
+            if self.size(layout.commit_path(1)) is not None:
+                raise missing(path)
+            hint = "check that the bucket exists"
+            raise NotFound("the table is not there", hint=hint, path=path, root=self._root)
+        if found["size"] != size_bytes:
+            raise wrong_size(path, size_bytes, int(found["size"]))
+        tag = found.get("e_tag") or ""
+        return "" if tag.startswith("W/") else tag  # a weak tag matches nothing
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object under a name nobody else uses. When this returns it is durable."""
@@ -260,7 +310,7 @@ class ObjectStorage:
             self._store.put(
                 self._key(path), data, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
             )
-        return Taken(reading.size_bytes, f"crc32c:{reading.checksum:08x}")
+        return Taken(reading.size_bytes, checksum_text(reading.checksum))
 
     def delete(self, path: str) -> None:
         """Remove an object; nothing happens when there is none."""

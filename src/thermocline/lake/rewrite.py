@@ -39,6 +39,7 @@ from thermocline.lake.segment import (
     decode_deletes,
     encode_deletes,
     measure_segment,
+    open_segment,
     stored_name,
     unreadable,
 )
@@ -109,9 +110,11 @@ class _Rewriting:
                 written=written,
             )
         for staged in self._stage.staged:
-            self._storage.check(staged.path, staged.taken.size_bytes)
+            # Order matters: what was written is read back before what it was made from may go.
+            taken = staged.taken
+            self._storage.check(staged.path, taken.size_bytes, taken.checksum, fresh=True)
             if self._is_keyed:
-                self._bounds[staged.segment_id] = _key_bounds(self._storage, staged.path)
+                self._bounds[staged.segment_id] = _key_bounds(self._storage, staged)
 
     def plan(self, state: TableState) -> Plan | None:
         """Return the commit that exchanges the segments; `Conflict` when they are not as read."""
@@ -234,7 +237,7 @@ def _keys_lost(
         name = stored_name(state, segment, column)
         assert name is not None
         try:
-            with storage.open_input(segment.path) as source:
+            with open_segment(storage, segment, fresh=True) as source:
                 keys = pq.ParquetFile(source).read(columns=[name]).column(0)
         except (pa.ArrowException, OSError) as error:
             raise unreadable(segment.path, error) from error
@@ -242,10 +245,11 @@ def _keys_lost(
     return pa.array(sorted(found), pa.string())
 
 
-def _key_bounds(storage: Storage, path: str) -> tuple[str, str]:
+def _key_bounds(storage: Storage, staged: Staged) -> tuple[str, str]:
     """Return the first and the last key of a file that is sorted by them."""
+    path, taken = staged.path, staged.taken
     try:
-        with storage.open_input(path) as source:
+        with storage.open_segment(path, taken.size_bytes, taken.checksum) as source:
             file = pq.ParquetFile(source)
             first = file.read_row_group(0, columns=[KEY_COLUMN]).column(0)
             last = file.read_row_group(file.num_row_groups - 1, columns=[KEY_COLUMN]).column(0)

@@ -4,7 +4,8 @@ In:   Arrow batches to write; a live segment and the state it is read under
 Out:  Parquet bytes; batches with the table's present names and types
 
 - A row's position in its file never changes; deletion vectors name rows by it.
-- A file that is missing, short or not Parquet is an error that names it, never fewer rows.
+- A file that is missing, short or has other bytes than were committed is an error that names it,
+  before a row of it is read.
 - Columns are found by id: under the name they had when the segment was written, null where the
   segment has none, cast where it was written in a narrower type.
 """
@@ -128,9 +129,8 @@ def read_rows(
     stored = {c.id: stored_name(state, segment, c) for c in wanted}
     deleted = decode_deletes(segment.deletes)
     first = 0
-    storage.check(segment.path, segment.file_size)
     try:
-        with storage.open_input(segment.path) as source:
+        with open_segment(storage, segment) as source:
             file = pq.ParquetFile(source)
             physical = [name for name in stored.values() if name is not None]
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=physical):
@@ -148,6 +148,11 @@ def read_rows(
             expected=segment.row_count,
             found=first,
         )
+
+
+def open_segment(storage: Storage, segment: Segment, *, fresh: bool = False) -> pa.NativeFile:
+    """Return a random-access input on a segment whose bytes are those that were committed."""
+    return storage.open_segment(segment.path, segment.file_size, segment.checksum, fresh=fresh)
 
 
 def stored_name(state: TableState, segment: Segment, column: Column) -> str | None:

@@ -10,7 +10,7 @@ Out:  `Staged` segments: file and coverage sidecar written, synced and measured
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ import pyarrow.types as kinds
 from thermocline.errors import Conflict, Invalid, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.action import Segment, TableSpec
-from thermocline.format.commit import crc32c
 from thermocline.format.coverage import Coverage, encode_coverage, sidecar_checksum
 from thermocline.format.instant import TimeNs, from_datetime
 from thermocline.format.schema import Fit, Schema, encode_stored
+from thermocline.format.sealed import crc32c
 from thermocline.lake.measure import Measured, Measuring, entity_stats, measure
 from thermocline.lake.segment import coerce, encode_parquet, validated
 from thermocline.lake.storage import Storage, Taken
@@ -82,6 +82,8 @@ class Stage:
         self._paths: list[str] = []
         self.schemas: list[pa.Schema] = []
         self.staged: list[Staged] = []
+        self.files: list[tuple[str, Sequence[Staged]]] = []
+        """The caller's files and what was staged of each; empty for a stream of rows."""
 
     def take_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
         """Take a caller's Parquet file in as it is, measuring it meanwhile."""

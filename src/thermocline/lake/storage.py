@@ -58,15 +58,25 @@ class Storage(Protocol):
         ...
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Return a random-access input on a file; `NotFound` when there is none."""
+        """Return a random-access input on a file, unchecked; `NotFound` when there is none."""
         ...
 
-    def check(self, path: str, size_bytes: int) -> None:
-        """Raise an error that names the file unless it is there, inside the root, of this size."""
+    def check(self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False) -> None:
+        """Raise `Corruption` unless a file is there, inside the root, with exactly these bytes.
+
+        A file is read once by each process and remembered until it changes; a `fresh` look reads
+        it again in any case. `NotFound` when the whole table is not there.
+        """
         ...
 
-    def locate(self, path: str, size_bytes: int) -> str:
+    def locate(self, path: str, size_bytes: int, checksum: str) -> str:
         """Return a checked file's path as the query engine can open it."""
+        ...
+
+    def open_segment(
+        self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False
+    ) -> pa.NativeFile:
+        """Return a random-access input on a checked file: the way to read a committed segment."""
         ...
 
     def put(self, path: str, data: bytes) -> None:

@@ -49,6 +49,7 @@ from thermocline.lake.segment import (
     decode_deletes,
     encode_deletes,
     measure_segment,
+    open_segment,
     stored_name,
     unreadable,
 )
@@ -264,9 +265,8 @@ def find_keys(
 
 def _found(storage: Storage, segment: Segment, name: str, keys: pa.Array) -> npt.NDArray[np.int64]:
     parts = [np.empty(0, dtype=np.int64)]
-    storage.check(segment.path, segment.file_size)
     try:
-        with storage.open_input(segment.path) as source:
+        with open_segment(storage, segment) as source:
             file = pq.ParquetFile(source)
             first = 0
             for group in range(file.num_row_groups):

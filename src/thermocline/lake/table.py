@@ -32,7 +32,7 @@ from thermocline.format.coverage import Coverage
 from thermocline.format.instant import instant
 from thermocline.format.layout import Version
 from thermocline.format.note import NoteFlush, NoteHole
-from thermocline.format.schema import Schema, fit
+from thermocline.format.schema import Schema, check_names, fit
 from thermocline.format.state import TableState
 from thermocline.lake.append import (
     Appending,
@@ -129,7 +129,9 @@ class Table:
 
         def fill(stage: Stage, state: TableState) -> None:
             for source in sources:
+                before = len(stage.staged)
                 self._stage_file(stage, state, source, wish, link=link)
+                stage.files.append((source, stage.staged[before:]))
 
         return self._append(fill, wish)
 
@@ -275,6 +277,8 @@ class Table:
         def plan(state: TableState) -> Plan | None:
             spec, schema = changed(state.spec, state.schema)
             _check_spec(spec)
+            if schema != state.schema:
+                _check_changed(state, schema)
             check_entities(schema, spec)
             if (spec, schema) == (state.spec, state.schema):
                 return None
@@ -351,13 +355,14 @@ def _check_spec(spec: TableSpec) -> None:
     check_policy(spec.overlap)
     _ = spec.retention_s  # refuses a retention that cannot be read
     names = (spec.time_column, *spec.entity_columns)
-    if len(set(names)) != len(names) or not all(names):
+    if len({name.lower() for name in names}) != len(names) or not all(names):
         raise Invalid(
             "entity columns must be different from each other and from the time column",
-            hint="name each column once",
+            hint="name each column once; names that differ only in case are the same",
             time_column=spec.time_column,
             entity_columns=list(spec.entity_columns),
         )
+    check_names(names)
     if spec.entities_max < 1:
         raise Invalid(
             "a table has room for at least one entity",
@@ -366,6 +371,17 @@ def _check_spec(spec: TableSpec) -> None:
         )
     if spec.timezone is not None:
         _check_zone(spec.timezone)
+
+
+def _check_changed(state: TableState, schema: Schema) -> None:
+    """Raise `Invalid` for columns with which nothing could be appended any more."""
+    if not state.schema.columns:
+        raise Invalid(
+            "the table has no columns yet",
+            hint="append its first rows, or data without a row, then change the columns",
+            time_column=state.spec.time_column,
+        )
+    check_writable(schema)
 
 
 def _check_entities(spec: TableSpec, plan: Plan) -> None:

@@ -1,26 +1,29 @@
 """The tenants of a node by name: which folder each has.
 
-    <lake>/tenants/names/<name>.json     a tenant's name and folder
+    <lake>/tenants/names/<name>.json     a tenant's name and folder, and the lake's id
     <lake>/tenants/<id>/                 its tables, as `catalog.py` has them
 
 - The folder of the lake itself is that of the tenant `default`, which is always there.
 - A folder is an id, never a name, so that no name can lead elsewhere. That the file of a name
   exists is what makes the tenant; it is created atomically, and never changed.
+- The file has a checksum, and says its own name and its lake. It exists before the folder does:
+  a folder without a name proves that the file of its name is lost.
 """
 
 import re
 from collections.abc import Iterator
 
-import orjson
-
-from thermocline.disk import Disk
+from thermocline.disk import Disk, translated
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound
+from thermocline.format.sealed import seal, unseal
+from thermocline.lake.catalog import TENANTS_FOLDER, check_owner, read_lake_id
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.stage import new_id
 
 DEFAULT_TENANT = "default"
-TENANTS_FOLDER = "tenants"
+HINT = "restore this file from a backup of this lake; the tenant's tables are untouched"
 
+_UNSEALED = frozenset({"name", "folder"})
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _FOLDER = re.compile(rf"{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 
@@ -29,6 +32,7 @@ class Tenants:
     """The names of a node's tenants. Safe to use from many threads and processes."""
 
     def __init__(self, root: str, disk: Disk) -> None:
+        self._disk = disk
         self._storage = LocalStorage(root, disk)
         self._known: dict[str, str] = {}
 
@@ -43,16 +47,52 @@ class Tenants:
             return ""
         if name not in self._known:  # a name's file is never changed
             try:
-                self._known[name] = _folder(self._storage.read(_path(name)), _path(name))
+                self._known[name] = self._read(name)
             except (NotFound, Invalid) as error:
                 hint = "an administrator creates tenants"
                 raise NotFound("no such tenant", hint=hint, tenant=name[:80]) from error
         return self._known[name]
 
+    def _read(self, name: str) -> str:
+        path = f"{self.root}/{_path(name)}"
+        data = self._storage.read(_path(name))
+        found = unseal(data, path, hint=HINT, unsealed_fields=_UNSEALED)
+        check_owner(found, path, read_lake_id(self._disk, self.root), hint=HINT)
+        folder = str(found.get("folder"))
+        if found.get("name") != name or not _FOLDER.fullmatch(folder):
+            raise Corruption(
+                "this file is the name of another tenant",
+                hint=HINT,
+                path=path,
+                found=str(found.get("name"))[:80],
+            )
+        return folder
+
+    def check_names(self) -> None:
+        """Raise `Corruption` when a tenant's name is damaged, or a folder has lost its name."""
+        folder = f"{self.root}/{TENANTS_FOLDER}"
+        with translated(folder):
+            try:
+                entries = self._disk.entries(folder)
+            except FileNotFoundError:
+                return
+        there = {f"{TENANTS_FOLDER}/{entry.name}" for entry in entries}
+        # Order matters: names after folders, because a name is made before its folder.
+        named = {self.folder(name) for name in self}
+        for one in sorted(there - named):
+            if _FOLDER.fullmatch(one):
+                raise Corruption(
+                    "a tenant's folder has no name: its file in tenants/names/ is missing",
+                    hint="restore tenants/names/<tenant>.json from a backup of this lake; if the "
+                    "tenant is not wanted any more, move its folder away",
+                    path=f"{self.root}/{one}",
+                )
+
     def create(self, name: str) -> None:
         """Make a tenant; `Conflict` when there is one of this name."""
         folder = f"{TENANTS_FOLDER}/{new_id()}"
-        made = orjson.dumps({"name": name, "folder": folder})
+        lake_id = read_lake_id(self._disk, self.root)
+        made = seal({"name": name, "folder": folder, "lake_id": lake_id})
         if name == DEFAULT_TENANT or not self._storage.put_new(_path(name), made):
             hint = "choose another name"
             raise Conflict("there is a tenant of this name already", hint=hint, tenant=name)
@@ -74,17 +114,3 @@ def _path(name: str) -> str:
             name=name[:80],
         )
     return f"{TENANTS_FOLDER}/names/{name}.json"
-
-
-def _folder(data: bytes, path: str) -> str:
-    try:
-        folder = str(orjson.loads(data)["folder"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path) from error
-    if not _FOLDER.fullmatch(folder):
-        raise _damaged(path)
-    return folder
-
-
-def _damaged(path: str) -> Corruption:
-    return Corruption("this file of the lake cannot be read", hint="restore it", path=path)

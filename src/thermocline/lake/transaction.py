@@ -78,6 +78,7 @@ def transact(
             plan.operation,
             plan.actions,
             plan.metrics,
+            state.txn_id,
         )
         landed = log.land(commit)
         if landed is not None:

@@ -91,14 +91,8 @@ def _listed(table: Table) -> list[Stored]:
 
 def _oldest_kept(table: Table, head: TableState, cut_off: int) -> Version:
     """Return the oldest version to keep: the one that was newest at the cut-off, or pinned."""
-    low = int(head.oldest)
-    high = int(head.version)
-    while low < high:  # the last version committed at or before the cut-off is still readable then
-        middle = (low + high + 1) // 2
-        if table.log.commit(middle).time <= cut_off:
-            low = middle
-        else:
-            high = middle - 1
+    # The last version committed at or before the cut-off is still readable then.
+    low = max(int(head.oldest), table.log.newest_by(cut_off))
     pins = [version for version in pinned_versions(table) if version >= head.oldest]
     return Version(min([low, *pins]))
 

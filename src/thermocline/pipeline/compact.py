@@ -28,7 +28,7 @@ from thermocline.lake.rewrite import Rewrite, rewrite
 from thermocline.lake.table import Table
 from thermocline.lake.work import SHARE_MAX, Work, swept, working
 from thermocline.pipeline.choose import INPUTS_LEAST, Group, Limits, groups, slices, within_limits
-from thermocline.pipeline.failure import told_of
+from thermocline.pipeline.failure import SparkNotStarted, told_of
 from thermocline.pipeline.job import Done, Sparks, Task, Tell
 from thermocline.pipeline.merge import Merged, Slice, bare, merge
 from thermocline.pipeline.session import without_warnings
@@ -112,6 +112,8 @@ def compact(
         except Conflict as error:
             logger.info("%s of %s begins again: %s", operation, table.storage.root, error.message)
             clock.sleep(random.uniform(0, min(WAIT_S_MAX, 0.01 * 2**attempt)))  # noqa: S311
+        except SparkNotStarted:
+            raise  # a smaller batch starts no Spark either
         except Unavailable as error:
             if share >= SHARE_MAX or len(group.segments) <= INPUTS_LEAST:
                 raise

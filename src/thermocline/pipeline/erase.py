@@ -176,7 +176,7 @@ def _purged(
             if segment.deleted_count
             and any(
                 is_aside or not one.is_mention
-                for one in in_segment(name, table, state, segment.path, subject)
+                for one in in_segment(name, table, state, segment.path, subject, segment)
             )
         ]
         if not wanted:

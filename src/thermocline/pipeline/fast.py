@@ -7,6 +7,8 @@ Out:  a frame of one version, or one exact view, with the columns that `format("
   reads their types as they are. Files that call a column otherwise, have it in a narrower type or
   not at all are read natively, too, each kind on its own, and brought into line.
 - All others, and hot rows, go through Python, as shares. The frame is the union of both.
+- Every file's bytes are compared with its checksum where the frame is made. Executors read later:
+  they compare every page with its own checksum, and find what was damaged in between.
 - Only files of a file system are read natively; those of an object store go through Python.
 """
 
@@ -57,6 +59,8 @@ KINDS_MAX = 16
 FOOTERS_AT_ONCE = 8
 FOOTERS_KNOWN_MAX = 65_536
 
+_VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
+"""Spark's setting that lets its reader compare every page with the checksum beside it."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 Stored = tuple[str, pa.DataType] | None
@@ -135,7 +139,7 @@ def _sorted_out(
             odd.append(segment)
     for kind, held in groups.items():
         if any(one is not None and is_nanoseconds(one[1]) for one in kind):
-            paths = [lake.storage.locate(one.path, one.file_size) for one in held]
+            paths = [lake.storage.locate(one.path, one.file_size, one.checksum) for one in held]
             with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
                 counted = list(pool.map(_counts_nanoseconds, paths))
             odd += [one for one, is_so in zip(held, counted, strict=True) if not is_so]
@@ -175,8 +179,8 @@ def _native(
     stored, segments = kind
     physical = {one[0]: _physical(one) for one in stored if one is not None}
     fields = [spark_types.StructField(name, held) for name, held in physical.items()]
-    paths = [lake.storage.locate(one.path, one.file_size) for one in segments]
-    reader = spark.read.schema(spark_types.StructType(fields))
+    paths = [lake.storage.locate(one.path, one.file_size, one.checksum) for one in segments]
+    reader = spark.read.schema(spark_types.StructType(fields)).option(_VERIFY_PAGES, "true")
     rows = reader.parquet(*(_GLOB.sub(r"\\\1", path) for path in paths))
     time = stored[-1]
     assert time is not None

@@ -153,10 +153,10 @@ class _Merging:
         total = Content()
         columns = self._state.schema.columns
         for one in staged:
-            with _opened(self._storage, one.path) as file:
+            with _opened(self._storage, one, fresh=True) as file:
                 self._check_types(file.schema_arrow)
                 texts, footer = _repeating(file, {c.name: c.type for c in columns}), file.metadata
-            with _opened(self._storage, one.path, texts, footer) as file:
+            with _opened(self._storage, one, texts, footer) as file:
                 total += content_of(_batches(file, one.path, None))
         return total
 
@@ -197,7 +197,7 @@ class _Merging:
         state = self._state
         names = {c.id: stored_name(state, segment, c) for c in state.schema.columns}
         types = {n: c.type for c in state.schema.columns if (n := names[c.id]) is not None}
-        with _opened(self._storage, segment.path) as file:
+        with _opened(self._storage, segment) as file:
             texts = set(_repeating(file, types))
         return [
             replace(c, type=pa.dictionary(pa.int32(), c.type)) if names[c.id] in texts else c
@@ -210,8 +210,7 @@ class _Merging:
         """Yield the live rows of a segment that a slice means, with the wanted columns."""
         stored = {c.id: stored_name(self._state, segment, c) for c in wanted}
         deleted = decode_deletes(segment.deletes)
-        self._storage.check(segment.path, segment.file_size)
-        with _opened(self._storage, segment.path) as file:
+        with _opened(self._storage, segment, fresh=True) as file:
             kinds_there = {field.name: field.type for field in file.schema_arrow}
             footer = file.metadata
         texts = [
@@ -223,7 +222,7 @@ class _Merging:
         ]
         physical = [name for name in stored.values() if name is not None]
         first = 0
-        with _opened(self._storage, segment.path, texts, footer) as file:
+        with _opened(self._storage, segment, texts, footer) as file:
             for batch in _batches(file, segment.path, physical):
                 keep = np.ones(batch.num_rows, dtype=bool)
                 gone = deleted & BitMap(range(first, first + batch.num_rows))
@@ -328,16 +327,26 @@ def _in_batches(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 @contextmanager
 def _opened(
     storage: Storage,
-    path: str,
+    one: Segment | Staged,
     texts: Sequence[str] = (),
     footer: pq.FileMetaData | None = None,
+    *,
+    fresh: bool = False,
 ) -> Iterator[pq.ParquetFile]:
-    """Open a file, these texts as dictionaries; its footer is read unless it is known."""
+    """Open a segment, live or staged, these texts as dictionaries.
+
+    Its footer is read unless it is known. With `fresh` its bytes are compared with those that were
+    written, whatever is remembered of it.
+    """
+    if isinstance(one, Staged):
+        named = one.path, one.taken.size_bytes, one.taken.checksum
+    else:
+        named = one.path, one.file_size, one.checksum
     try:
-        with storage.open_input(path) as source:
+        with storage.open_segment(*named, fresh=fresh) as source:
             yield pq.ParquetFile(source, metadata=footer, read_dictionary=list(texts))
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from error
+        raise unreadable(one.path, error) from error
 
 
 def _batches(

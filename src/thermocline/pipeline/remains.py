@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thermocline.disk import Disk, OsDisk, translated
-from thermocline.errors import NotFound
+from thermocline.errors import Corruption, NotFound
 from thermocline.format import layout
 from thermocline.format.action import ENTITIES, AddSegment, Segment, SetDeletes
 from thermocline.format.commit import decode_commit
@@ -37,6 +37,7 @@ from thermocline.hot.wal.folder import (
 )
 from thermocline.hot.wal.follow import Follower
 from thermocline.lake.catalog import Catalog
+from thermocline.lake.segment import open_segment
 from thermocline.lake.storage import Stored
 from thermocline.lake.supersede import KEY_COLUMN
 from thermocline.lake.table import Table
@@ -118,20 +119,29 @@ def _hollow(name: str, table: Table) -> Iterator[Found]:
 
 def _named(table: Table, state: TableState) -> set[str]:
     """Return the files that a version which can be read names."""
+    named = _named_segments(table, state)
+    return {path for segment in named for path in (segment.path, segment.coverage_path)}
+
+
+def _named_segments(table: Table, state: TableState) -> list[Segment]:
     named: list[Segment] = list(table.state(state.oldest).segments)
     for version in range(state.oldest + 1, state.version + 1):
         actions = table.log.commit(version).actions
         named += [one.segment for one in actions if isinstance(one, AddSegment | SetDeletes)]
-    return {path for segment in named for path in (segment.path, segment.coverage_path)}
+    return named
 
 
 def in_table(name: str, table: Table, subject: Subject) -> list[Found]:
     """Search every file of one table, those that no version names as well."""
     state = table.state()
+    try:
+        live = {segment.path: segment for segment in _named_segments(table, state)}
+    except NotFound:  # versions have expired meanwhile
+        live = {segment.path: segment for segment in state.segments}
     return [
         found
         for stored in _files(table)
-        for found in _searched(name, table, state, stored.path, subject)
+        for found in _searched(name, table, state, stored.path, subject, live.get(stored.path))
     ]
 
 
@@ -141,11 +151,16 @@ def _files(table: Table) -> Iterator[Stored]:
 
 
 def _searched(
-    name: str, table: Table, state: TableState, path: str, subject: Subject
+    name: str,
+    table: Table,
+    state: TableState,
+    path: str,
+    subject: Subject,
+    segment: Segment | None,
 ) -> Iterator[Found]:
     try:
         if path.startswith(f"{layout.DATA_FOLDER}/") and path.endswith(".parquet"):
-            yield from in_segment(name, table, state, path, subject)
+            yield from in_segment(name, table, state, path, subject, segment)
         elif layout.checkpoint_version(path.rpartition("/")[2]) is not None:
             yield from _in_checkpoint(name, table, path, subject)
         elif _says(path, table.storage.read(path), subject):
@@ -174,9 +189,18 @@ def _has_bytes(data: bytes, subject: Subject) -> bool:
 
 
 def in_segment(
-    name: str, table: Table, state: TableState, path: str, subject: Subject
+    name: str,
+    table: Table,
+    state: TableState,
+    path: str,
+    subject: Subject,
+    segment: Segment | None = None,
 ) -> Iterator[Found]:
-    """Search one file, deleted rows included, under every name the column ever had."""
+    """Search one file, deleted rows included, under every name the column ever had.
+
+    The bytes of a `segment` are compared with its checksum first. Of a file that no version names
+    only the checksums of its pages are known.
+    """
     names = {
         column.name
         for schema in state.schemas.values()
@@ -184,9 +208,18 @@ def in_segment(
         if column.id in _ids(state, subject.column)
     }
     rows = mentions = 0
-    with table.storage.open_input(path) as source:
+    try:
+        if segment is None:
+            source = table.storage.open_input(path)
+        else:
+            source = open_segment(table.storage, segment, fresh=True)
+    except Corruption as error:
+        if table.storage.size(path) is not None:  # gone, it was of a version that has expired
+            yield Found(name, path, f"cannot be read: {error.message}")
+        return
+    with source:
         try:
-            file = pq.ParquetFile(source)
+            file = pq.ParquetFile(source, page_checksum_verification=segment is None)
             texts = [f.name for f in file.schema_arrow if is_text(f.type) or f.name in names]
             for batch in file.iter_batches(BATCH_ROWS, columns=texts):
                 hit = pa.array([False] * batch.num_rows, pa.bool_())
@@ -195,7 +228,7 @@ def in_segment(
                 said = pc.and_not(subject.mentions(batch), hit)
                 rows += pc.sum(hit).as_py() or 0
                 mentions += pc.sum(said).as_py() or 0
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             yield Found(name, path, f"cannot be read: {str(error).splitlines()[0]}")
             return
     if rows:

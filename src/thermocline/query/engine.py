@@ -157,7 +157,7 @@ def translation(error: Exception, files: Mapping[str, str]) -> ThermoclineError:
     text = " ".join(str(error).split("\n\nLINE ")[0].split())[:ERROR_LENGTH_MAX]
     for known, path in files.items():
         if known in str(error) or file_pattern(known) in str(error):
-            return _about_file(error, path, text)
+            return _about_file(error, path, text, is_live=known != path)
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return Overloaded(
             "the query needs more memory than the limit",
@@ -171,10 +171,12 @@ def translation(error: Exception, files: Mapping[str, str]) -> ThermoclineError:
     return Invalid("the query cannot be run", hint="mend the SQL", error=text)
 
 
-def _about_file(error: Exception, path: str, text: str) -> ThermoclineError:
+def _about_file(error: Exception, path: str, text: str, *, is_live: bool) -> ThermoclineError:
     if "No such file" in text or "No files found" in text:
-        hint = "restore it from a copy; `thermocline table fsck` lists all that are missing"
-        return NotFound("a live file is missing", hint=hint, path=path)
+        if not is_live:
+            return NotFound("no such file", hint="check the path", path=path)
+        hint = "restore it from a backup; `thermocline table fsck` lists all that are missing"
+        return Corruption("a live file is missing", hint=hint, path=path)
     if isinstance(error, duckdb.IOException | OSError):
         hint = "look at the disk, then run it again"
         return Unavailable("a live file cannot be read", hint=hint, path=path, error=text)

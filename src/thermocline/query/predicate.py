@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.errors import Invalid, NotFound
+from thermocline.format.types import plain
 from thermocline.query.constant import evaluate
 from thermocline.query.constraint import Constraint, bounded, window
 from thermocline.query.engine import Engine, Limits, translated
 from thermocline.query.gate import INTERNAL_PREFIX, Statement, admit
 from thermocline.query.plan import conditions_on
-from thermocline.query.shape import DECIMAL_DIGITS_MAX, shape_of
+from thermocline.query.shape import check_engine_holds, shape_of
 from thermocline.query.syntax import Tree, parts
 from thermocline.query.vocabulary import CLOCK_WORDS
 
@@ -54,6 +55,8 @@ class Predicate:
         statement = _admitted(self._cursor, where)
         expression: Tree = statement.tree["node"]["select_list"][0]
         self.columns = _columns(expression, schema)
+        for name in self.columns:
+            check_engine_holds(name, schema.field(name).type)
         self._sql = statement.text
         self._check(where, schema)
         self.constraints = self._implied(expression, schema)
@@ -165,8 +168,8 @@ def _for_engine(column: pa.Array) -> pa.Array:
         return column.cast(pa.float32())
     if pa.types.is_duration(kind):
         return column.cast(pa.int64())
-    if pa.types.is_decimal(kind) and kind.precision > DECIMAL_DIGITS_MAX:
-        return column.cast(pa.float64())
+    if pa.types.is_decimal(kind):
+        return column.cast(plain(kind))  # as many digits in the form that the engine takes
     return column
 
 

@@ -30,6 +30,7 @@ from thermocline.query.constraint import Constraint, pruned, window
 from thermocline.query.engine import translated
 from thermocline.query.gate import INTERNAL_PREFIX, Call, Statement
 from thermocline.query.need import columns_needed
+from thermocline.query.parameter import exact
 from thermocline.query.plan import constraints
 from thermocline.query.report import Report, TableReport
 from thermocline.query.rewrite import Template, template, view_of_call
@@ -61,7 +62,8 @@ class Prepared:
     """A query ready to run: text and parameters for the cursor that has its views.
 
     It `leaves_nothing` when the cursor has no view, variable, rows or transaction of it. `report`
-    says what it reads, for those who ask.
+    says what it reads, for those who ask. `recheck` raises `Corruption` when a file that it reads
+    was replaced or changed since it was located.
     """
 
     cursor: duckdb.DuckDBPyConnection
@@ -71,6 +73,7 @@ class Prepared:
     versions: Sequence[tuple[Table, TableState]]
     leaves_nothing: bool
     report: Callable[[], Report]
+    recheck: Callable[[], None]
 
 
 def prepare(
@@ -103,6 +106,7 @@ def prepare(
         preparing.versions(),
         preparing.leaves_nothing,
         preparing.report,
+        preparing.recheck,
     )
 
 
@@ -125,7 +129,7 @@ def bound(statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None
             missing=sorted(missing),
             excess=sorted(excess),
         )
-    return {written: given[name] for name, written in wanted.items()}
+    return {written: exact(given[name], written) for name, written in wanted.items()}
 
 
 def asks_clock(statement: Statement) -> bool:
@@ -148,6 +152,7 @@ class _File(NamedTuple):
     table: str
     path: str
     size_bytes: int
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,15 +302,21 @@ class _Preparing:
         )
 
     def _locate(self, file: "_File") -> str:
-        """Return where a file of a table is, having checked that it is there and whole."""
+        """Return where a file of a table is, having checked that its bytes are those committed."""
         if file not in self._located:
             table = self._sources[file.table].table
             assert table is not None
-            path = table.storage.locate(file.path, file.size_bytes)
+            path = table.storage.locate(file.path, file.size_bytes, file.checksum)
             if not self._may_read(path):
                 raise OutOfReach(path)
             self._located[file] = path
         return self._located[file]
+
+    def recheck(self) -> None:
+        """Locate every file once more: one that has changed since is compared again."""
+        for file in [*self._located]:
+            del self._located[file]
+            self._locate(file)
 
     def _shapes(self) -> list[Shape | None]:
         return [None if state is None else _shape(state) for state in self._states()]
@@ -327,7 +338,7 @@ class _Preparing:
         state = view.state
 
         def locate(segment: Segment) -> str:
-            return self._locate(_File(name, segment.path, segment.file_size))
+            return self._locate(_File(name, segment.path, segment.file_size, segment.checksum))
 
         def read(segment: Segment) -> pa.Table:
             rows = read_rows(table.storage, state, segment)

@@ -28,7 +28,14 @@ from thermocline.format.schema import Column
 from thermocline.format.state import TableState
 from thermocline.format.types import decode_type, plain
 from thermocline.lake.segment import decode_deletes, stored_name
-from thermocline.query.shape import engine_arrow, engine_type, is_read_as_is, literal, quoted
+from thermocline.query.shape import (
+    check_engine_holds,
+    engine_arrow,
+    engine_type,
+    is_read_as_is,
+    literal,
+    quoted,
+)
 
 ROW_NUMBER = "file_row_number"
 _PATTERN = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
@@ -72,6 +79,8 @@ def relation(
     live rows of a segment, for the rare file that has a column of the row number's name.
     """
     columns = _only(columns_of(state), needed)
+    for column in columns:
+        check_engine_holds(column.name, column.type)
     if not segments and hot is None:
         return _bracketed(_empty(columns))
     files = {locate(segment): segment.path for segment in segments}
@@ -168,7 +177,12 @@ def _only(columns: Sequence[Column], needed: frozenset[str] | None) -> Sequence[
         return columns
     kept = [column for column in columns if column.name.lower() in needed]
     # Without a match the query counts rows, or is wrong and should be told what columns exist.
-    return kept or (columns if needed else columns[:1])
+    return kept or (columns if needed else _countable(columns))
+
+
+def _countable(columns: Sequence[Column]) -> Sequence[Column]:
+    """Return one column to count rows by: the time column, which is never null, if there is one."""
+    return [column for column in columns if not column.nullable][:1] or columns[:1]
 
 
 def _has_row_number(state: TableState, segment: Segment) -> bool:

@@ -15,17 +15,19 @@ Out:  Arrow tables and streams; errors of this package only
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.pin import pinned
 from thermocline.lake.place import open_storage
+from thermocline.lake.row_reader import RowReader
 from thermocline.lake.table import Table
 from thermocline.query.cache import Cache
 from thermocline.query.engine import (
@@ -63,6 +65,7 @@ class Session:
         self._copies: set[str] = set()  # folders of local copies of an object store's files
         self._engine: Engine | None = None
         self._busy: set[duckdb.DuckDBPyConnection] = set()  # cursors of queries that run now
+        self._readers: weakref.WeakSet[RowReader] = weakref.WeakSet()
         self._is_closed = False
         self._statements: Cache[str, Statement] = Cache(STATEMENTS_KEPT_MAX)
 
@@ -119,23 +122,23 @@ class Session:
         Parameters are `?` or `$1` with a list, or `$name` with a mapping. `Invalid` when the
         query is not one SELECT or cannot be run, `NotFound` for a table that is not registered.
         """
-        with self._running(query, params) as prepared, translated(prepared.files):
+        with self._running(query, params) as prepared, _reading(prepared):
             answer: pa.Table = run(prepared).to_arrow_table()
             return answer
 
     def sql_reader(
         self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
-    ) -> pa.RecordBatchReader:
+    ) -> RowReader:
         """Return the answer of one SELECT as a stream of batches.
 
         The versions it reads are pinned, and its cursor is open, until the stream is read to its
-        end, fails, or is dropped.
+        end, fails, is closed or dropped, or the session is closed.
         """
         return self.read(query, params, batch_rows)[0]
 
     def read(
         self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
-    ) -> tuple[pa.RecordBatchReader, Report]:
+    ) -> tuple[RowReader, Report]:
         """Return the answer of one SELECT as a stream, and what it is read from."""
         if batch_rows < 1:
             raise Invalid("a batch has at least one row", batch_rows=batch_rows)
@@ -143,10 +146,13 @@ class Session:
             prepared = stack.enter_context(self._running(query, params))
             for table, state in prepared.versions:
                 stack.enter_context(pinned(table, state.version))
-            with translated(prepared.files):
+            with _reading(prepared):
                 reader = run(prepared).to_arrow_reader(batch_rows)
             batches = _streamed(reader, prepared, stack.pop_all())
-            return pa.RecordBatchReader.from_batches(reader.schema, batches), prepared.report()
+            next(batches)  # from here on, closing it releases what the stack holds
+            rows = RowReader(reader.schema, batches)
+            self._readers.add(rows)
+            return rows, prepared.report()
 
     @contextmanager
     def _running(self, query: str, params: Params) -> Iterator[Prepared]:
@@ -202,10 +208,13 @@ class Session:
             cursor.interrupt()
 
     def close(self) -> None:
-        """Let the engine go. Streams that are still being read go on to their end."""
+        """Let the engine go, and close every stream: reading on is `Invalid` then."""
         with self._lock:
             self._is_closed = True
             engine, self._engine = self._engine, None
+            readers = list(self._readers)
+        for reader in readers:
+            reader.close()
         if engine is not None:
             engine.close()
 
@@ -223,12 +232,26 @@ def run(prepared: Prepared) -> duckdb.DuckDBPyRelation:
     return relation
 
 
+@contextmanager
+def _reading(prepared: Prepared) -> Iterator[None]:
+    """Translate the engine's errors; one that a file changed under the query is `Corruption`."""
+    try:
+        with translated(prepared.files):
+            yield
+    except Overloaded:
+        raise
+    except ThermoclineError:
+        prepared.recheck()
+        raise
+
+
 def _streamed(
     reader: pa.RecordBatchReader, prepared: Prepared, stack: ExitStack
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     with stack:
+        yield None
         while True:
-            with translated(prepared.files):
+            with _reading(prepared):
                 try:
                     batch = reader.read_next_batch()
                 except StopIteration:

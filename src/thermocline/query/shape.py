@@ -15,6 +15,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from thermocline.errors import Unsupported
 from thermocline.format.types import plain
 
 TIME, INTEGER, TEXT = "time", "integer", "text"
@@ -135,6 +136,26 @@ def engine_type(kind: pa.DataType) -> str:
     if kinds.is_map(kind):
         return f"MAP({engine_type(kind.key_type)}, {engine_type(kind.item_type)})"
     return "BLOB"  # what is left are binaries of a fixed width
+
+
+def check_engine_holds(name: str, kind: pa.DataType) -> None:
+    """Raise `Unsupported` for a column whose values the engine would round."""
+    if _is_wide(kind):
+        raise Unsupported(
+            "the engine cannot hold the digits of this column",
+            hint="leave the column out of the SQL; scan() gives its values exactly",
+            column=name,
+            type=str(kind),
+            digits_max=DECIMAL_DIGITS_MAX,
+        )
+
+
+@lru_cache(maxsize=1024)
+def _is_wide(kind: pa.DataType) -> bool:
+    kind = plain(kind)
+    if kinds.is_decimal(kind):
+        return bool(kind.precision > DECIMAL_DIGITS_MAX)
+    return any(_is_wide(kind.field(place).type) for place in range(kind.num_fields))
 
 
 @lru_cache(maxsize=1024)

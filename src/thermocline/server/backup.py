@@ -15,11 +15,14 @@ Out:  a folder or tar file; from it, a data folder again
   no longer has is in that version; what that version does not have is in the journal.
 - So the copy is what a process killed at that moment would have left: every row acknowledged
   before it, none after, in all tables at once. Opening it is an ordinary start.
-- A table's version is pinned while it is copied.
+- A table's version is pinned while it is copied. Its commits, segments and sidecars are compared
+  with their checksums as they are copied; a restore compares segments with the log that it
+  restored. Damage ends either, and leaves nothing that is called a backup, or a lake.
 - `lake.json` is restored last: a restore that was interrupted is no lake, and is refused as one.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,9 +35,10 @@ from thermocline import __version__
 from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translated
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unavailable, Unsupported
 from thermocline.format import layout
-from thermocline.format.action import Mark
+from thermocline.format.action import Mark, Segment
+from thermocline.format.commit import decode_commit
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState
+from thermocline.format.state import TableState, fold
 from thermocline.hot.wal.folder import (
     IDENTITY_NAME,
     Watermark,
@@ -46,8 +50,16 @@ from thermocline.hot.wal.folder import (
 from thermocline.lake.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, Named
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.pin import pinned
+from thermocline.lake.storage import Storage
 from thermocline.lake.table import Table
 from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
+from thermocline.lake.verified import (
+    checksum_text,
+    damaged,
+    damaged_offset,
+    missing,
+    wrong_size,
+)
 from thermocline.server.archive import (
     MANIFEST_NAME,
     FolderSink,
@@ -64,6 +76,7 @@ TRIES_MAX = 5
 LOCK_NAME = ".backup.lock"
 RESTORE_LOCK_NAME = ".restore.lock"
 MANIFEST_BYTES_MAX = 256 << 20
+_TABLE = re.compile(r"(tenants/[0-9a-f]{32}/)?tables/[0-9a-f]{32}(?=/)")
 
 Progress = Callable[[int, int], None]
 Entities = Callable[[Callable[[str, bytes], None]], dict[str, Version]]
@@ -225,20 +238,43 @@ class _Copying:
         head = self.heads.get(named.table_id)
         state = table.state(int(head)) if head else _fitting(table, source, self._copy.lsn)
         with pinned(table, state.version):
-            for path in _paths(table, state):
-                self.put_file(f"{prefix}/{path}")
+            self._put_needed(prefix, named, table, state)
             for stored in table.storage.list(layout.LOG_FOLDER):
                 version = layout.checkpoint_version(stored.path.rpartition("/")[2])
                 if version is not None and version <= state.version:
                     self.put_file(f"{prefix}/{stored.path}", is_needed=False)
             if table.log.head().oldest > state.version:
-                hint = "try again"
-                raise Conflict("the table was vacuumed meanwhile", hint=hint, table=named.name)
+                raise _vacuumed(named.name)
         names_folder = "/".join(filter(None, (folder, "names")))
         self.put_file(f"{names_folder}/{named.name.lower()}.json")
         mark = int(state.marks.get(source, Mark(0)))
         ids = {"table_id": named.table_id, "version": int(state.version), "mark": mark}
         self._copy.tables.append({"tenant": tenant, "name": named.name, **ids})
+
+    def _put_needed(self, prefix: str, named: Named, table: Table, state: TableState) -> None:
+        """Copy the files that a version needs; `Corruption` for one that is not what it was."""
+        try:
+            for version in range(1, state.version + 1):
+                path = layout.commit_path(version)
+                # The bytes that are copied are checked, not those that were read before.
+                data = table.storage.read(path)
+                decode_commit(data, version)
+                self.put_bytes(f"{prefix}/{path}", data)
+            for segment in _segments(table, state):
+                if f"{prefix}/{segment.path}" not in self._copy.files:
+                    self._put_segment(prefix, table, segment)
+                if f"{prefix}/{segment.coverage_path}" not in self._copy.files:
+                    data = table.index.sidecar(state, segment)
+                    self.put_bytes(f"{prefix}/{segment.coverage_path}", data)
+        except NotFound as error:
+            if table.log.head().oldest > state.oldest:
+                raise _vacuumed(named.name) from error
+            raise missing(str(error.facts.get("path", ""))) from error
+
+    def _put_segment(self, prefix: str, table: Table, segment: Segment) -> None:
+        name = f"{prefix}/{segment.path}"
+        self.put_file(name)
+        _check_copied(table.storage, segment, *self._copy.files[name])
 
 
 class _Journal:
@@ -295,20 +331,28 @@ def _fitting(table: Table, source: str, lsn: int | None) -> TableState:
     return state
 
 
-def _paths(table: Table, state: TableState) -> list[str]:
-    """Return the files that a version needs, and those of the versions kept before it."""
-    needed: dict[str, None] = {}
+def _vacuumed(name: str) -> Conflict:
+    return Conflict("the table was vacuumed meanwhile", hint="try again", table=name)
+
+
+def _check_copied(storage: Storage, segment: Segment, size_bytes: int, checksum: int) -> None:
+    """Raise `Corruption` unless a copy has the size and the CRC32C that a commit names."""
+    if size_bytes != segment.file_size:
+        raise wrong_size(segment.path, segment.file_size, size_bytes)
+    found = checksum_text(checksum)
+    if found != segment.checksum:
+        offset = damaged_offset(lambda: storage.open_input(segment.path))
+        raise damaged(segment.path, segment.checksum, found, offset)
+
+
+def _segments(table: Table, state: TableState) -> list[Segment]:
+    """Return the segments of a version, and of the versions kept before it."""
     kept = table.log.state(state.oldest) if state.oldest <= state.version else state
-    for segment in (*kept.segments, *state.segments):
-        needed |= dict.fromkeys((segment.path, segment.coverage_path))
-    for version in range(1, state.version + 1):
-        needed[layout.commit_path(version)] = None
-        if version > state.oldest:
-            for action in table.log.commit(version).actions:
-                segment = getattr(action, "segment", None)
-                if segment is not None:
-                    needed |= dict.fromkeys((segment.path, segment.coverage_path))
-    return [path for path in needed if path]
+    segments = [*kept.segments, *state.segments]
+    for version in range(state.oldest + 1, state.version + 1):
+        found = (getattr(one, "segment", None) for one in table.log.commit(version).actions)
+        segments += [segment for segment in found if segment is not None]
+    return segments
 
 
 def restore(source: str, data: str) -> dict[str, Any]:
@@ -368,12 +412,37 @@ def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
         sink.put(name, size_bytes, counted())
         found[name] = (size_bytes, checksum)
     manifest = _checked_manifest(kept.get(MANIFEST_NAME), found)
+    _check_tables(data, found)
     sink.sync()
     # Order matters: from here on it is a lake, and all of it is durable.
     made.append(LAKE_PATH)
     sink.put(LAKE_PATH, len(kept[LAKE_PATH]), iter([kept[LAKE_PATH]]))
     sink.sync()
     return manifest
+
+
+def _check_tables(data: str, found: dict[str, tuple[int, int]]) -> None:
+    """Raise `Corruption` unless every table's segments are what its restored log says.
+
+    A manifest may name damaged bytes: those of a lake that was damaged when it was copied.
+    """
+    for prefix in sorted({match[0] for name in found if (match := _TABLE.match(name))}):
+        storage = LocalStorage(f"{data}/{prefix}")
+        # Not through `Table`, which writes hints: a refused restore leaves nothing behind.
+        names = (name.removeprefix(f"{prefix}/{layout.LOG_FOLDER}/") for name in found)
+        newest = max(layout.commit_version(name) or 0 for name in names)
+        versions = range(1, newest + 1)
+        commits = [decode_commit(storage.read(layout.commit_path(v)), v) for v in versions]
+        live = {segment.path for segment in fold(None, commits).segments}
+        actions = (action for commit in commits for action in commit.actions)
+        for segment in (getattr(action, "segment", None) for action in actions):
+            if segment is None:
+                continue
+            copied = found.get(f"{prefix}/{segment.path}")
+            if copied is not None:
+                _check_copied(storage, segment, *copied)
+            elif segment.path in live:
+                raise missing(segment.path)
 
 
 def _checked_manifest(data: bytes | None, found: dict[str, tuple[int, int]]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Out:  a `Caller`; `Unauthenticated`, `Forbidden`; `Unavailable` while the keys c
 
 - The keys are looked at again at most `LOOK_S` after another process changed them.
 - A node without any key serves everybody where only this machine reaches it. As soon as there has
-  been a key there is no way back: not by revoking it, not by removing the file while it runs.
+  been a key there is no way back: not by revoking it, not by removing the file while it runs, not
+  by removing it while it is stopped (`keys.py`).
 - Keys that cannot be read are not guessed: what was known serves for `STALE_S`, then nobody.
 - What is said of a wrong key tells nothing about the right one.
 """
@@ -150,7 +151,8 @@ class Guard:
     def _take(self, stamp: tuple[int, ...] | None) -> None:
         if self._is_fresh and stamp == self._stamp:
             return
-        keys = self.store.read()
+        # A file that is removed while the node runs ends every key at once.
+        keys = Keys() if stamp is None and self._has_had_keys else self.store.read()
         self._callers = {key.key_id: _caller(key) for key in keys.by_id.values()}
         self._keys = keys
         self._has_had_keys = self._has_had_keys or bool(keys.by_id)

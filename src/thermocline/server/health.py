@@ -7,23 +7,22 @@ Out:  `Report`s for `/health/live`, `/health/startup` and `/health/ready`
   is alive, and must not be killed for it.
 - Ready is told from what is, not from what was: while the journal is replayed, after its writer
   ended, while its disk takes no bytes, while flushes keep failing, while it stops, it is not.
-- A journal that failed is tried at each look with a small file of its own beside it. Whoever waits
-  for readiness before sending again would otherwise wait for ever.
+- What is in the journal's quarantine is a warning of a node that is ready, until a person has
+  removed it.
+- Each look tries the journal in the way that its next write would take, unless a write is under
+  way, which tells by itself. So a disk that fails or works again is noticed without a write.
+- A failing export of entities is told as a warning: the node still takes requests.
 """
 
-import os
 import threading
 import time as clock
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from thermocline.disk import OsDisk
 from thermocline.errors import ThermoclineError
 
 FLUSH_FAILING_S = 30.0
-PROBE_BYTES = 4_096
 RETRY_AFTER_S = 2
 
 
@@ -62,7 +61,6 @@ class Health:
         self._started_s: float | None = None
         self._lock = threading.Lock()
         self._node: Any = None
-        self._folder = ""
         self._phase = "starting"
         self._facts: dict[str, Any] = {}
         self._is_stopping = False
@@ -70,6 +68,8 @@ class Health:
         self._flush_failed_s: float | None = None
         self._journal_reason = ""
         self._flush_reason = ""
+        self._quarantine_warning = ""
+        self._export_reason = ""
 
     def starting(self, phase: str, **facts: Any) -> None:
         """Say what the start is busy with."""
@@ -79,9 +79,9 @@ class Health:
         """Say that the start failed; it stays so."""
         self._failure = error
 
-    def started(self, node: Any, journal_folder: str = "") -> None:
+    def started(self, node: Any) -> None:
         """Say that the node is open."""
-        self._node, self._folder = node, journal_folder
+        self._node = node
         self._started_s = self._now_s()
         self.look()
 
@@ -119,7 +119,9 @@ class Health:
             *([self._flush_reason] if self._flush_reason else []),
         ]
         status = "not ready" if reasons else "ready"
-        return Report(is_ok=not reasons, status=status, reasons=tuple(reasons))
+        warnings = [one for one in (self._quarantine_warning, self._export_reason) if one]
+        facts = {"warnings": warnings} if warnings else {}
+        return Report(is_ok=not reasons, status=status, reasons=tuple(reasons), facts=facts)
 
     def look(self) -> Report:
         """Look at the node and return whether it is ready; may wait for the disk."""
@@ -127,6 +129,8 @@ class Health:
             if self._node is not None and not self._is_stopping:
                 self._journal_reason = self._journal()
                 self._flush_reason = self._flushes()
+                self._quarantine_warning = self._quarantine()
+                self._export_reason = self._exports()
         return self.ready()
 
     def _phase_reason(self) -> str:
@@ -136,30 +140,13 @@ class Health:
 
     def _journal(self) -> str:
         group = self._node.tier.group
+        group.probe()
         trouble = group.trouble
-        if trouble is None:
-            return ""
-        if "ended" in trouble.message or not self._is_writable():
-            return f"the journal cannot be written: {trouble.message}"
-        return ""  # the disk takes bytes again; the next write will tell
+        return "" if trouble is None else f"the journal cannot be written: {trouble.message}"
 
-    def _is_writable(self) -> bool:
-        if not self._folder:
-            return False
-        disk, path = OsDisk(), f"{self._folder}/.health-{os.getpid()}.tmp"
-        try:
-            writer = disk.create(path)
-            try:
-                writer.write(bytes(PROBE_BYTES))
-                writer.sync()
-            finally:
-                writer.close()
-        except OSError:
-            return False
-        finally:
-            with suppress(OSError):
-                disk.unlink(path)
-        return True
+    def _exports(self) -> str:
+        error = self._node.export_error
+        return "" if error is None else f"exports of entities fail: {error.message}"
 
     def _flushes(self) -> str:
         error = self._node.flush_error
@@ -171,6 +158,13 @@ class Health:
         if self._now_s() - self._flush_failed_s < self._flush_failing_s:
             return ""
         return f"flushes keep failing: {error.message}"
+
+    def _quarantine(self) -> str:
+        """Say that acknowledged rows are set aside; the node serves all others meanwhile."""
+        held = self._node.tier.count_quarantined()
+        if not held:
+            return ""
+        return f"the journal's quarantine holds {held} files: see `thermocline journal inspect`"
 
     def _age_s(self, since_s: float) -> float:
         return round(self._now_s() - since_s, 3)

@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 
 from thermocline.errors import ThermoclineError
-from thermocline.pipeline.history import FAILED, NAME, last_runs
+from thermocline.pipeline.history import FAILED, NAME, NOT_RUN, last_runs
 from thermocline.pipeline.run import BY_NAME, ORDER
 
 LOOK_EVERY_S = 15.0
@@ -106,5 +106,5 @@ def job_families(last: dict[tuple[str, str], LastRun]) -> Iterator[GaugeMetricFa
         took.add_metric([job, outcome], run.took_s)
         newest[job] = max(newest.get(job, (0.0, "")), (run.began_s, outcome))
     for job, (_, outcome) in newest.items():
-        failing.add_metric([job], float(outcome == FAILED))
+        failing.add_metric([job], float(outcome in (FAILED, NOT_RUN)))
     yield from (began, took, failing)

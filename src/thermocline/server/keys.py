@@ -1,6 +1,7 @@
 """The keys of a node: made once, shown once, kept as a hash.
 
     <data>/keys.json       every key there ever was: its id, tenant, scopes, times, SHA-256
+    <data>/keys_exist.json that there has been a key
     <data>/key_uses.json   when each was last used, as far as the node has written it down
 
     tck_k3v9x2pa_Zm9v…     a key: what it is, its id (8), 32 random bytes in base64url (43)
@@ -8,6 +9,11 @@
 - The text of a key is returned by the call that made it and is nowhere else. A hash of 256 random
   bits cannot be turned back, so a plain SHA-256 is enough.
 - A key that was revoked stays in the file: a node that has had a key is never open again.
+- `keys.json` that is missing where `keys_exist.json` or `key_uses.json` is there, is damaged, or
+  has no key in it, is `Corruption`. Only a folder without any of the three never had a key.
+- `keys_exist.json` is written after `keys.json`. Where it is missing, the next start writes it.
+- Every file has a checksum and the id of its lake. `keys.json` of an older release has neither,
+  and is given both by the next start.
 - No scope is no right: an empty list of scopes allows nothing.
 - Changes are made under a lock, by one process at a time, and replace the file at once.
 """
@@ -20,7 +26,6 @@ import re
 import secrets
 import time as clock
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,11 +33,15 @@ import orjson
 
 from thermocline.disk import OsDisk, translated
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
+from thermocline.format.sealed import seal, seal_encoded, unseal
+from thermocline.lake.catalog import check_owner, read_lake_id
 from thermocline.lake.tenants import DEFAULT_TENANT
 from thermocline.server.private import held_lock, write_private
 
 KEYS_NAME = "keys.json"
 USES_NAME = "key_uses.json"
+EXIST_NAME = "keys_exist.json"
+DAMAGED_NAME = "keys.json.damaged"
 LOCK_NAME = ".keys.lock"
 SCOPES = ("ingest", "query", "admin")
 KEYS_MAX = 10_000
@@ -43,7 +52,14 @@ NS_PER_S = 1_000_000_000
 _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_LENGTH = 8
 _SECRET_BYTES = 32
+_ID = re.compile(r"[a-z0-9]{8}")
 _TEXT = re.compile(r"tck_([a-z0-9]{8})_[A-Za-z0-9_-]{43}")
+_UNSEALED = frozenset({"format", "keys"})
+_KEYS_HINT = (
+    "restore keys.json from a backup of this lake; if there is none, `thermocline key reset` makes "
+    "a new first key and ends every other one"
+)
+_USES_HINT = "remove this file: when keys were last used is then not known"
 _NOBODY = hashlib.sha256(b"").digest()
 
 
@@ -114,6 +130,7 @@ class KeyStore:
         self.folder = os.path.abspath(folder)
         self.path = f"{self.folder}/{KEYS_NAME}"
         self._uses_path = f"{self.folder}/{USES_NAME}"
+        self._exist_path = f"{self.folder}/{EXIST_NAME}"
         self._now_ns = now_ns
 
     def stamp(self) -> tuple[int, ...] | None:
@@ -126,13 +143,74 @@ class KeyStore:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def read(self) -> Keys:
-        """Return the keys; none when there is no file. `Corruption` when it is not one of ours."""
-        with translated(self.path):
+        """Return the keys; none where there never was one.
+
+        `Corruption` when the file is damaged, or missing in a folder that has had a key.
+        """
+        data = _read_file(self.path)
+        if data is None:
+            self._check_never()
+            return Keys()
+        return Keys({key.key_id: key for key in _decoded(data, self.path, self._lake_id())})
+
+    def _check_never(self) -> None:
+        """Raise when the folder remembers a key, though `keys.json` is not there."""
+        for path in (self._exist_path, self._uses_path):
+            if _read_file(path) is not None:
+                raise Corruption(
+                    "the file of keys is missing, and this node has had keys",
+                    hint=_KEYS_HINT,
+                    path=self.path,
+                    remembered_by=path,
+                )
+
+    def settle(self) -> Keys:
+        """Return the keys, and let the folder remember that there has been one.
+
+        For the start of a node. An older file is given its checksum.
+        """
+        if _read_file(self.path) is None:
+            return self.read()
+        with self._changing() as keys:
+            if b'"checksum"' not in (_read_file(self.path) or b""):
+                self._write(keys.by_id)
+            elif not self._is_remembered():
+                self._remember()
+            return keys
+
+    def reset(self, note: str = "") -> NewKey:
+        """Make a new first key in the place of keys that cannot be read; every other one ends.
+
+        The damaged file is kept as `keys.json.damaged`. `Conflict` while the keys can be read:
+        then each is revoked by its id.
+        """
+        with held_lock(f"{self.folder}/{LOCK_NAME}", what="is changing the keys"):
             try:
-                data = OsDisk().read(self.path)
-            except FileNotFoundError:
-                return Keys()
-        return Keys({key.key_id: key for key in _decoded(data, self.path)})
+                keys = self.read()
+            except Corruption:
+                damaged = _read_file(self.path)
+                if damaged is not None:
+                    write_private(f"{self.folder}/{DAMAGED_NAME}", damaged)
+                return self._added(Keys(), DEFAULT_TENANT, frozenset(SCOPES), None, note)
+        hint = "use `thermocline key revoke` and `thermocline key create`"
+        raise Conflict("the keys of this node can be read", hint=hint, keys=len(keys.by_id))
+
+    def _lake_id(self) -> str | None:
+        return read_lake_id(OsDisk(), self.folder)
+
+    def _is_remembered(self) -> bool:
+        data = _read_file(self._exist_path)
+        if data is None:
+            return False
+        try:
+            unseal(data, self._exist_path)
+        except Corruption:
+            return False
+        return True
+
+    def _remember(self) -> None:
+        fields = {"format": FORMAT_VERSION, "keys_exist": True, "lake_id": self._lake_id()}
+        write_private(self._exist_path, seal(fields))
 
     def create(
         self,
@@ -175,17 +253,23 @@ class KeyStore:
 
     def uses(self) -> dict[str, int]:
         """Return when each key was last used, as far as the node has written it down."""
-        with suppress(OSError, ValueError):
-            found = orjson.loads(OsDisk().read(self._uses_path))
-            return {str(key_id): int(used_ns) for key_id, used_ns in found.items()}
-        return {}
+        data = _read_file(self._uses_path)
+        if data is None:
+            return {}
+        path = self._uses_path
+        if b'"checksum"' not in data:
+            return _decoded_uses(_decoded_older_uses(data, path), path)
+        found = unseal(data, path, hint=_USES_HINT)
+        check_owner(found, path, self._lake_id(), hint=_USES_HINT)
+        return _decoded_uses(found.get("uses"), path)
 
     def note_uses(self, used_ns: Mapping[str, int]) -> None:
         """Write down when keys were last used."""
         kept = self.uses()
         for key_id, time_ns in used_ns.items():
             kept[key_id] = max(time_ns, kept.get(key_id, 0))
-        write_private(self._uses_path, orjson.dumps(kept))
+        fields = {"format": FORMAT_VERSION, "lake_id": self._lake_id(), "uses": kept}
+        write_private(self._uses_path, seal(fields))
 
     def _changing(self) -> "_Changing":
         return _Changing(self)
@@ -211,8 +295,16 @@ class KeyStore:
         return NewKey(key, text)
 
     def _write(self, keys: Mapping[str, Key]) -> None:
-        body = {"format": FORMAT_VERSION, "keys": [_encoded(key) for key in keys.values()]}
-        write_private(self.path, orjson.dumps(body, option=orjson.OPT_INDENT_2))
+        body = {
+            "format": FORMAT_VERSION,
+            "lake_id": self._lake_id(),
+            "keys": [_encoded(key) for key in keys.values()],
+        }
+        encoded = orjson.dumps(body, option=orjson.OPT_INDENT_2)
+        write_private(self.path, seal_encoded(encoded))
+        # Crash here: the keys are there, and the next start remembers that they are.
+        if not self._is_remembered():
+            self._remember()
 
 
 class _Changing:
@@ -254,26 +346,57 @@ def _encoded(key: Key) -> dict[str, Any]:
     }
 
 
-def _decoded(data: bytes, path: str) -> list[Key]:
-    hint = "restore it from a copy; without it no key is valid"
+def _read_file(path: str) -> bytes | None:
+    with translated(path):
+        try:
+            return OsDisk().read(path)
+        except FileNotFoundError:
+            return None
+
+
+def _decoded_older_uses(data: bytes, path: str) -> Any:
+    """Return the content of a file without a checksum: nothing but ids and times."""
     try:
         found = orjson.loads(data)
+        if isinstance(found, dict) and all(_ID.fullmatch(key_id) for key_id in found):
+            return found
+    except ValueError:
+        pass
+    raise Corruption("the file of keys' uses cannot be read", hint=_USES_HINT, path=path)
+
+
+def _decoded_uses(found: Any, path: str) -> dict[str, int]:
+    try:
+        return {str(key_id): int(used_ns) for key_id, used_ns in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        hint = _USES_HINT
+        raise Corruption("not when keys were used", hint=hint, path=path) from error
+
+
+def _decoded(data: bytes, path: str, lake_id: str | None) -> list[Key]:
+    found = unseal(data, path, hint=_KEYS_HINT, unsealed_fields=_UNSEALED)
+    check_owner(found, path, lake_id, hint=_KEYS_HINT)
+    try:
         if int(found["format"]) > FORMAT_VERSION:
             hint = "run that version"
             raise Unsupported("the keys were written by a newer Thermocline", hint=hint, path=path)
-        return [
-            Key(
-                str(one["id"]),
-                str(one["tenant"]),
-                # What is no scope of ours is no right; neither is nothing at all.
-                frozenset(one.get("scopes") or ()) & frozenset(SCOPES),
-                int(one["created_ns"]),
-                None if one.get("expires_ns") is None else int(one["expires_ns"]),
-                None if one.get("revoked_ns") is None else int(one["revoked_ns"]),
-                str(one.get("note", "")),
-                bytes.fromhex(one["sha256"]),
-            )
-            for one in found["keys"]
-        ]
+        keys = [_decoded_key(one) for one in found["keys"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corruption("the file of keys cannot be read", hint=hint, path=path) from error
+        raise Corruption("the file of keys cannot be read", hint=_KEYS_HINT, path=path) from error
+    if not keys:  # a file is written with its first key, and a key is never removed
+        raise Corruption("the file of keys has no key in it", hint=_KEYS_HINT, path=path)
+    return keys
+
+
+def _decoded_key(one: dict[str, Any]) -> Key:
+    return Key(
+        str(one["id"]),
+        str(one["tenant"]),
+        # What is no scope of ours is no right; neither is nothing at all.
+        frozenset(one.get("scopes") or ()) & frozenset(SCOPES),
+        int(one["created_ns"]),
+        None if one.get("expires_ns") is None else int(one["expires_ns"]),
+        None if one.get("revoked_ns") is None else int(one["revoked_ns"]),
+        str(one.get("note", "")),
+        bytes.fromhex(one["sha256"]),
+    )

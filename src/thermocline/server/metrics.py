@@ -148,11 +148,14 @@ def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
     since = [one.hot_since_s for one in tier.tables() if one.hot_since_s is not None]
     yield "journal_next_lsn", "The number of the journal's next write.", tier.next_lsn
     yield "journal_failed", "Whether the journal's last write failed.", _is(tier.group.trouble)
+    quarantined = "Files in the journal's quarantine: rows set aside that a person must look at."
+    yield "journal_quarantined_files", quarantined, tier.quarantined
     yield "hot_bytes", "Memory of rows that are not flushed.", tier.hot_bytes
     yield "hot_bytes_max", "The ceiling of hot_bytes.", tier.hot_bytes_max
     oldest_s = now_s - min(since) if since else 0.0
     yield "flush_age_seconds", "How long the oldest row has been hot.", oldest_s
     yield "flush_failing", "Whether the last flush failed.", _is(node.flush_error)
+    yield "export_failing", "Whether the last export failed.", _is(node.export_error)
     if node.pool is not None:
         workers = len(node.pool.worker_ids())
         yield "query_workers", "Processes that run queries now.", workers

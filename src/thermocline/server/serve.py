@@ -154,7 +154,7 @@ class Server:
 
     def _check(self) -> None:
         """Refuse what can be refused before anything is opened."""
-        valid = any(key.revoked_ns is None for key in self.store.read().by_id.values())
+        valid = any(key.revoked_ns is None for key in self.store.settle().by_id.values())
         check_exposure(self.settings, has_keys=valid)
         if self.settings.tls_certificate:
             self.certificate = Certificate(self.settings)
@@ -210,9 +210,12 @@ class Server:
         if api is not None:
             api.parts.held = node
         self.metrics.watch(node, lambda: self.health.ready().is_ok)
-        self.health.started(node, os.path.join(self.settings.data, "journal"))
+        self.health.started(node)
         recovered = node.recovered
         self.log.event("ready", next_lsn=node.tier.next_lsn, holes=len(recovered.holes))
+        if node.tier.quarantined:
+            aside = {"files": node.tier.quarantined, "frames": len(recovered.quarantined)}
+            self.log.event("rows in quarantine", **aside, do="thermocline journal inspect")
         self._notifier.tell("READY=1", "STATUS=ready")
         return node
 

@@ -2,8 +2,9 @@
 
     journal/journal.json               its id, and the oldest file that must be there
     journal/00000000000000000001.wal   frames, in files by counter
-    journal/lock                       held by the one process that writes
+    journal/lock                       held by the one process that writes, and so is the folder
     journal/durable                    how far readers in other processes may read
+    journal/retired.json               what tables had taken over from files that were removed
     journal/quarantine/                what repair or recovery set aside
     journal/.….tmp                     a file that has no name yet; no part of the journal
 
@@ -31,6 +32,7 @@ IDENTITY_NAME = "journal.json"
 LOCK_NAME = "lock"
 DURABLE_NAME = "durable"
 QUARANTINE_NAME = "quarantine"
+RETIRED_NAME = "retired.json"
 SUFFIX = ".wal"
 TEMPORARY_SUFFIX = ".tmp"
 NO_FILE_YET = 0
@@ -155,19 +157,63 @@ def replace_file(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
     disk.sync_folder(folder)
 
 
-def held(disk: Disk, folder: str, *, hint: str) -> Lock:
-    """Return the lock of a journal; `Conflict` with this hint while a process holds it."""
+def replace_unsynced(disk: Disk, folder: str, path: str, data: bytes) -> None:
+    """Put a small file in the place of another at once; after a power cut it may be either."""
+    temporary = temporary_path(folder)
+    try:
+        writer = disk.create(temporary)
+        try:
+            writer.write(data)
+        finally:
+            writer.close()
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLock:
+    """What the owner of a journal holds: the file `lock`, and the folder itself."""
+
+    file: Lock
+    folder: Lock
+
+    def release(self) -> None:
+        """Let go of both."""
+        self.folder.release()
+        self.file.release()
+
+
+def held(disk: Disk, folder: str, *, hint: str) -> JournalLock:
+    """Return the lock of a journal; `Conflict` with this hint while a process holds it.
+
+    The folder itself is held as well: a `lock` that somebody removes, and that a second process
+    makes again, lets no second owner in.
+    """
     path = f"{folder}/{LOCK_NAME}"
     with translated(path):
         try:
-            return disk.lock(path, f"{os.getpid()}\n".encode())
+            file = disk.lock(path, f"{os.getpid()}\n".encode())
         except BlockingIOError as error:
-            raise Conflict(
-                "another process writes this journal",
-                hint=hint,
+            process = disk.read(path).decode(errors="replace").strip()
+            raise _taken(hint, folder=folder, process=process) from error
+        try:
+            return JournalLock(file, disk.lock_folder(folder))
+        except BlockingIOError as error:
+            file.release()
+            raise _taken(
+                f"{hint}; the file `{LOCK_NAME}` was removed while that process runs, leave it",
                 folder=folder,
-                process=disk.read(path).decode(errors="replace").strip(),
             ) from error
+        except BaseException:
+            file.release()
+            raise
+
+
+def _taken(hint: str, **facts: object) -> Conflict:
+    return Conflict("another process writes this journal", hint=hint, **facts)
 
 
 def _identity_bytes(identity: Identity) -> bytes:

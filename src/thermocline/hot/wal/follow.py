@@ -22,7 +22,9 @@ from thermocline.hot.tier import HotPart, HotSnapshot
 from thermocline.hot.wal.folder import Watermark, read_identity, read_watermark
 from thermocline.hot.wal.frame import KIND_ROWS
 from thermocline.hot.wal.payload import decode_frames
+from thermocline.hot.wal.quarantine import is_kept
 from thermocline.hot.wal.reader import Frame, FrameReader, JournalFile, JournalReader
+from thermocline.hot.wal.retired import read_retired
 
 TRIES_MAX = 20
 
@@ -70,11 +72,13 @@ class Follower:
         identity = read_identity(self._disk, self._folder)
         assert identity is not None
         reader = JournalReader(self._disk, self._folder, identity)
-        found = _by_table(self._all(reader)) if mark is None else self._up_to(reader, mark)
+        found = self._by_table(self._all(reader)) if mark is None else self._up_to(reader, mark)
         self._full = {
             number: read for number, read in self._full.items() if number >= identity.oldest
         }
-        return HotSnapshot(source, Mark(0), tuple(found.get(table_id, ())))
+        # A log that is behind what it took over has lost commits: the caller compares the marks.
+        retired = read_retired(self._disk, self._folder, identity.journal_id)
+        return HotSnapshot(source, retired.get(table_id, Mark(0)), tuple(found.get(table_id, ())))
 
     def _trusted(self, journal_id: bytes) -> Watermark | None:
         mark = read_watermark(self._disk, self._folder, journal_id)
@@ -105,26 +109,31 @@ class Follower:
     def _file(self, reader: JournalReader, file: JournalFile, until: int | None) -> _Read:
         reading = FrameReader(self._disk, file, reader.identity.journal_id)
         try:
-            return _Read(_by_table(list(reading.frames(file.header.first_lsn, until))))
+            return _Read(self._by_table(list(reading.frames(file.header.first_lsn, until))))
         finally:
             reading.close()
 
+    def _by_table(self, frames: list[Frame]) -> dict[bytes, list[HotPart]]:
+        """Return the rows of each table, a part for each frame: a mark may lie between any two."""
+        written: dict[bytes, list[Frame]] = {}
+        for frame in frames:
+            if frame.header.kind == KIND_ROWS:
+                written.setdefault(frame.header.table_id, []).append(frame)
+        return {table_id: self._parts(found) for table_id, found in written.items()}
 
-def _by_table(frames: list[Frame]) -> dict[bytes, list[HotPart]]:
-    """Return the rows of each table, a part for each frame: a mark may lie between any two."""
-    written: dict[bytes, list[Frame]] = {}
-    for frame in frames:
-        if frame.header.kind == KIND_ROWS:
-            written.setdefault(frame.header.table_id, []).append(frame)
-    return {table_id: _parts(found) for table_id, found in written.items()}
+    def _parts(self, frames: list[Frame]) -> list[HotPart]:
+        parts = []
+        held = decode_frames([(frame.header, frame.payload) for frame in frames])
+        for frame, stored in zip(frames, held, strict=True):
+            header = frame.header
+            if not isinstance(stored, Corruption):
+                rows = stored.batch
+                parts.append(HotPart(Mark(header.lsn), header.schema_id, rows, header.raw_length))
+            elif not self._is_set_aside(frame):
+                raise stored
+        return parts
 
-
-def _parts(frames: list[Frame]) -> list[HotPart]:
-    parts = []
-    held = decode_frames([(frame.header, frame.payload) for frame in frames])
-    for frame, stored in zip(frames, held, strict=True):
-        if isinstance(stored, Corruption):
-            raise stored
-        header = frame.header
-        parts.append(HotPart(Mark(header.lsn), header.schema_id, stored.batch, header.raw_length))
-    return parts
+    def _is_set_aside(self, frame: Frame) -> bool:
+        identity = read_identity(self._disk, self._folder)
+        assert identity is not None
+        return is_kept(self._disk, self._folder, identity.journal_id, frame)

@@ -5,7 +5,7 @@ Out:  a future for each; it is done when the request is durable and visible
 
 - Durable before visible, visible before answered: the journal returns, then the request is
   applied, then its future is set.
-- What is in the journal is applied, even where nobody can be told so: no flush passes over it.
+- What is in the journal is applied, or the writer ends: no flush passes over it.
 - The queue has a limit in bytes. Past it a request is refused at once, never taken and dropped.
 - One thread writes; an interrupt in a caller's thread cannot strike in the middle of a write.
 - When that thread ends by a bug, everybody who waits is told so, and nothing more is taken.
@@ -75,6 +75,22 @@ class GroupCommit:
             self._queued_bytes += size_bytes
             self._changed.notify()
         return request.future
+
+    def probe(self) -> None:
+        """Find out whether writes work when no write tells: `trouble` says it afterwards.
+
+        While a group is being written, or after the writer ended, this does nothing.
+        """
+        if self._is_closing or not self._writing.acquire(blocking=False):
+            return
+        try:
+            self._journal.probe()
+        except ThermoclineError as error:
+            self.trouble = error
+        else:
+            self.trouble = None
+        finally:
+            self._writing.release()
 
     @contextmanager
     def paused(self) -> Iterator[Journal]:
@@ -159,7 +175,11 @@ class GroupCommit:
                 request.future.set_result(lsn)
 
     def _appended(self, group: list[Request]) -> list[Lsn]:
-        """Write a group and apply it; return its lsns."""
+        """Write a group and apply it; return its lsns.
+
+        An error while durable rows are applied ends the writer: answering it as "not stored" would
+        be wrong, and rows that come later must not be flushed past rows that are not in memory.
+        """
         first = self._journal.next_lsn
         try:
             return self._journal.append([request.entry for request in group])
@@ -167,8 +187,14 @@ class GroupCommit:
             # Even when it raises: entries that got their lsns are in the journal, and only other
             # processes could not be told. A flush of later rows would pass over them.
             if self._journal.next_lsn != first:
-                for place, request in enumerate(group):
-                    request.apply(Lsn(first + place))
+                self._apply(group, first)
+
+    def _apply(self, group: list[Request], first: Lsn) -> None:
+        try:
+            for place, request in enumerate(group):
+                request.apply(Lsn(first + place))
+        except ThermoclineError as error:
+            raise RuntimeError("durable rows could not be applied") from error
 
     def _sync(self) -> None:
         try:

@@ -10,6 +10,13 @@ Out:  lsns; the entries are durable when `append` returns, under the policy `alw
   never repeated: the file is given up, and what was not yet durable begins a new one.
 - When that fails too, nobody knows whether the next start will find those frames:
   `OutcomeUnknown`. The next group tries a new file, so that a disk that heals needs no restart.
+- The watermark is a hint for readers in other processes. When it cannot be written in place, a new
+  file takes its place; when that fails, it is removed, and such readers read every whole frame.
+  The durable rows are acknowledged all the same. Only when an old watermark can be neither
+  replaced nor removed are the rows `OutcomeUnknown`: another process would not see them.
+- A journal whose identity file is no longer the one that this process read or wrote has another
+  owner, or its folder was replaced. It is fenced: nothing is acknowledged, no file is made or
+  removed in the folder any more.
 - What an earlier process left without a proof that it is durable is written again before this
   journal is used: the kernel may have dropped it and still show it, and a sync would not tell.
 - Every file has a salt of its own, and its frames carry it: where the disk shows bytes of an
@@ -28,15 +35,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from thermocline.config import Sync
-from thermocline.disk import Disk, Slot, Writer, translated, translation
-from thermocline.errors import OutcomeUnknown, ThermoclineError
+from thermocline.disk import Disk, Pin, Slot, Writer, translated, translation
+from thermocline.errors import OutcomeUnknown, ThermoclineError, Unavailable
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
+    IDENTITY_NAME,
     Identity,
     Watermark,
     encode_watermark,
     file_path,
+    read_identity,
     remove_temporaries,
+    replace_unsynced,
     temporary_path,
     write_identity,
 )
@@ -53,6 +63,7 @@ from thermocline.hot.wal.frame import (
 from thermocline.hot.wal.reader import Frame, Tail
 
 FILE_BYTES_MAX = 16 << 20
+PROBE_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +112,17 @@ class Journal:
         self._slot: Slot | None = None
         self._leftover = tail.leftover
         self._passed: list[int] = []
+        self._failed_bytes = 0
+        self.watermark_error: OSError | None = None
+        self.fenced: ThermoclineError | None = None
+        self._pin: Pin | None = None
         self.first_lsn = Lsn(1)  # no frame of the open file is before it
-        if tail.unproved:
-            self._adopt(tail.unproved)
+        try:
+            if tail.unproved:
+                self._adopt(tail.unproved)
+        except BaseException:
+            self._unpin()
+            raise
         remove_temporaries(disk, folder)
 
     @property
@@ -122,6 +141,7 @@ class Journal:
         When this returns they are durable, except under a laxer policy. Any error but
         `OutcomeUnknown` means that none of them is in the journal.
         """
+        self.check_owned()
         placed = [(entry, Lsn(self._next_lsn + i)) for i, entry in enumerate(entries)]
         is_full = self._end >= self._file_bytes_max
         if self._writer is None or is_full or not self.identity.oldest:
@@ -132,6 +152,7 @@ class Journal:
         if self._sync is Sync.ALWAYS:
             try:
                 self.sync()
+                self._check_still_owned()
             except ThermoclineError:
                 self._next_lsn = placed[0][1]
                 self._unsynced.clear()
@@ -161,18 +182,17 @@ class Journal:
         if self._number == number:
             self._open_next()
         if not self.identity.oldest:
-            identity = Identity(self.identity.journal_id, 1)
-            write_identity(self._disk, self._folder, identity)
-            self.identity = identity
+            self._identify(Identity(self.identity.journal_id, 1))
 
     def trim(self, oldest: int) -> None:
         """Remove the files before a number; it is written down first."""
         oldest = min(oldest, self._number)
         if oldest > self.identity.oldest:
-            first, identity = self.identity.oldest, Identity(self.identity.journal_id, oldest)
-            write_identity(self._disk, self._folder, identity)
-            self.identity = identity
+            first = self.identity.oldest
+            self._identify(Identity(self.identity.journal_id, oldest))
             self._passed += range(max(first, 1), oldest)
+        elif self._passed:
+            self.check_owned()
         for number in list(self._passed):
             with suppress(OSError):  # nobody reads one that stays; the next trim or start goes on
                 with suppress(FileNotFoundError):
@@ -180,9 +200,11 @@ class Journal:
                 self._passed.remove(number)
 
     def publish(self) -> None:
-        """Tell readers in other processes how far they may read, before anyone is answered.
+        """Write the watermark: how far readers in other processes may read.
 
-        `OutcomeUnknown` when that fails: nobody is answered, and the next start finds the rows.
+        Where it cannot be written it is removed, and `watermark_error` says why: the rows are
+        durable all the same, and a reader without it reads every whole frame. `OutcomeUnknown`
+        when an old watermark stays: a reader would trust it and miss these rows.
         """
         visible = Lsn(self._next_lsn - 1)
         mark = Watermark(
@@ -193,13 +215,73 @@ class Journal:
             self._number,
             self._end,
         )
-        path = f"{self._folder}/{DURABLE_NAME}"
+        path, data = f"{self._folder}/{DURABLE_NAME}", encode_watermark(mark)
         try:
             if self._slot is None:
                 self._slot = self._disk.open_slot(path)
-            self._slot.put(encode_watermark(mark))
+            self._slot.put(data)
+            self.watermark_error = None
         except OSError as error:
-            raise _unknown(path, error) from error
+            self._close_slot()
+            try:
+                # The place of the file on the disk may be what fails: use another one.
+                replace_unsynced(self._disk, self._folder, path, data)
+                self.watermark_error = None
+            except OSError:
+                self.watermark_error = error
+                try:
+                    with suppress(FileNotFoundError):
+                        self._disk.unlink(path)
+                except OSError:
+                    raise _unknown(path, error) from error
+
+    def probe(self) -> None:
+        """Find out whether the next group could be written, in the way that it would be.
+
+        When this returns, a file of the size of the last failed write could be made durable in the
+        folder, the journal has an open file if it lost one to a failure, and the watermark was
+        tried if it was behind. It raises what the next group would meet.
+        """
+        self.check_owned()
+        temporary = temporary_path(self._folder)
+        with translated(temporary):
+            try:
+                writer = self._disk.create(temporary)
+                try:
+                    writer.write(bytes(max(PROBE_BYTES, self._failed_bytes)))
+                    writer.sync()
+                finally:
+                    writer.close()
+            finally:
+                with suppress(OSError):
+                    self._disk.unlink(temporary)
+        if self._unsynced:
+            self.sync()
+        if self._writer is None and self.identity.oldest:
+            self.rotate()
+        if self.watermark_error is not None:
+            self.publish()
+
+    def check_owned(self) -> None:
+        """Raise `Unavailable` when another process may own the journal; then nothing was done."""
+        if self.fenced is not None:
+            raise self.fenced
+        path = f"{self._folder}/{IDENTITY_NAME}"
+        with translated(path):
+            if self._pin is None:
+                self._pin = self._disk.pin(path)
+                found = read_identity(self._disk, self._folder)
+                is_ours = found is not None and found.journal_id == self.identity.journal_id
+            else:
+                is_ours = self._pin.is_current()
+        if not is_ours:
+            self.fenced = Unavailable(
+                "the journal was replaced or taken over while this process wrote it",
+                hint="stop this process; if a second one serves the lake, look which folder has "
+                "the rows, and start one process only",
+                path=path,
+            )
+            raise self.fenced
 
     def seal(self) -> None:
         """Make all durable and go on in a new file, whose header proves where the frames end.
@@ -220,10 +302,44 @@ class Journal:
                 self.seal()
         finally:
             self._retire_writer()
-            slot, self._slot = self._slot, None
-            if slot is not None:
-                with suppress(OSError):
-                    slot.close()
+            self._close_slot()
+            self._unpin()
+
+    def _close_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            with suppress(OSError):
+                slot.close()
+
+    def _unpin(self) -> None:
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            with suppress(OSError):
+                pin.close()
+
+    def _check_still_owned(self) -> None:
+        """Check after a sync, before any answer, that the rows are in the journal of the folder.
+
+        They cannot be taken back: only what is certain fences the journal here. Where the look
+        itself fails, the lock and the look before the write decide.
+        """
+        with suppress(ThermoclineError):
+            self.check_owned()
+        if self.fenced is not None:
+            raise OutcomeUnknown(
+                "the rows are durable in a journal that was replaced meanwhile",
+                hint=self.fenced.hint,
+                **self.fenced.facts,
+            ) from self.fenced
+
+    def _identify(self, identity: Identity) -> None:
+        """Replace the identity file; from then on the new one is the one that is checked."""
+        self.check_owned()
+        self._unpin()
+        write_identity(self._disk, self._folder, identity)
+        self.identity = identity
+        with suppress(ThermoclineError):  # the next check pins it
+            self.check_owned()
 
     def _adopt(self, frames: Sequence[Frame]) -> None:
         """Write frames of an earlier process again, in a new file."""
@@ -254,6 +370,7 @@ class Journal:
         try:
             self._writer.write(data)
         except OSError as error:
+            self._failed_bytes = len(data)
             raise self._after_failed_write(error) from error
         self._end += len(data)
 
@@ -297,6 +414,7 @@ class Journal:
 
     def _open_next(self) -> None:
         """Go on in a new file that begins with what is not durable; then all of it is."""
+        self.check_owned()
         with translated(self._folder):
             self._remove_leftover()
         number, end, salt = self._number + 1, self._durable_end, self._new_salt()
@@ -394,7 +512,8 @@ def _entry(frame: Frame) -> Entry:
 def _unknown(path: str, error: OSError) -> OutcomeUnknown:
     return OutcomeUnknown(
         "the disk failed, and whether the rows will be found after a restart is not known",
-        hint="look at the disk; send the rows again once writes are taken",
+        hint="look at the disk; send the rows again with the same idempotency key: without one "
+        "they may be stored twice",
         path=path,
         error=str(error),
     )

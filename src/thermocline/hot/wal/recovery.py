@@ -7,13 +7,13 @@ Out:  buffers with every row that no version contains; where the journal goes on
   between commit and retire is not read twice.
 - What is read is made durable first: frames of a process that was killed may exist in the
   kernel's memory alone, and must not be seen and then lost.
-- A frame whose bytes are right but that cannot be read as rows, or whose table nobody knows, is
-  put into the quarantine with its bytes and counted; the rest is replayed.
+- A frame whose bytes are right but that cannot be decoded as rows, or whose table has no name, is
+  acknowledged rows. The start is refused, unless a person has put the frame into the quarantine
+  (`quarantine.py`): then it is counted, and the rest is replayed.
 - Small writes are read many at a time: what one of them costs is mostly its beginning.
 - Nothing in the journal is changed, so that a crash in the middle is followed by the same again.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -25,13 +25,19 @@ from thermocline.format.action import Mark
 from thermocline.format.blank import made_alike
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.damage import Damage, decode_hole
-from thermocline.hot.wal.folder import QUARANTINE_NAME, file_number, file_path
-from thermocline.hot.wal.frame import KIND_HOLE, FrameHeader, encode_frame
+from thermocline.hot.wal.folder import file_number, file_path
+from thermocline.hot.wal.frame import KIND_HOLE, FrameHeader
 from thermocline.hot.wal.payload import TOGETHER_BYTES, Stored, decode_frames
+from thermocline.hot.wal.quarantine import (
+    UNKNOWN_TABLE,
+    UNREADABLE,
+    Aside,
+    MarkOf,
+    frame_path,
+    is_kept,
+    refusal,
+)
 from thermocline.hot.wal.reader import Frame, JournalReader, Tail
-
-MarkOf = Callable[[bytes, str], Mark | None]
-"""The mark of a source that a table's lake has reached; None when there is no such table."""
 
 
 @dataclass(slots=True)
@@ -65,11 +71,15 @@ class Recovery:
         self._source = source
         self._marks: dict[bytes, Mark | None] = {}
         self._waiting: dict[bytes, _Waiting] = {}
+        self._refused: list[Aside] = []
         self.found = Recovered()
         self.buffers: dict[bytes, TableBuffer] = {}
 
     def run(self, reader: JournalReader) -> Tail:
-        """Replay the journal and return where it ends."""
+        """Replay the journal and return where it ends.
+
+        `Corruption` when it has rows that no table can take and that no person has set aside.
+        """
         if reader.files:
             with translated(reader.files[-1].path):
                 self._disk.sync_file(reader.files[-1].path)
@@ -78,6 +88,8 @@ class Recovery:
             self._replay(frame)
         for waiting in self._waiting.values():
             self._apply(waiting)
+        if self._refused:
+            raise refusal(self._folder, self._refused)
         assert reader.tail is not None
         self.found.cut_bytes = reader.tail.cut_bytes
         self._remove_remains(reader)
@@ -91,7 +103,7 @@ class Recovery:
             return
         mark = self._mark(header.table_id)
         if mark is None:
-            self._quarantine(frame)
+            self._pass_over(frame, UNKNOWN_TABLE)
             return
         self.found.last_lsns.setdefault(frame.number, {})[header.table_id] = header.lsn
         if header.lsn <= mark:
@@ -114,7 +126,7 @@ class Recovery:
         found = decode_frames([(frame.header, frame.payload) for frame in frames])
         for frame, stored in zip(frames, found, strict=True):
             if isinstance(stored, Corruption):
-                self._quarantine(frame)
+                self._pass_over(frame, UNREADABLE)
             else:
                 held.append((frame.header, stored))
         if not held:
@@ -134,29 +146,13 @@ class Recovery:
             self._marks[table_id] = self._mark_of(table_id, self._source)
         return self._marks[table_id]
 
-    def _quarantine(self, frame: Frame) -> None:
-        """Keep a frame's bytes apart, durably, before the journal may let go of them."""
-        folder = f"{self._folder}/{QUARANTINE_NAME}"
-        path = f"{folder}/{frame.header.lsn:020d}.frame"
-        with translated(path):
-            with suppress(FileExistsError):
-                self._disk.make_folder(folder, is_private=True)
-                self._disk.sync_folder(self._folder)
-            try:
-                writer = self._disk.create(path)
-            except FileExistsError:
-                # An earlier start set it aside, or died while it did: write it again.
-                self._disk.unlink(path)
-                writer = self._disk.create(path)
-            try:
-                writer.write(
-                    b"".join(encode_frame(bytes.fromhex(self._source), frame.header, frame.payload))
-                )
-                writer.sync()
-            finally:
-                writer.close()
-            self._disk.sync_folder(folder)
-        self.found.quarantined.append(path)
+    def _pass_over(self, frame: Frame, why: str) -> None:
+        """Count a frame that a person has set aside; note any other one, to refuse the start."""
+        if is_kept(self._disk, self._folder, bytes.fromhex(self._source), frame):
+            self.found.quarantined.append(frame_path(self._folder, frame))
+            return
+        header = frame.header
+        self._refused.append(Aside(header.lsn, header.table_id.hex(), frame.path, why))
 
     def _remove_remains(self, reader: JournalReader) -> None:
         """Remove what is no part of the journal: an unfinished file, files already trimmed."""

@@ -45,6 +45,7 @@ from thermocline.hot.wal.frame import (
     decode_frame_header,
 )
 from thermocline.hot.wal.payload import decode_rows
+from thermocline.hot.wal.quarantine import Held, list_quarantine
 from thermocline.hot.wal.salvage import Bounds, Salvage, Stretch, Whole, tag_of
 
 Progress = Callable[[int, int], None]
@@ -109,6 +110,7 @@ class Inspection:
     """What a journal is like.
 
     `damages` stop a start. `holes` do not: they are losses that earlier repairs wrote down.
+    `quarantined` is what a person has set aside and not removed yet.
     """
 
     folder: str
@@ -118,6 +120,7 @@ class Inspection:
     damages: list[Damage] = field(default_factory=list)
     holes: list[Damage] = field(default_factory=list)
     tables: dict[str, TableFound] = field(default_factory=dict)
+    quarantined: list[Held] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -179,7 +182,8 @@ class _Survey:
         self._disk = disk
         self._identity = identity
         self._progress = progress
-        self._found = Inspection(folder, identity, mark)
+        held = list_quarantine(disk, folder)
+        self._found = Inspection(folder, identity, mark, quarantined=held)
         self._known: dict[int, Lsn] = {}
         self._tags: set[Tag] = set()
         self._after_ns: int | None = None

@@ -9,7 +9,8 @@ Out:  durable rows; snapshots; journal files removed once every table has passed
 - A journal file goes when each table's retired mark has passed all it has in it. Snapshots hold
   their batches in memory and need no file. The open file stays until it is full, or
   until somebody asks for a flush of a table that has nothing hot and has rows in it.
-- One process owns a journal. A second one is refused, with the first one's number.
+- One process owns a journal. A second one is refused, with the first one's number. An owner whose
+  journal was replaced under it answers no write and flushes nothing.
 """
 
 import os
@@ -24,18 +25,26 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from thermocline.config import Sync, WalSettings
-from thermocline.disk import Disk, Lock, translated
+from thermocline.disk import Disk, translated
 from thermocline.errors import Corruption, Overloaded, ThermoclineError
 from thermocline.format.action import Mark
 from thermocline.hot.tier import Frozen, HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
-from thermocline.hot.wal.folder import Identity, held, read_identity, write_identity
+from thermocline.hot.wal.folder import (
+    Identity,
+    JournalLock,
+    held,
+    read_identity,
+    write_identity,
+)
 from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.group import GroupCommit, Request
 from thermocline.hot.wal.journal import Entry, Journal
 from thermocline.hot.wal.payload import Payload, encode_rows
+from thermocline.hot.wal.quarantine import MarkOf, list_quarantine
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.hot.wal.recovery import MarkOf, Recovered, Recovery
+from thermocline.hot.wal.recovery import Recovered, Recovery
+from thermocline.hot.wal.retired import read_retired, write_retired
 
 
 class WalTier:
@@ -60,6 +69,8 @@ class WalTier:
         try:
             identity = _identity(disk, folder, expected)
             self.source = uuid.UUID(bytes=identity.journal_id).hex
+            self._journal_id = identity.journal_id
+            self._retired = read_retired(disk, folder, identity.journal_id)
             recovery = Recovery(disk, folder, mark_of, self.source)
             tail = recovery.run(JournalReader(disk, folder, identity))
             self._journal = Journal(
@@ -81,6 +92,8 @@ class WalTier:
             self._lock.release()
             raise
         self.recovered: Recovered = recovery.found
+        self.quarantined = 0
+        self.count_quarantined()
         self._last_lsns = recovery.found.last_lsns
         self._changed = threading.Condition()
         self._tables = {key: WalTable(self, key, found) for key, found in recovery.buffers.items()}
@@ -93,6 +106,13 @@ class WalTier:
         )
         self.on_pressure: Callable[[], None] = lambda: None
         self._is_open = True
+
+    def count_quarantined(self) -> int:
+        """Count what a person has set aside and not removed yet; `quarantined` remembers it."""
+        # A folder that cannot be listed now is listed at the next look; the last count stays.
+        with suppress(ThermoclineError):
+            self.quarantined = len(list_quarantine(self._disk, self._folder))
+        return self.quarantined
 
     def table(self, table_id: bytes) -> "WalTable":
         """Return the hot half of a table."""
@@ -183,8 +203,10 @@ class WalTier:
             with suppress(ThermoclineError):
                 self.leave(table)
             return None
-        if self._settings.sync is not Sync.ALWAYS:
-            with self.group.paused() as journal:
+        with self.group.paused() as journal:
+            # Rows of a journal that another process took over may be in that process's flush, too.
+            journal.check_owned()
+            if self._settings.sync is not Sync.ALWAYS:
                 journal.sync()
         return frozen
 
@@ -221,9 +243,27 @@ class WalTier:
                 for number in sorted(self._last_lsns):
                     if number < oldest and not self._is_passed(number):
                         oldest = number
-                for number in [n for n in self._last_lsns if n < oldest]:
+                passed = [n for n in self._last_lsns if n < oldest]
+            # Order matters: what the tables must have is durable before the journal forgets it.
+            self._note_retired(passed)
+            with self._changed:
+                for number in passed:
                     del self._last_lsns[number]
             journal.trim(oldest)
+
+    def _note_retired(self, numbers: list[int]) -> None:
+        """Write down what tables have taken over from files that are about to go."""
+        marks = dict(self._retired)
+        for number in numbers:
+            for table_id, lsn in self._last_lsns[number].items():
+                marks[table_id] = Mark(max(lsn, marks.get(table_id, 0)))
+        if marks != self._retired:
+            write_retired(self._disk, self._folder, self._journal_id, marks)
+            self._retired = marks
+
+    def retired_mark(self, table_id: bytes) -> Mark:
+        """Return the mark that a table's log had when files with its rows were removed."""
+        return self._retired.get(table_id, Mark(0))
 
     def _is_passed(self, number: int) -> bool:
         return all(
@@ -314,7 +354,7 @@ class WalTable:
         self._tier.retire(self, mark)
 
 
-def _locked(disk: Disk, folder: str) -> Lock:
+def _locked(disk: Disk, folder: str) -> JournalLock:
     """Return the lock of a journal, its folder made if need be; `Conflict` when it is taken."""
     with translated(folder):
         if disk.size(folder) is None:

@@ -1,0 +1,200 @@
+"""Proof that a file's bytes are the bytes that a commit names, read once and then remembered.
+
+In:   a file of a disk, the checksum that the log names for it
+Out:  nothing, or `Corruption` with the file and, where it can be found, the damaged offset
+
+- A file is read to its end and its CRC32C is compared before a row of it is used. The result is
+  remembered for this process under the file's stamp: device, inode, size, modification time and
+  change time. A file with another stamp is read again.
+- A file that changed a moment ago is not remembered: a second change within one tick of the file
+  system's clock would leave the stamp as it is.
+- A caller that copies rows elsewhere asks for a `fresh` look, because bytes may rot on a medium
+  without a new stamp. Fresh looks never use the memory; they renew it.
+- Bytes are read with `read`, not through a memory map: a sector that cannot be read is then an
+  error of this process and not its end.
+
+The memory is bounded; the oldest entry goes first. Any thread may use it.
+"""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thermocline.disk import Disk, FileStamp
+from thermocline.errors import Corruption, ThermoclineError, Unavailable, Unsupported
+
+FILES_REMEMBERED_MAX = 131_072
+PLACES_REMEMBERED_MAX = 1_024
+READ_CHUNK_BYTES = 256 << 10
+UNSETTLED_NS = 100_000_000
+"""How long after its last change a file may change again without a new change time."""
+
+READ_TRIES_MAX = 3
+READ_LOCKS = 64
+CHECKSUM_PREFIX = "crc32c:"
+RESTORE_HINT = "restore the file from a backup; `thermocline table fsck` lists all damaged files"
+
+_remembered: dict[FileStamp, str] = {}
+_places: dict[FileStamp, int | None] = {}
+_lock = threading.Lock()
+_read_locks = [threading.Lock() for _ in range(READ_LOCKS)]
+
+
+def checksum_text(checksum: int) -> str:
+    """Return a CRC32C as the log writes it."""
+    return f"{CHECKSUM_PREFIX}{checksum:08x}"
+
+
+def verified_stamp(
+    disk: Disk, absolute: str, path: str, checksum: str, stamp: FileStamp, *, fresh: bool = False
+) -> FileStamp:
+    """Return the stamp of a file whose bytes have this checksum; `Corruption` otherwise.
+
+    `path` is what the log calls the file, `stamp` what it has now. `OSError` as the operating
+    system raises it, `FileNotFoundError` when the file has gone since.
+    """
+    if not fresh and _remembered.get(stamp) == checksum:
+        return stamp
+    check_algorithm(path, checksum)
+    for _ in range(READ_TRIES_MAX):
+        known = None if fresh else _remembered.get(stamp)
+        if known is None:
+            with _read_locks[hash(stamp) % READ_LOCKS]:
+                known = None if fresh else _remembered.get(stamp)
+                known = known or _read_checksum(disk, absolute)
+                after = disk.stamp(absolute)
+                if after is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), absolute)
+                if after != stamp:
+                    stamp = after  # it was replaced or written while it was read
+                    continue
+                _remember(stamp, known)
+        if known != checksum:
+            offset = _damaged_place(disk, absolute, stamp)
+            raise damaged(path, checksum, known, offset)
+        return stamp
+    raise Unavailable(
+        "a live file changes while it is read",
+        hint="segments are never changed in place: stop the program that writes it",
+        path=path,
+    )
+
+
+def check_algorithm(path: str, checksum: str) -> None:
+    """Raise `Unsupported` for a checksum that this version cannot compute."""
+    if not checksum.startswith(CHECKSUM_PREFIX):
+        raise Unsupported(
+            "a segment has a checksum of a newer format",
+            hint="use a newer Thermocline",
+            path=path,
+            checksum=checksum,
+        )
+
+
+def damaged(path: str, expected: str, found: str, offset: int | None) -> Corruption:
+    """Return the error for bytes that are not those that were committed."""
+    place = {} if offset is None else {"offset": offset}
+    return Corruption(
+        "a segment's bytes are not those that were committed",
+        hint=RESTORE_HINT,
+        path=path,
+        **place,
+        expected=expected,
+        found=found,
+    )
+
+
+def missing(path: str) -> Corruption:
+    """Return the error for a file that the log names and that is not there."""
+    return Corruption("a live file is missing", hint=RESTORE_HINT, path=path)
+
+
+def wrong_size(path: str, expected: int, found: int) -> Corruption:
+    """Return the error for a file that is longer or shorter than the log says."""
+    return Corruption(
+        "a live file has another size than the log says",
+        hint=RESTORE_HINT,
+        path=path,
+        expected_bytes=expected,
+        found_bytes=found,
+    )
+
+
+def damaged_offset(open_input: Callable[[], pa.NativeFile]) -> int | None:
+    """Return where a damaged Parquet file is damaged, or None when nothing in it tells.
+
+    It is the first byte of the first column chunk with a page that does not fit its checksum or
+    cannot be decoded, or of a footer that cannot be read. A file without page checksums, or a
+    flipped bit of a footer that still makes sense, may tell nothing.
+    """
+    with suppress(ThermoclineError, MemoryError, OSError), open_input() as source:
+        return _offset(source)
+    return None
+
+
+def _offset(source: pa.NativeFile) -> int | None:
+    try:
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+    except MemoryError:
+        return None
+    except (pa.ArrowException, OSError):
+        return _footer_offset(source)
+    for group in range(file.metadata.num_row_groups):
+        chunks = file.metadata.row_group(group)
+        for place in range(chunks.num_columns):
+            chunk = chunks.column(place)
+            try:
+                file.read_row_group(group, [chunk.path_in_schema], use_threads=False)
+            except MemoryError:
+                return None
+            except (pa.ArrowException, OSError, ValueError):
+                first = chunk.data_page_offset
+                return min(first, chunk.dictionary_page_offset or first)
+    return None
+
+
+def _footer_offset(source: pa.NativeFile) -> int:
+    """Return where the footer begins by its own length, or where that length is written."""
+    size_bytes = source.size()
+    length_at = max(0, size_bytes - 8)
+    source.seek(length_at)
+    length = int.from_bytes(source.read(4), "little")
+    return length_at - length if length <= length_at else length_at
+
+
+def _read_checksum(disk: Disk, absolute: str) -> str:
+    checksum = 0
+    reader = disk.open_reader(absolute)
+    try:
+        while chunk := reader.read(READ_CHUNK_BYTES):
+            checksum = google_crc32c.extend(checksum, chunk)
+    finally:
+        reader.close()
+    return checksum_text(checksum)
+
+
+def _remember(stamp: FileStamp, checksum: str) -> None:
+    if 0 <= time.time_ns() - stamp.changed_ns < UNSETTLED_NS:
+        return
+    with _lock:
+        while len(_remembered) >= FILES_REMEMBERED_MAX:
+            del _remembered[next(iter(_remembered))]
+        _remembered[stamp] = checksum
+
+
+def _damaged_place(disk: Disk, absolute: str, stamp: FileStamp) -> int | None:
+    """Return the damaged offset; a file is searched once, however often it is asked for."""
+    if stamp not in _places:
+        offset = damaged_offset(lambda: disk.open_input(absolute))
+        with _lock:
+            while len(_places) >= PLACES_REMEMBERED_MAX:
+                del _places[next(iter(_places))]
+            _places[stamp] = offset
+    return _places.get(stamp)

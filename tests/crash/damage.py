@@ -1,0 +1,440 @@
+"""Damage to a lake at rest: what is damaged, how, and what a user then asks of the lake.
+
+In:   a folder to build a lake in
+Out:  for each damage and each question, one outcome: the right answer, `Corruption` that names the
+      damaged file, or a violation of the promise
+
+The promise: damage to one file gives the right answer or `Corruption` that names the file, from
+every reader, whatever the file and the damage. The tests ask for it at chosen places, `evidence/`
+at random ones.
+"""
+
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from fixtures.wal import calm, ticks
+from thermocline.errors import Corruption, ThermoclineError
+from thermocline.lake.catalog import Catalog
+from thermocline.lake.fsck import fsck
+from thermocline.node import Node
+from thermocline.pipeline.choose import Limits
+from thermocline.pipeline.compact import compact, merge_here
+from thermocline.pipeline.job import silent
+from thermocline.pipeline.site import Site
+from thermocline.server.backup import backup, restore
+from thermocline.server.keys import KeyStore
+
+CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
+START, END = "2024-06-01T00:00:00Z", "2024-06-01T12:00:00Z"
+WAL_FILE_BYTES = 4_096
+FLIPS_PER_FILE = 9
+TABLES = {("default", "a"), ("default", "b"), ("acme", "a")}
+
+KINDS = {
+    "commit": r"_log/\d{20}\.json",
+    "checkpoint": r"_log/\d{20}\.checkpoint\.parquet",
+    "current": r"_log/CURRENT",
+    "segment": r"data/.*\.parquet",
+    "segment coverage": r"_coverage/segments/.*\.roar",
+    "table coverage": r"_coverage/table/.*\.roar",
+    "table name": r"names/[a-z]+\.json",
+    "tenant name": r"tenants/names/[a-z]+\.json",
+    "lake identity": r"lake\.json",
+    "journal identity": r"journal/journal\.json",
+    "journal file": r"journal/\d{20}\.wal",
+    "journal watermark": r"journal/durable",
+    "journal lock": r"journal/lock",
+    "journal marks": r"journal/retired\.json",
+    "keys": r"keys\.json",
+    "memory of keys": r"keys_exist\.json",
+}
+"""Every kind of file that a node without PostgreSQL keeps, by its path inside of its own folder."""
+
+NOT_KEPT = {".keys.lock"}
+"""Files whose bytes mean nothing: only whether a process holds them counts."""
+
+_OWNER = re.compile(r"(?:tenants/[0-9a-f]{32}/)?(?:tables/[0-9a-f]{32}/)?")  # may be empty
+
+
+def kind_of(path: str) -> str | None:
+    """Return which kind of file has this path inside a lake, or None for one that is not listed."""
+    owner = _OWNER.match("" if path.startswith("tenants/names/") else path)
+    inside = path[owner.end() :]
+    return next((kind for kind, form in KINDS.items() if re.fullmatch(form, inside)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A lake that was closed in an orderly way, and the same lake some commits earlier."""
+
+    now: Path
+    older: Path
+
+    def files(self) -> dict[str, list[str]]:
+        """Return the paths of the lake's files by kind."""
+        found: dict[str, list[str]] = {}
+        for path in sorted(p for p in self.now.rglob("*") if p.is_file()):
+            inside = str(path.relative_to(self.now))
+            if inside not in NOT_KEPT:
+                found.setdefault(kind_of(inside) or inside, []).append(inside)
+        return found
+
+
+def build_world(folder: Path) -> World:
+    """Make a lake with every kind of file; its journal has several files and unflushed rows."""
+    now, older = folder / "now", folder / "older"
+    settings = calm(file_bytes_max=WAL_FILE_BYTES)
+    with Node(str(now), settings) as node:
+        for name in ("a", "b"):
+            table = node.lake().create_table(name, **CREATION)
+            table.write(ticks(*range(200)))
+            table.flush()
+            table.append(ticks(*range(200, 300), hour=2))
+        acme = node.create_tenant("acme").create_table("a", **CREATION)
+        acme.write(ticks(*range(7_000, 7_100)))
+        KeyStore(str(now)).create("acme", ["query"])
+        node.lake().table("a").delete("n = 3")
+        catalog = Catalog(str(now))
+        catalog.table("a").log.write_checkpoint(node.lake().table("a").version())
+        node.lake().table("b").write(ticks(900, hour=5))
+    # The older lake was closed, so each of its files is one that a backup may have held.
+    shutil.copytree(now, older)
+    with Node(str(now), settings) as node:
+        for tenant, name in sorted(TABLES):
+            table = node.lake(tenant).table(name)
+            table.write(ticks(*range(1_000, 1_040), hour=3, host="b"))
+            table.flush()
+            table.append(ticks(*range(2_000, 2_050), hour=4))
+        node.lake().table("a").delete("n = 5")
+        table = node.lake().table("a")
+        Catalog(str(now)).table("a").log.write_checkpoint(table.version() - 1)
+        KeyStore(str(now)).create("default", ["ingest"])
+        # A journal in one piece could be cut at its end only: these rows span several files.
+        for part in range(12):
+            for tenant, name in sorted(TABLES):
+                first = 3_000 + part * 20
+                node.lake(tenant).table(name).write(ticks(*range(first, first + 20), hour=part))
+        node.close(is_flushed=False)
+    return World(now, older)
+
+
+# Ways to damage a file.
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One damage of one file; `touched` are the files that an error may name."""
+
+    kind: str
+    way: str
+    path: str
+    touched: tuple[str, ...]
+    act: Callable[[Path], None]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.way}: {self.path}"
+
+
+def flip(path: Path, bit: int) -> None:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def truncate(path: Path, size_bytes: int) -> None:
+    """Cut a file off."""
+    path.write_bytes(path.read_bytes()[:size_bytes])
+
+
+def swap(one: Path, other: Path) -> None:
+    """Exchange the contents of two files."""
+    mine, theirs = one.read_bytes(), other.read_bytes()
+    one.write_bytes(theirs)
+    other.write_bytes(mine)
+
+
+def structures(path: Path) -> list[int]:
+    """Return an offset inside of every structure of a file: pages, footer, fields, ends."""
+    size_bytes = path.stat().st_size
+    if size_bytes == 0:
+        return []
+    found = {0, size_bytes - 1}
+    if path.suffix == ".parquet":
+        metadata = pq.ParquetFile(path).metadata
+        for group in range(metadata.num_row_groups):
+            for column in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(column)
+                pages = {chunk.data_page_offset, chunk.dictionary_page_offset} - {None}
+                end = min(pages) + chunk.total_compressed_size
+                # A page begins with its header; its last byte belongs to its values.
+                found |= {*pages, *(start + 1 for start in pages), *(p - 1 for p in pages), end - 1}
+                found.add((max(pages) + end) // 2)
+        footer = int.from_bytes(path.read_bytes()[-8:-4], "little")
+        found |= {size_bytes - 8 - footer, size_bytes - 8 - footer // 2, size_bytes - 7}
+    found |= {size_bytes * part // FLIPS_PER_FILE for part in range(FLIPS_PER_FILE)}
+    return sorted(offset for offset in found if 0 <= offset < size_bytes)
+
+
+def chosen_damages(world: World, kind: str) -> Iterator[Damage]:
+    """Yield every damage of one kind of file: each structure flipped, then the other ways."""
+    for path in _examples(world, kind):
+        for offset in structures(world.now / path):
+            yield _flipped(kind, path, offset * 8 + offset % 8)
+        yield from _other_ways(world, kind, path)
+
+
+def _examples(world: World, kind: str) -> list[str]:
+    # The first and the last file of a kind: an old commit and the newest, a full journal file
+    # and the one that was being written.
+    paths = [p for p in world.files()[kind] if not p.startswith("tenants/") or "/names/" in p]
+    return sorted({paths[0], paths[-1]})
+
+
+def _flipped(kind: str, path: str, bit: int) -> Damage:
+    way = f"bit {bit % 8} of byte {bit // 8} flipped"
+    return Damage(kind, way, path, (path,), lambda root: flip(root / path, bit))
+
+
+def _other_ways(world: World, kind: str, path: str) -> Iterator[Damage]:
+    size_bytes = (world.now / path).stat().st_size
+    for kept in sorted({size_bytes // 2, max(0, size_bytes - 1)}):
+        yield Damage(
+            kind,
+            f"truncated to {kept} bytes",
+            path,
+            (path,),
+            lambda root, kept=kept: truncate(root / path, kept),
+        )
+    yield Damage(kind, "emptied", path, (path,), lambda root: truncate(root / path, 0))
+    yield Damage(kind, "deleted", path, (path,), lambda root: (root / path).unlink())
+    old = world.older / path
+    if old.exists() and old.read_bytes() != (world.now / path).read_bytes():
+        data = old.read_bytes()
+        yield Damage(
+            kind, "replaced by an older one", path, (path,), lambda r: _replace(r / path, data)
+        )
+    for neighbour in world.files()[kind]:
+        if neighbour != path:
+            yield Damage(
+                kind,
+                "swapped with its neighbour",
+                path,
+                (path, neighbour),
+                lambda root, other=neighbour: swap(root / path, root / other),
+            )
+            break
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def random_damage(world: World, rng: random.Random) -> Damage:
+    """Return a damage of a random file at a random place."""
+    files = world.files()
+    kind = rng.choice(sorted(KINDS))
+    path = rng.choice(files[kind])
+    size_bytes = (world.now / path).stat().st_size
+    if size_bytes and rng.random() < 0.6:
+        return _flipped(kind, path, rng.randrange(size_bytes * 8))
+    if size_bytes and rng.random() < 0.3:
+        kept = rng.randrange(size_bytes)
+        return Damage(
+            kind,
+            f"truncated to {kept} bytes",
+            path,
+            (path,),
+            lambda root: truncate(root / path, kept),
+        )
+    return rng.choice(list(_other_ways(world, kind, path)))
+
+
+# Questions. Each opens the lake itself, so that none profits from what another has read.
+
+
+@contextmanager
+def _node(root: Path) -> Iterator[Node]:
+    node = Node(str(root), calm(file_bytes_max=WAL_FILE_BYTES))
+    try:
+        yield node
+    finally:
+        node.close(is_flushed=False)
+
+
+def ask_open(root: Path) -> object:
+    """Return which tables the lake has."""
+    with _node(root) as node:
+        return sorted((tenant, name) for tenant in node.tenants() for name in _names(node, tenant))
+
+
+def _names(node: Node, tenant: str) -> list[str]:
+    return node.lake(tenant).tables()
+
+
+def ask_query(root: Path) -> object:
+    """Return the rows of every table, by SQL."""
+    with _node(root) as node:
+        return _rows(node)
+
+
+def _rows(node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+    found = {}
+    for tenant, name in sorted(TABLES):
+        text = f"select ts, host, n from {name} order by n, ts"
+        answer = node.lake(tenant).sql(text)
+        found[tenant, name] = [tuple(row.values()) for row in answer.to_pylist()]
+    return found
+
+
+def ask_scan(root: Path) -> object:
+    """Return the rows of every table, by reading it in this process."""
+    with _node(root) as node:
+        return {
+            (tenant, name): sorted(
+                map(str, node.lake(tenant).table(name).scan().read_all().to_pylist())
+            )
+            for tenant, name in sorted(TABLES)
+        }
+
+
+def ask_gaps(root: Path) -> object:
+    """Return what every table holds and lacks."""
+    with _node(root) as node:
+        tables = [node.lake(tenant).table(name) for tenant, name in sorted(TABLES)]
+        return [(str(t.gaps(START, END)), str(t.coverage())) for t in tables]
+
+
+def ask_fsck(root: Path) -> object:
+    """Return what is wrong with the lake's tables: nothing, for one that is whole.
+
+    A finding counts as an error that names its file.
+    """
+    with _node(root) as node:
+        for tenant in node.tenants():
+            folder = node.lake(tenant).root()
+            for named in Catalog(folder):
+                checked = fsck(Catalog(folder).table(named.name))
+                for finding in checked.findings:
+                    if not finding.is_harmless:
+                        raise Corruption(finding.what, path=f"{named.folder}/{finding.path}")
+    return []
+
+
+def ask_backup(root: Path) -> object:
+    """Return the rows of every table after a backup and a restore elsewhere."""
+    copy, back = root.with_name(root.name + "-copy"), root.with_name(root.name + "-back")
+    try:
+        backup(str(root), str(copy))
+        restore(str(copy), str(back))
+        return ask_query(back)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.rmtree(back, ignore_errors=True)
+
+
+def ask_compaction(root: Path) -> object:
+    """Return the rows of every table after a compaction, which must also be sound."""
+    with Site(root) as site:
+        for name in ("a", "b"):
+            table = site.table(name)
+            wanted = [segment.segment_id for segment in table.state().segments]
+            compact(table, wanted, merge_here, Limits(inputs_min=2), silent)
+    ask_fsck(root)
+    return ask_query(root)
+
+
+def ask_after_a_write(root: Path) -> object:
+    """Return the rows of every table without a row that was written, flushed and read back."""
+    with _node(root) as node:
+        for tenant, name in sorted(TABLES):
+            table = node.lake(tenant).table(name)
+            table.write(ticks(99_999, hour=9))
+            table.flush()
+        found = _rows(node)
+    for key, rows in found.items():
+        assert rows[-1][-1] == 99_999, f"the new row is missing in {key}"
+    return {key: rows[:-1] for key, rows in found.items()}
+
+
+def ask_keys(root: Path) -> object:
+    """Return the keys that the lake's node accepts."""
+    return sorted(KeyStore(str(root)).read().by_id)
+
+
+QUESTIONS: dict[str, Callable[[Path], object]] = {
+    "open": ask_open,
+    "query": ask_query,
+    "scan": ask_scan,
+    "gaps": ask_gaps,
+    "fsck": ask_fsck,
+    "backup": ask_backup,
+    "compaction": ask_compaction,
+    "write": ask_after_a_write,
+    "keys": ask_keys,
+}
+
+
+MUST_BE_FOUND = {
+    "segment": {"query", "scan", "fsck", "backup", "compaction", "write"},
+    "commit": {"fsck", "backup"},
+}
+"""Questions that read every byte of a file, so that no answer of theirs is right."""
+
+
+@cache
+def right_answer(world: World, question: str) -> object:
+    """Return the answer of the lake as it was before any damage."""
+    with copied(world) as root:
+        return QUESTIONS[question](root)
+
+
+@contextmanager
+def copied(world: World) -> Iterator[Path]:
+    """Yield a copy of the lake that may be damaged, and remove it."""
+    root = world.now.parent / f"case-{random.getrandbits(64):016x}"
+    shutil.copytree(world.now, root)
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def violation(world: World, damage: Damage, question: str) -> str | None:
+    """Damage a copy of the lake and ask; return what the promise does not allow, or None."""
+    found = outcome(world, damage, question)
+    return None if found in ("right", "refused") else found
+
+
+def outcome(world: World, damage: Damage, question: str) -> str:
+    """Damage a copy of the lake and ask; return "right", "refused" or what is wrong."""
+    right = right_answer(world, question)
+    with copied(world) as root:
+        damage.act(root)
+        try:
+            found = QUESTIONS[question](root)
+        except Corruption as error:
+            is_named = names(error, damage)
+            return "refused" if is_named else f"{question}: another file is named: {error!r}"
+        except ThermoclineError as error:
+            return f"{question}: {type(error).__name__}: {error.message} {error.facts}"
+        except Exception as error:  # noqa: BLE001  # an error of any other kind is a finding
+            return f"{question}: raw {type(error).__name__}: {error}"
+    if question in MUST_BE_FOUND.get(damage.kind, ()):
+        return f"{question}: the damage was not noticed"
+    return "right" if found == right else f"{question}: a wrong answer without an error"
+
+
+def names(error: Corruption, damage: Damage) -> bool:
+    """Tell whether an error names one of the files that were damaged."""
+    told = f"{error.message} {error.facts}"
+    return any(path.rpartition("/")[2] in told for path in damage.touched)

@@ -1,0 +1,32 @@
+"""The small files of a lake with a checksum, frozen: read, and written to the same bytes."""
+
+from pathlib import Path
+
+from thermocline.disk import OsDisk
+from thermocline.format.sealed import seal, unseal
+from thermocline.lake.catalog import Catalog, LakeIdentity, Named
+from thermocline.lake.tenants import Tenants
+
+FOLDER = Path(__file__).parent / "lake"
+
+
+def test_the_frozen_files_of_a_lake_are_read():
+    catalog = Catalog(str(FOLDER), is_read_only=True)
+    assert catalog.identity() == LakeIdentity(
+        "1a4e0000000000000000000000000001", "70000000000000000000000000000001"
+    )
+    assert list(catalog) == [
+        Named(
+            "Metrics",
+            "7ab1e000000000000000000000000001",
+            "tables/f01de700000000000000000000000001",
+        )
+    ]
+    folder = "tenants/7e4a4700000000000000000000000001"
+    assert Tenants(str(FOLDER), OsDisk()).folder("acme") == folder
+
+
+def test_the_frozen_files_of_a_lake_are_written_to_the_same_bytes():
+    for path in FOLDER.rglob("*.json"):
+        data = path.read_bytes()
+        assert seal(unseal(data, str(path))) == data, path
