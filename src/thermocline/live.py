@@ -10,15 +10,17 @@ Out:  what `TimeSeriesTable` gives, of cold and hot rows together
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid, OutcomeUnknown
+from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
 from thermocline.format.action import ENTITIES, Mark
 from thermocline.format.layout import Version
+from thermocline.format.schema import may_become_double
 from thermocline.format.state import TableState
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.frame import Lsn
@@ -34,6 +36,7 @@ from thermocline.snapshot import View, resolve
 from thermocline.table import At, TimeSeriesTable
 
 DIRECT_BYTES_MIN = 16 << 20
+GATE_WAIT_S = 30.0
 
 
 class Owner(Protocol):
@@ -61,6 +64,7 @@ class LakeTable(TimeSeriesTable):
         self.name = name
         self.table_id = bytes.fromhex(lake.state().spec.table_id)
         self.flushing = threading.Lock()
+        self._gate = WriteGate()
         self._room = EntityRoom(self._held_entities)
         self._once = Once(self._requests)
         self.is_keyed = ENTITIES in lake.state().spec.features
@@ -121,15 +125,56 @@ class LakeTable(TimeSeriesTable):
         self, rows: Any, evolve: bool, wait_s: float | None, request: str | None
     ) -> "Future[int]":
         hot = self.hot()
+        self._check_takes_rows()
+        if evolve and not isinstance(rows, Made):
+            rows = self._widen_to_doubles(rows)
+        self._gate.enter()
+        try:
+            outcome = self._submit_within(hot, rows, evolve, wait_s, request)
+        except BaseException:
+            self._gate.leave()
+            raise
+        outcome.add_done_callback(lambda done: self._gate.leave())
+        return outcome
+
+    def _widen_to_doubles(self, rows: Any) -> pa.Table:
+        """Return rows as a table, for which columns of whole numbers may have become doubles."""
         state = self.lake.state()
-        check_not_entities(state.spec, "write")
-        if state.spec.overlap != "allow":
+        given = rows_table(rows, state.schema, state.spec, may_widen=True)
+        for field in given.schema:
+            known = state.schema.by_name.get(field.name)
+            if known is not None and may_become_double(known.type, field.type):
+                self.widen_column(field.name, field.type)
+        return given
+
+    def widen_column(self, name: str, kind: pa.DataType) -> Version:
+        """Give a column a type that holds all its values, hot ones too: they are flushed first."""
+        with self._gate.alone():
+            # Order matters: a row that is written between the look and the change is not looked at.
+            self.flush()
+            return super().widen_column(name, kind)
+
+    def _check_takes_rows(self) -> None:
+        spec = self.lake.state().spec
+        check_not_entities(spec, "write")
+        if spec.overlap != "allow":
             raise Invalid(
                 "this table takes whole buckets, not single rows",
                 hint="append to it, or set_overlap('allow') first",
                 table=self.name,
-                overlap=state.spec.overlap,
+                overlap=spec.overlap,
             )
+
+    def _submit_within(
+        self,
+        hot: WalTable,
+        rows: Any,
+        evolve: bool,
+        wait_s: float | None,
+        request: str | None,
+    ) -> "Future[int]":
+        """Submit rows while the table's columns change only by what the rows themselves bring."""
+        state = self.lake.state()
         is_made = isinstance(rows, Made)
         given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
@@ -239,6 +284,53 @@ class LakeTable(TimeSeriesTable):
             return super()._view(at)
         # Order matters: the hot rows first, then the version that may have taken some of them.
         return resolve(self.snapshot(), self.lake)
+
+
+class WriteGate:
+    """Lets many writes of a table go on together, or one change of its columns alone.
+
+    A write is on its way until its outcome is known: before that its rows are in no snapshot.
+    """
+
+    def __init__(self) -> None:
+        self._moved = threading.Condition()
+        self._writes = 0
+        self._is_closed = False
+
+    def enter(self) -> None:
+        """Begin a write; `Overloaded` when a change of the columns does not end in time."""
+        with self._moved:
+            self._wait_for(lambda: not self._is_closed)
+            self._writes += 1
+
+    def leave(self) -> None:
+        """End a write."""
+        with self._moved:
+            self._writes -= 1
+            self._moved.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold new writes back, and wait for those on their way; `Overloaded` as for `enter`."""
+        with self._moved:
+            self._wait_for(lambda: not self._is_closed)
+            self._is_closed = True
+        try:
+            with self._moved:
+                self._wait_for(lambda: not self._writes)
+            yield
+        finally:
+            with self._moved:
+                self._is_closed = False
+                self._moved.notify_all()
+
+    def _wait_for(self, is_free: Callable[[], bool]) -> None:
+        if not self._moved.wait_for(is_free, GATE_WAIT_S):
+            raise Overloaded(
+                "a change of the table's columns waits for writes, or writes for it",
+                hint="try again",
+                waited_s=GATE_WAIT_S,
+            )
 
 
 def _may_be_there(done: "Future[int]") -> bool:

@@ -176,8 +176,13 @@ class TimeSeriesTable:
         return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
-        """Give a column a type that holds all its values."""
-        return self._change("widen column", lambda s, c: (s, c.widened(name, kind)))
+        """Give a column a type that holds all its values.
+
+        Whole numbers become doubles when none of those kept is larger than 2**53; the files of
+        the table are read to find out.
+        """
+        check_not_entities(self.lake.state().spec, "widen column")
+        return self.lake.widen(name, kind).version
 
     def rename_column(self, old: str, new: str) -> Version:
         """Call a column by another name; its values stay."""

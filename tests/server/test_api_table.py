@@ -45,7 +45,8 @@ def table(client):
 
 def post(client, table, content, media=LINES, **headers):
     headers = {"Content-Type": media, **{k.replace("_", "-"): v for k, v in headers.items()}}
-    return client.post(f"/api/v1/tables/{table}/rows", content=content, headers=headers)
+    route = table if "/" in table else f"{table}/rows"
+    return client.post(f"/api/v1/tables/{route}", content=content, headers=headers)
 
 
 def lines(*rows):
@@ -84,6 +85,29 @@ def test_rows_come_in_as_lines_as_an_array_and_as_arrow(client, table):
     assert post(client, table, stream(arrow_prices(5, 6)), ARROW).json() == {"rows": 2}
     found = ask(client, f"select hour(ts) as h from {table} order by h")["rows"]
     assert [row["h"] for row in found] == list(range(7))
+
+
+def test_a_json_value_that_would_change_is_refused_by_line_and_column(client, table):
+    evolving = f"{table}/rows?evolve=true"
+    assert post(client, evolving, lines({**price(0), "n": 1})).status_code == 200
+    for bad, column in (({"n": 2.7}, "n"), ({"ts": 1717200000}, "ts"), ({"n": True}, "n")):
+        answer = post(client, table, lines(price(1), {**price(2), **bad}))
+        assert answer.status_code == 400
+        facts = answer.json()["facts"]
+        assert (facts["column"], facts["line"], facts["value"]) == (column, 2, repr(bad[column]))
+    assert count(client, table) == 1
+    assert post(client, evolving, lines({**price(3), "n": 2.7})).status_code == 200
+    found = ask(client, f"select n from {table} order by n")["rows"]
+    assert [row["n"] for row in found] == [1.0, 2.7]
+
+
+def test_a_json_time_is_read_with_a_zone_without_one_and_as_nanoseconds(client, table):
+    june_ns = 1_717_200_000 * 10**9
+    times = ["2024-06-01T01:00:00Z", "2024-06-01T02:00:00", "2024-06-01 05:00+02:00", june_ns]
+    rows = [{**price(0), "ts": time} for time in times]
+    assert post(client, table, lines(*rows)).status_code == 200
+    found = ask(client, f"select hour(ts) as h from {table} order by h")["rows"]
+    assert [row["h"] for row in found] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])

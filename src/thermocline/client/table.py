@@ -71,7 +71,7 @@ class ClientTable:
         As `LakeTable.write`. Without a `request_id` one is made, so that what this client sends
         again is written once. `Overloaded` is tried again while the client's own time lasts.
         """
-        given = _sendable(self._table_of(rows))
+        given = _sendable(self._table_of(rows, evolve=evolve))
         return self._write(given, evolve, wait_s, request_id) if given.num_rows else 0
 
     def submit(
@@ -86,7 +86,7 @@ class ClientTable:
 
         A few are on their way at once, and a few more wait; past that this waits, too.
         """
-        given = _sendable(self._table_of(rows))
+        given = _sendable(self._table_of(rows, evolve=evolve))
         if not given.num_rows:
             done: Future[int] = Future()
             done.set_result(0)
@@ -114,14 +114,16 @@ class ClientTable:
         )
         return int(answer.json()["rows"])
 
-    def _table_of(self, rows: Any) -> pa.Table:
+    def _table_of(self, rows: Any, *, evolve: bool) -> pa.Table:
         if hasattr(rows, "__arrow_c_stream__"):
             return rows_table(rows, Schema(), _NO_SPEC)
         # Values without a type get the table's: it has to be asked for.
         info = self.info()
-        spec = TableSpec("", info["time_column"], parse_bucket(info["bucket"]))
+        bucket, zone = parse_bucket(info["bucket"]), info["timezone"]
+        spec = TableSpec("", info["time_column"], bucket, timezone=zone)
         known = list(self.schema())
-        return rows_table(rows, Schema().added(known) if known else Schema(), spec)
+        schema = Schema().added(known) if known else Schema()
+        return rows_table(rows, schema, spec, may_widen=evolve)
 
     def flush(self) -> Version:
         """Carry the hot rows into the lake; return the version that has them."""

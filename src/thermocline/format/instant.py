@@ -2,6 +2,8 @@
 
 - An instant is a Python integer, so that no year and no unit overflows.
 - A time without a zone is UTC.
+- A whole number counts nanoseconds. One that is too small to be plausible is refused, because it
+  is likely to count seconds, milliseconds or microseconds.
 - The written form is ISO 8601 with `Z`, with no, six or nine digits of a second's fraction.
 - Years 1 to 9999 only: what cannot be written down is refused, never wrapped.
 """
@@ -17,6 +19,11 @@ TimeNs = NewType("TimeNs", int)
 NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
 NS_PER_UNIT = {"s": NS_PER_S, "ms": 1_000_000, "us": NS_PER_US, "ns": 1}
+
+PLAUSIBLE_NS_MIN = 10**17
+"""The smallest count that is taken as nanoseconds since 1970: it is in 1973.
+
+The same number of microseconds is in the year 5138, so no present time is read in a wrong unit."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MIN = TimeNs(-62_135_596_800 * NS_PER_S)
@@ -64,14 +71,29 @@ def parse(text: str) -> TimeNs:
         raise _not_an_instant(text) from error
 
 
+def from_count(count: int) -> TimeNs:
+    """Return the instant of a whole number of nanoseconds since 1970; `Invalid` if implausible."""
+    if abs(count) < PLAUSIBLE_NS_MIN:
+        raise Invalid(
+            "a whole number counts nanoseconds since 1970, and this one is too small to be one",
+            hint="multiply it (by 1000000000 if it counts seconds), or write 2024-06-01T13:00:00Z",
+            value=count,
+        )
+    return TimeNs(checked(count))
+
+
 def instant(value: object) -> TimeNs:
-    """Return the instant of whatever a caller may name one with: datetime, date or ISO text."""
+    """Return the instant of a datetime, date, ISO text or whole number of nanoseconds."""
     if isinstance(value, datetime):
         return from_datetime(value)
     if isinstance(value, str):
         return parse(value)
     if hasattr(value, "isoformat"):
         return parse(str(value.isoformat()))
+    if type(value).__name__ == "datetime64":
+        return parse(str(value))
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return from_count(int(value))
     raise _not_an_instant(repr(value))
 
 

@@ -100,15 +100,21 @@ class Schema:
         """Return the schema with one column called by another name."""
         return self._with(replace(self.column(old), name=new))
 
-    def widened(self, name: str, kind: pa.DataType) -> "Schema":
-        """Return the schema with one column of a type that holds all its present values."""
+    def widened(
+        self, name: str, kind: pa.DataType, *, are_values_checked: bool = False
+    ) -> "Schema":
+        """Return the schema with one column of a type that holds all its present values.
+
+        A type that holds only some values of the old one needs a caller that has looked at them.
+        """
         column = self.column(name)
         encode_type(kind)
         check_inner_names(kind, name)
-        if not holds(kind, column.type):
+        if not (are_values_checked or holds(kind, column.type)):
             raise Invalid(
                 "the new type does not hold every value of the old one",
-                hint="widen only: int32 to int64, float32 to float64, a decimal to more digits",
+                hint="widen only: int32 to int64, whole numbers to float64 where none is rounded, "
+                "float32 to float64, a decimal to more digits",
                 column=name,
                 old=str(column.type),
                 new=str(kind),
@@ -188,6 +194,12 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
             raise _does_not_fit(column, new)
     absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
     return Fit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
+
+
+def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
+    """Tell whether whole numbers are to become doubles, which hold them all only up to 2**53."""
+    is_double = kinds.is_float64(kind) and kinds.is_integer(column)
+    return is_double and not holds(kind, column)
 
 
 def _roomy(kind: pa.DataType) -> pa.DataType:

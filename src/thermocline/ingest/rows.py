@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from thermocline.errors import Invalid
 from thermocline.format.action import TableSpec
-from thermocline.format.schema import Schema
-from thermocline.lake.append import in_table_zone
+from thermocline.format.schema import Column, Schema, may_become_double
+from thermocline.format.types import holds
+from thermocline.ingest.exact_values import from_values, infer_values
 from thermocline.lake.segment import coerce, validated
 from thermocline.lake.stage import row_stream, stream_batches
 
@@ -35,12 +36,16 @@ class Made:
     table: pa.Table
 
 
-def rows_table(data: Any, schema: Schema, spec: TableSpec) -> pa.Table:
-    """Return the rows that a caller gave as an Arrow table; `Invalid` when they are none."""
+def rows_table(data: Any, schema: Schema, spec: TableSpec, *, may_widen: bool = False) -> pa.Table:
+    """Return the rows that a caller gave as an Arrow table; `Invalid` when they are none.
+
+    A value that does not fit its column is refused, or gives the column of this answer a wider
+    type where the caller `may_widen` that of the table.
+    """
     if isinstance(data, Mapping):
         data = [data]
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _from_mappings(data, schema, spec)
+        return _from_mappings(data, schema, spec, may_widen=may_widen)
     if isinstance(data, pa.Table):
         return data
     stream = row_stream(data)
@@ -72,7 +77,9 @@ def _nothing(schema: Schema) -> pa.RecordBatch:
     )
 
 
-def _from_mappings(data: Sequence[Any], schema: Schema, spec: TableSpec) -> pa.Table:
+def _from_mappings(
+    data: Sequence[Any], schema: Schema, spec: TableSpec, *, may_widen: bool
+) -> pa.Table:
     names: dict[str, None] = {}
     for place, row in enumerate(data):
         if not isinstance(row, Mapping):
@@ -83,36 +90,26 @@ def _from_mappings(data: Sequence[Any], schema: Schema, spec: TableSpec) -> pa.T
                 type=type(row).__name__,
             )
         names.update(dict.fromkeys(row))
-    columns = {
-        str(name): _column(str(name), [row.get(name) for row in data], schema, spec)
-        for name in names
-    }
-    return pa.table(columns) if columns else pa.table({})
-
-
-def _column(name: str, values: list[Any], schema: Schema, spec: TableSpec) -> pa.Array:
-    known = schema.by_name.get(name)
-    try:
+    columns = {}
+    for key in names:
+        name, values = str(key), [row.get(key) for row in data]
+        known = schema.by_name.get(name)
         if known is None:
-            array = pa.array(values)
-            is_time = name == spec.time_column
-            return array.cast(_time_type(spec)) if is_time and _is_text(array) else array
-        if pa.types.is_timestamp(known.type) and any(isinstance(v, str) for v in values):
-            return pa.array(values).cast(known.type)
-        return pa.array(values, known.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise Invalid(
-            "a value does not fit its column",
-            hint="mend the value, or write the column under another name",
-            column=name,
-            expected=str(known.type) if known else "one type for all rows",
-            why=str(error).splitlines()[0],
-        ) from error
+            columns[name] = infer_values(name, values, spec)
+        else:
+            columns[name] = _known_column(known, values, spec, may_widen=may_widen)
+    return pa.table(columns)
 
 
-def _time_type(spec: TableSpec) -> pa.DataType:
-    return in_table_zone(pa.schema([(spec.time_column, pa.timestamp("us"))]), spec).field(0).type
-
-
-def _is_text(array: pa.Array) -> bool:
-    return bool(pa.types.is_string(array.type) or pa.types.is_large_string(array.type))
+def _known_column(
+    column: Column, values: list[Any], spec: TableSpec, *, may_widen: bool
+) -> pa.Array:
+    try:
+        return from_values(column.name, values, column.type, spec)
+    except Invalid:
+        if not may_widen or column.name == spec.time_column:
+            raise
+        wider = infer_values(column.name, values, spec)
+        if holds(wider.type, column.type) or may_become_double(column.type, wider.type):
+            return wider
+        raise

@@ -16,6 +16,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
 from thermocline.format.action import (
@@ -32,7 +33,7 @@ from thermocline.format.coverage import Coverage
 from thermocline.format.instant import instant
 from thermocline.format.layout import Version
 from thermocline.format.note import NoteFlush, NoteHole
-from thermocline.format.schema import Schema, check_names, fit
+from thermocline.format.schema import Schema, check_names, fit, may_become_double
 from thermocline.format.state import TableState
 from thermocline.lake.append import (
     Appending,
@@ -59,6 +60,10 @@ from thermocline.lake.supersede import Superseded, Superseding, check_not_entiti
 from thermocline.lake.transaction import Plan, Planner, transact
 
 FILES_PER_APPEND_MAX = 10_000
+
+
+DOUBLE_EXACT_MAX = 2**53
+"""Up to here a double holds every whole number."""
 
 
 class Table:
@@ -182,6 +187,47 @@ class Table:
 
         return self.landed(Stage(self.storage), plan)
 
+    def widen(self, name: str, kind: pa.DataType) -> TableState:
+        """Give a column a wider type; whole numbers become doubles if none of them is rounded.
+
+        The values are looked at again in every try, because a commit in between may add some.
+        """
+
+        def plan(state: TableState) -> Plan | None:
+            schema = state.schema
+            is_checked = may_become_double(schema.column(name).type, kind)
+            if is_checked:
+                self._check_doubles(state, name)
+            schema = schema.widened(name, kind, are_values_checked=is_checked)
+            if schema == state.schema:
+                return None
+            check_writable(schema)
+            check_entities(schema, state.spec)
+            schema_id = max(state.schemas) + 1
+            return Plan("widen column", (SetTable(state.spec, schema_id, schema),))
+
+        return self.landed(Stage(self.storage), plan)
+
+    def _check_doubles(self, state: TableState, name: str) -> None:
+        """Raise `Invalid` when a whole number of a column is larger than doubles hold exactly.
+
+        Deleted rows count: readers convert a file's column before they leave them out.
+        """
+        for segment in state.segments:
+            whole = replace(segment, deletes="", deleted_count=0)
+            for rows in read_rows(self.storage, state, whole, [name]):
+                bounds = pc.min_max(rows.batch.column(name)).as_py()
+                largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
+                if largest > DOUBLE_EXACT_MAX:
+                    raise Invalid(
+                        "a whole number of this column would be rounded",
+                        hint="write numbers with a fraction to a column of another name",
+                        column=name,
+                        value=largest,
+                        largest_exact=DOUBLE_EXACT_MAX,
+                        path=segment.path,
+                    )
+
     def carry(
         self,
         rows: pa.Table,
@@ -278,7 +324,7 @@ class Table:
             spec, schema = changed(state.spec, state.schema)
             _check_spec(spec)
             if schema != state.schema:
-                _check_changed(state, schema)
+                _check_changed(spec, schema)
             check_entities(schema, spec)
             if (spec, schema) == (state.spec, state.schema):
                 return None
@@ -373,13 +419,14 @@ def _check_spec(spec: TableSpec) -> None:
         _check_zone(spec.timezone)
 
 
-def _check_changed(state: TableState, schema: Schema) -> None:
+def _check_changed(spec: TableSpec, schema: Schema) -> None:
     """Raise `Invalid` for columns with which nothing could be appended any more."""
-    if not state.schema.columns:
+    time_column = schema.by_name.get(spec.time_column)
+    if time_column is None or not pa.types.is_timestamp(time_column.type):
         raise Invalid(
             "the table has no columns yet",
             hint="append its first rows, or data without a row, then change the columns",
-            time_column=state.spec.time_column,
+            time_column=spec.time_column,
         )
     check_writable(schema)
 

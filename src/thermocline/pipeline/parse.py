@@ -29,10 +29,10 @@ import pyarrow.types as kinds
 from thermocline.errors import Invalid, Unavailable
 from thermocline.format.action import TableSpec
 from thermocline.format.schema import Fit, Schema, fit
+from thermocline.ingest.exact_values import fitted, from_texts, from_values
 from thermocline.pipeline.incoming import Incoming
 from thermocline.pipeline.record import Record, records
 from thermocline.pipeline.sieve import Sieve, sifted
-from thermocline.pipeline.typed import fitted, from_texts, from_values
 
 ROWS_AT_ONCE = 65_536
 BLOCK_BYTES = 4 << 20

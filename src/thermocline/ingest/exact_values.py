@@ -1,0 +1,367 @@
+"""Values of Python, JSON and CSV as columns of a table's types, exactly or not at all.
+
+In:   columns of texts (of CSV), or lists of values (of Python and JSON); the type a column has
+Out:  Arrow arrays; `Invalid` with the column, the row, the value and the reason when one does
+      not fit
+
+- An empty text of CSV is null.
+- A time with a zone is an instant. One without a zone is a clock time of the table's zone in the
+  time column, and UTC elsewhere. A whole number counts nanoseconds since 1970; one that is too
+  small to be plausible is refused, because it is likely to count another unit.
+- No value is cut, wrapped or rounded to make it fit. A number with a fraction is the nearest
+  number of its column's width; a whole number must be held exactly, and a finite one never
+  becomes infinite. Arrow itself cuts 2.7 to 2 in a column of whole numbers.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from types import NoneType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from thermocline.errors import Invalid
+from thermocline.format import instant
+from thermocline.format.action import TableSpec
+from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, from_count
+from thermocline.format.schema import Schema
+from thermocline.lake.segment import coerce, in_utc, validated
+
+_ZONED = r"(?:Z|[+-]\d\d(?::?\d\d)?)$"
+_CLOCK = r"^\d{4}-\d\d-\d\d[T ]"
+_WHOLE = r"^[+-]?\d+$"
+_INFINITE = r"(?i)^[+-]?inf(?:inity)?$"
+_EXACT_BITS = {16: 11, 32: 24, 64: 53}
+_LARGEST = {16: 65_504.0, 32: 3.4028234663852886e38, 64: sys.float_info.max}
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_NULLS = ("NaT", "<NA>")
+_TIME_OF_DAY = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII)
+VALUE_LENGTH_MAX = 80
+_HINT = "correct the value, widen the column with evolve, or write it under another name"
+
+# Types that Arrow infers from Python values without changing any of them.
+_INFERRED_EXACTLY = frozenset({pa.int64(), pa.float64(), pa.string(), pa.bool_()})
+_MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, InvalidOperation, Invalid)
+
+
+def fitted(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
+    """Return rows with the table's columns and types, checked to the last value."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in schema.by_name:
+            _check_width(name, column, schema.column(name).type)
+    rows = validated(coerce(batch, schema, spec))
+    times = rows.column(spec.time_column)
+    if times.null_count:
+        raise Invalid("the row has no time", column=spec.time_column)
+    if len(times):
+        unit_ns = NS_PER_UNIT[times.type.unit]
+        bounds = pc.min_max(times.cast(pa.int64()))
+        instant.checked(bounds["min"].as_py() * unit_ns)
+        instant.checked(bounds["max"].as_py() * unit_ns)
+    return rows
+
+
+def from_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
+    """Return the values of a column of CSV."""
+    kind = kind.value_type if kinds.is_dictionary(kind) else kind
+    try:
+        if not (_is_text(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind)):
+            texts = pc.utf8_trim_whitespace(texts)
+        texts = pc.if_else(pc.equal(texts, ""), None, texts)
+        return _read(name, texts, kind, spec)
+    except _MISFIT as error:
+        raise _does_not_fit(name, str(kind), error) from error
+
+
+def from_values(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec) -> pa.Array:
+    """Return a column of values of Python or JSON."""
+    kind = kind.value_type if kinds.is_dictionary(kind) else kind
+    if kind in _INFERRED_EXACTLY:
+        inferred = _inferred(values)
+        if inferred is not None and inferred.type == kind:
+            return inferred
+    try:
+        return _converted(name, values, kind, spec)
+    except _MISFIT as error:
+        raise _first_misfit(name, values, kind, spec, error) from error
+
+
+def infer_values(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
+    """Return a column of values for which the table has no type yet; the values decide it."""
+    if name == spec.time_column:
+        has_zone = spec.timezone is not None or any(map(_names_an_instant, values))
+        return from_values(name, values, pa.timestamp("us", "UTC" if has_zone else None), spec)
+    try:
+        found = pa.array(values)
+        if kinds.is_binary(found.type) and any(isinstance(value, str) for value in values):
+            raise ValueError("texts and bytes are two types")
+    except _MISFIT as error:
+        raise _does_not_fit(name, "one type for all rows", error) from error
+    if found.type in _INFERRED_EXACTLY or kinds.is_null(found.type):
+        return found
+    return from_values(name, values, found.type, spec)
+
+
+def _inferred(values: Sequence[Any]) -> pa.Array | None:
+    try:
+        return pa.array(values)
+    except _MISFIT:
+        return None
+
+
+def _converted(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec) -> pa.Array:
+    if kinds.is_timestamp(kind):
+        return _instants(values, kind, spec if name == spec.time_column else None)
+    return pa.array([_exact(value, kind) for value in values], kind)
+
+
+def _first_misfit(
+    name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec, error: Exception
+) -> Invalid:
+    """Return the error for the first value that does not fit by itself."""
+    for row, value in enumerate(values):
+        try:
+            _converted(name, [value], kind, spec)
+        except _MISFIT as found:
+            text = repr(value)[:VALUE_LENGTH_MAX].encode("utf-8", "replace").decode()
+            return _does_not_fit(name, str(kind), found, row=row, value=text)
+    return _does_not_fit(name, str(kind), error)
+
+
+def _names_an_instant(value: Any) -> bool:
+    """Tell whether a time says by itself which instant it is, without a table's zone."""
+    if isinstance(value, datetime):
+        return value.tzinfo is not None
+    if isinstance(value, str):
+        return re.search(_ZONED, value.strip()) is not None and len(value) > len("2024-06-01")
+    return isinstance(value, int)
+
+
+def _instants(values: Sequence[Any], kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
+    """Return times of any kind that people have; `spec` for those of the time column."""
+    if {type(value) for value in values} - {NoneType} == {datetime}:
+        is_naive = {value.tzinfo is None for value in values if value is not None}
+        if is_naive == {False}:
+            return _in_kind(pa.array(values, pa.timestamp("us", tz="UTC")), kind)
+        if is_naive == {True}:
+            times, utc = pa.array(values, pa.timestamp("us")), pa.timestamp("us", tz="UTC")
+            found = in_utc(times, utc, spec) if spec else times.cast(pa.int64()).cast(utc)
+            return _in_kind(found, kind)
+    return _times(pa.array([_time_text(value) for value in values], pa.string()), kind, spec)
+
+
+def _in_kind(times: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return instants in UTC as a column of this unit, with or without a zone."""
+    found = times.cast(pa.timestamp(kind.unit, tz="UTC"))
+    return found.cast(kind) if kind.tz else found.cast(pa.int64()).cast(kind)
+
+
+def _time_text(value: Any) -> str | None:
+    """Return a time as a text in ISO 8601, or as the digits of its nanoseconds since 1970."""
+    if _is_missing(value):
+        return None
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, date):  # a datetime is one, too
+        return value.isoformat()
+    if type(value).__name__ == "datetime64":
+        return str(value)
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return str(int(value))
+    raise ValueError(f"{type(value).__name__} is not a time")
+
+
+def _is_missing(value: Any) -> bool:
+    """Tell whether a value is null: None, or what pandas and numpy have for it."""
+    return value is None or (
+        type(value).__name__ in ("NaTType", "NAType", "datetime64") and str(value) in _NULLS
+    )
+
+
+def _read(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
+    if kinds.is_timestamp(kind):
+        return _times(texts, kind, spec if name == spec.time_column else None)
+    if kinds.is_duration(kind):
+        return texts.cast(pa.int64()).cast(kind)
+    if kinds.is_time(kind):
+        return pa.array([_exact(text, kind) for text in texts.to_pylist()], kind)
+    if kinds.is_nested(kind):
+        raise ValueError("a text cannot be this")
+    return _numbers(texts, kind) if kinds.is_floating(kind) else texts.cast(kind)
+
+
+def _numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return floating numbers of texts; `ValueError` for one that this width does not hold."""
+    found = texts.cast(pa.float64()).cast(kind)
+    too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring_regex(texts, _INFINITE)))
+    if pc.any(too_large).as_py():
+        raise ValueError(f"{texts.filter(too_large)[0]} is too large for {kind}")
+    is_long = pc.greater_equal(pc.abs(found.cast(pa.float64())), 2.0 ** _EXACT_BITS[kind.bit_width])
+    inexact = pc.and_(is_long, pc.match_substring_regex(texts, _WHOLE))
+    for text, value in zip(texts.filter(inexact), found.filter(inexact), strict=True):
+        if int(text.as_py()) != int(value.as_py()):
+            raise ValueError(f"{text} is a whole number that {kind} does not hold exactly")
+    return found
+
+
+def _times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
+    """Return instants of texts, some of which may say a zone."""
+    zoned = pc.and_(
+        pc.match_substring_regex(texts, _ZONED), pc.match_substring_regex(texts, _CLOCK)
+    )
+    counted = pc.match_substring_regex(texts, _WHOLE)
+    utc = pa.timestamp(kind.unit, tz="UTC")
+    nothing = pa.nulls(len(texts), pa.string())
+    with_zone = pc.if_else(zoned, texts, nothing).cast(utc)
+    without = pc.if_else(pc.or_(zoned, counted), nothing, texts).cast(pa.timestamp(kind.unit))
+    if spec is not None:
+        without = in_utc(without, utc, spec)
+    found = pc.coalesce(with_zone, without.cast(pa.int64()).cast(utc))
+    if pc.any(counted).as_py():
+        found = pc.coalesce(found, _counted(pc.if_else(counted, texts, nothing), utc))
+    return _in_kind(found, kind)
+
+
+def _counted(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the instants of whole numbers, which count nanoseconds since 1970."""
+    counts = [None if text is None else from_count(int(text)) for text in texts.to_pylist()]
+    # Not cast from nanoseconds in silence: digits that the column does not keep are an error.
+    return pa.array(counts, pa.int64()).cast(pa.timestamp("ns", tz="UTC")).cast(kind)
+
+
+def _check_width(name: str, column: pa.Array, kind: pa.DataType) -> None:
+    """Raise `Invalid` for a floating number that a narrower column would round."""
+    if not (kinds.is_floating(kind) and kinds.is_floating(column.type)):
+        return
+    if kind.bit_width >= column.type.bit_width:
+        return
+    back = column.cast(kind).cast(column.type)
+    is_same = pc.or_(pc.equal(back, column), pc.and_(pc.is_nan(back), pc.is_nan(column)))
+    if not pc.all(is_same).as_py():
+        why = ValueError(f"a number of {column.type} would be rounded")
+        raise _does_not_fit(name, str(kind), why)
+
+
+def _exact(value: Any, kind: pa.DataType) -> Any:
+    """Return a value if a column of this type holds it as it is; `ValueError` otherwise.
+
+    Arrow itself cuts a fraction off for a column of whole numbers, omits a key that a struct does
+    not have, makes infinity of a number that is too large, and cuts a time to its date.
+    """
+    if _is_missing(value):
+        return None
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and not value.shape:
+        value = value if type(value).__name__ == "datetime64" else value.item()
+    if kinds.is_temporal(kind):
+        return _exact_time(value, kind)
+    if kinds.is_integer(kind) or kinds.is_floating(kind):
+        return _exact_number(value, kind)
+    if kinds.is_decimal(kind):
+        return _decimal(value)
+    if kinds.is_nested(kind):
+        return _exact_nested(value, kind)
+    return value
+
+
+def _exact_nested(value: Any, kind: pa.DataType) -> Any:
+    if kinds.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(_exact(key, kind.key_type), _exact(item, kind.item_type)) for key, item in pairs]
+    if kinds.is_struct(kind) and isinstance(value, dict):
+        fields = {field.name: field.type for field in kind}
+        unknown = [name for name in value if name not in fields]
+        if unknown:
+            raise ValueError(f"the column has no field {unknown[0]!r}")
+        return {name: _exact(one, fields[name]) for name, one in value.items()}
+    if kinds.is_struct(kind) or isinstance(value, str | bytes | dict):
+        raise ValueError(f"{type(value).__name__} is not {kind}")
+    return [_exact(one, kind.value_type) for one in value]
+
+
+def _exact_time(value: Any, kind: pa.DataType) -> Any:
+    """Return a time, date, time of day or duration in a form that Arrow does not cut."""
+    if kinds.is_timestamp(kind):
+        return _in_unit(instant.instant(value), kind)
+    if kinds.is_date(kind):
+        return _exact_date(value)
+    if kinds.is_time(kind):
+        return _in_unit(_ns_of_day(value), kind)
+    if isinstance(value, timedelta):
+        return _in_unit(value // timedelta(microseconds=1) * 1_000, kind)
+    return _exact_number(value, kind)  # a duration may be a number of its column's unit
+
+
+def _in_unit(count_ns: int, kind: pa.DataType) -> int:
+    count, rest = divmod(count_ns, NS_PER_UNIT[kind.unit])
+    if rest:
+        raise ValueError(f"{kind} does not hold all its digits")
+    return count
+
+
+def _exact_date(value: Any) -> date:
+    if isinstance(value, str) and _DAY.fullmatch(value.strip()):
+        return date.fromisoformat(value.strip())
+    if isinstance(value, datetime) and value.tzinfo is None and value.time() == time():
+        return value.date()
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    raise ValueError("a date is expected, such as 2024-06-01")
+
+
+def _ns_of_day(value: Any) -> int:
+    text = value.isoformat() if isinstance(value, time) else value
+    found = _TIME_OF_DAY.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError("a time of day without a zone is expected, such as 13:00:00")
+    hour, minute, second = (int(part or 0) for part in found.groups()[:3])
+    time(hour, minute, second)  # refuses 25:00
+    return ((hour * 60 + minute) * 60 + second) * NS_PER_S + int((found[4] or "0").ljust(9, "0"))
+
+
+def _exact_number(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")
+    if kinds.is_floating(kind):
+        found = float(value) if isinstance(value, Decimal) else value
+        if isinstance(found, float) and abs(found) > _LARGEST[kind.bit_width]:
+            raise ValueError(f"{value} is too large for {kind}")
+        return found
+    if isinstance(value, float | Decimal):
+        if value != int(value):
+            raise ValueError(f"a whole number is expected, not {value}")
+        return int(value)
+    if not isinstance(value, int):
+        raise ValueError(f"a number is expected, not {type(value).__name__}")
+    return value
+
+
+def _decimal(value: Any) -> Decimal | None:
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")
+    return None if value is None else Decimal(str(value))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+
+
+def _does_not_fit(name: str, expected: str, error: Exception, **place: Any) -> Invalid:
+    if isinstance(error, Invalid):
+        why = f"{error.message}: {error.hint}" if error.hint else error.message
+    else:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return Invalid(
+        "a value does not fit its column",
+        hint=_HINT,
+        column=name,
+        expected=expected,
+        why=why,
+        **place,
+    )

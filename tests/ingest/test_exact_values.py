@@ -1,0 +1,175 @@
+"""Values on their way into columns: each is stored as it was given, or refused by name."""
+
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from thermocline.errors import Invalid
+from thermocline.format.action import TableSpec
+from thermocline.format.bucket import parse_bucket
+from thermocline.format.schema import Schema, adopt
+from thermocline.ingest.rows import fitted, rows_table
+
+NOON = datetime(2024, 6, 1, 12)
+NOON_NS = 1_717_243_200 * 10**9
+PLUS_TWO = timezone(timedelta(hours=2))
+
+
+def spec_in(zone: str | None = None) -> TableSpec:
+    return TableSpec("0" * 32, "ts", parse_bucket("1h"), timezone=zone)
+
+
+def taken(values, kind=None, *, zone=None, name="v"):
+    """Return a column as the table would store it; of a table with or without that column."""
+    spec = spec_in(zone)
+    time_kind = pa.timestamp("us", "UTC" if zone else None)
+    columns = {"ts": time_kind} if name != "ts" else {}
+    if kind is not None:
+        columns[name] = kind
+    schema = adopt(pa.schema(columns), "ts") if kind is not None else Schema()
+    rows = [{"ts": NOON, name: value} for value in values]
+    given = rows_table(rows, schema, spec)
+    if kind is None:
+        schema = adopt(given.schema, "ts")
+    return fitted(given, schema, spec).column(name)
+
+
+EXACT = [
+    (pa.int64(), [1, 2.0, None], [1, 2, None]),
+    (pa.int64(), [np.int8(1), np.float64(3.0)], [1, 3]),
+    (pa.int8(), [Decimal("7")], [7]),
+    (pa.float64(), [1, 2.5, Decimal("0.25")], [1.0, 2.5, 0.25]),
+    (pa.float64(), [float("inf"), 2**53], [float("inf"), 2.0**53]),
+    (
+        pa.decimal128(10, 2),
+        [1, 0.25, Decimal("1.5")],
+        [Decimal("1.00"), Decimal("0.25"), Decimal("1.50")],
+    ),
+    (pa.date32(), [date(2024, 6, 1), "2024-06-01", datetime(2024, 6, 1)], [date(2024, 6, 1)] * 3),
+    (pa.time32("s"), [time(13), "13:00", "13:00:00"], [time(13)] * 3),
+    (pa.time64("us"), ["13:00:00.000001"], [time(13, 0, 0, 1)]),
+    (pa.duration("s"), [timedelta(minutes=1), 60], [timedelta(minutes=1)] * 2),
+    (pa.list_(pa.int64()), [[1, 2.0], (3,), np.array([4])], [[1, 2], [3], [4]]),
+    (pa.struct([("a", pa.int64())]), [{"a": 1.0}, {}], [{"a": 1}, {"a": None}]),
+    (pa.timestamp("us"), [NOON, "2024-06-01T12:00:00Z", NOON_NS], [NOON] * 3),
+    (pa.timestamp("us"), ["2024-06-01 14:00:00+02:00", "2024-06-01 12:00"], [NOON] * 2),
+    (pa.timestamp("us", "UTC"), [NOON, "2024-06-01T12:00:00"], [NOON.replace(tzinfo=UTC)] * 2),
+    (pa.timestamp("ns"), [pd.Timestamp(NOON_NS), np.datetime64(NOON)], [pd.Timestamp(NOON_NS)] * 2),
+    (pa.timestamp("us"), [pd.NaT, np.datetime64("NaT"), None], [None] * 3),
+    (pa.list_(pa.timestamp("us")), [["2024-06-01T12:00:00Z", NOON, NOON_NS]], [[NOON] * 3]),
+    (pa.string(), ["", "x", None], ["", "x", None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "stored"), EXACT)
+def test_a_value_that_a_column_holds_is_stored_as_it_is(kind, values, stored):
+    assert taken(values, kind).to_pylist() == stored
+
+
+REFUSED = [
+    (pa.int64(), 2.7),
+    (pa.int64(), True),
+    (pa.int64(), "2"),
+    (pa.int64(), Decimal("1.5")),
+    (pa.int64(), float("nan")),
+    (pa.int64(), 2**63),
+    (pa.int8(), 128),
+    (pa.uint8(), -1),
+    (pa.float64(), 2**53 + 1),
+    (pa.float64(), "0.5"),
+    (pa.float32(), 1e39),
+    (pa.bool_(), 1),
+    (pa.string(), 5),
+    (pa.string(), b"\xff"),
+    (pa.decimal128(10, 2), Decimal("0.123")),
+    (pa.date32(), datetime(2024, 6, 1, 5)),
+    (pa.date32(), 19_000),
+    (pa.date32(), "2024-6-1"),
+    (pa.time32("s"), time(13, 0, 0, 1)),
+    (pa.time64("us"), "13:00:00.0000001"),
+    (pa.time64("us"), time(13, tzinfo=UTC)),
+    (pa.duration("s"), timedelta(milliseconds=1)),
+    (pa.list_(pa.int64()), [1, 2.7]),
+    (pa.list_(pa.string()), "abc"),
+    (pa.struct([("a", pa.int64())]), {"a": 2.7}),
+    (pa.struct([("a", pa.int64())]), {"a": 1, "b": 2}),
+    (pa.struct([("t", pa.timestamp("us"))]), {"t": 1_717_243_200}),
+    (pa.timestamp("us"), 1_717_243_200),
+    (pa.timestamp("us"), NOON_NS // 1_000),
+    (pa.timestamp("us"), NOON_NS + 1),
+    (pa.timestamp("us"), 1_717_243_200.5),
+    (pa.timestamp("us"), True),
+    (pa.timestamp("us"), "noon"),
+    (pa.timestamp("us"), pd.Timestamp(NOON_NS + 1)),
+    (pa.timestamp("us"), np.datetime64(NOON_NS + 1, "ns")),
+    (pa.timestamp("s"), datetime(2024, 6, 1, 12, 0, 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), REFUSED)
+def test_a_value_that_would_change_is_refused_by_column_row_and_value(kind, value):
+    with pytest.raises(Invalid) as raised:
+        taken([None, value], kind)
+    facts = raised.value.facts
+    assert (facts["column"], facts["row"], facts["value"]) == ("v", 1, repr(value)[:80])
+    assert facts["why"]
+    assert raised.value.hint
+
+
+def test_a_bare_number_that_is_likely_to_count_seconds_says_the_way_out():
+    with pytest.raises(Invalid) as raised:
+        taken([1_717_243_200], pa.timestamp("us"))
+    assert "nanoseconds since 1970" in raised.value.facts["why"]
+    assert "1000000000" in raised.value.facts["why"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, "x"],
+        [b"x", "y"],
+        [date(2024, 6, 1), datetime(2024, 6, 1, 5)],
+        [2**60 + 1, 0.5],
+        [pd.Timestamp(NOON_NS + 1)],
+        [2**64],
+    ],
+)
+def test_values_of_a_new_column_that_have_no_common_type_are_refused(values):
+    with pytest.raises(Invalid) as raised:
+        taken(values)
+    assert raised.value.facts["column"] == "v"
+
+
+@pytest.mark.parametrize("value", [NOON, "2024-06-01T12:00:00", "2024-06-01 12:00"])
+def test_a_time_without_a_zone_is_a_clock_time_of_the_tables_zone(value):
+    known = taken([value], pa.timestamp("us", "UTC"), zone="Europe/Berlin", name="ts")
+    first = taken([value], zone="Europe/Berlin", name="ts")
+    assert known.to_pylist() == first.to_pylist() == [datetime(2024, 6, 1, 10, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize(
+    "value", [NOON.replace(tzinfo=UTC), "2024-06-01T12:00:00Z", "2024-06-01 14:00+02:00", NOON_NS]
+)
+def test_a_time_that_says_its_instant_is_that_instant_in_every_table(value, zone):
+    first = taken([value], zone=zone, name="ts").to_pylist()
+    assert first == [NOON.replace(tzinfo=UTC)]
+    kind = pa.timestamp("us", "UTC" if zone else None)
+    known = taken([value], kind, zone=zone, name="ts").cast(pa.int64())
+    assert known.to_pylist() == [NOON_NS // 1_000]
+
+
+def test_times_with_and_without_a_zone_are_taken_in_one_write():
+    values = [NOON, NOON.replace(tzinfo=PLUS_TWO), "2024-06-01T12:00:00Z", date(2024, 6, 1)]
+    found = taken(values, pa.timestamp("us"), name="ts").to_pylist()
+    assert found == [NOON, datetime(2024, 6, 1, 10), NOON, datetime(2024, 6, 1)]
+
+
+@pytest.mark.parametrize("value", ["2024-03-31T02:30", datetime(2024, 10, 27, 2, 30)])
+def test_a_clock_time_that_names_no_one_instant_is_refused(value):
+    with pytest.raises(Invalid):
+        taken([value], pa.timestamp("us", "UTC"), zone="Europe/Berlin", name="ts")
