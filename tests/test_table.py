@@ -253,7 +253,7 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_and_never_an_early_end(pri
     second = list(prices.lake.state().segments)[1]
     reader = prices.scan()
     (Path(prices.root()) / second.path).unlink()
-    with pytest.raises(tc.NotFound) as error:
+    with pytest.raises(tc.Corruption) as error:
         reader.read_all()
     assert error.value.facts["path"] == second.path
 

@@ -9,6 +9,7 @@ every reader, whatever the file and the damage. The tests ask for it at chosen p
 at random ones.
 """
 
+import os
 import random
 import re
 import shutil
@@ -435,6 +436,11 @@ def outcome(world: World, damage: Damage, question: str) -> str:
 
 
 def names(error: Corruption, damage: Damage) -> bool:
-    """Tell whether an error names one of the files that were damaged."""
+    """Tell whether an error names one of the files that were damaged.
+
+    A name that is gone says no longer whose it was: then the error names the folder it was in.
+    """
     told = f"{error.message} {error.facts}"
+    if damage.way == "deleted" and damage.kind in ("table name", "tenant name"):
+        return f"{os.path.dirname(damage.path)}/" in told or "its file in names/" in told
     return any(path.rpartition("/")[2] in told for path in damage.touched)

@@ -19,6 +19,7 @@ from fixtures.lake import rows
 from fixtures.timing import at_best, wait_until
 from thermocline.errors import (
     Conflict,
+    Corruption,
     Invalid,
     NotFound,
     Overloaded,
@@ -389,7 +390,7 @@ def test_Q01_a_missing_live_file_is_an_error_that_names_it(pool, register, make_
     pid = worker_of(pool)
     victim = sorted((Path(table.root()) / "data").rglob("*.parquet"))[1]
     victim.rename(victim.with_suffix(".away"))
-    with pytest.raises(NotFound) as raised:
+    with pytest.raises(Corruption) as raised:
         pool.sql("select * from t")
     assert victim.name in raised.value.facts["path"]
     victim.with_suffix(".away").rename(victim)

@@ -249,6 +249,32 @@ def test_D08_keys_that_were_deleted_while_the_node_was_stopped_are_missed(store)
     assert store.settle().found(made.text) is not None
 
 
+@pytest.mark.parametrize("change", ["create", "revoke"])
+def test_D04_an_older_copy_of_the_keys_is_refused_until_a_person_accepts_it(store, change):
+    first = store.create_first()
+    old = Path(store.path).read_bytes()
+    if change == "create":
+        store.create("default", ["query"])
+    else:
+        store.revoke(first.key.key_id)
+    Path(store.path).write_bytes(old)
+    for ask in (store.read, store.settle, lambda: store.create("default", ["query"])):
+        with pytest.raises(Corruption, match="older copy") as raised:
+            ask()
+        assert raised.value.facts["path"] == store.path
+    assert not Guard(store).is_open
+    Path(store.folder, "keys_exist.json").unlink()
+    assert store.settle().found(first.text).state(0) == "valid"
+
+
+def test_a_reset_of_keys_begins_to_count_again(store):
+    for _ in range(3):
+        store.create("default", ["query"])
+    Path(store.path).write_bytes(b"")
+    made = store.reset()
+    assert store.settle().found(made.text) is not None
+
+
 def test_D08_the_uses_of_keys_remember_that_there_were_some(store):
     made = store.create_first()
     store.note_uses({made.key.key_id: 5})

@@ -201,13 +201,7 @@ class Catalog:
         try:
             state = table.state()
         except NotFound as error:
-            raise Corruption(
-                "the name of a table leads to a folder without a table",
-                hint="restore the folder, or this file, from a backup of this lake",
-                path=path,
-                table=named.name,
-                folder=named.folder,
-            ) from error
+            raise self._without_table(named) from error
         if state.spec.table_id != named.table_id:
             raise Corruption(
                 "the name of a table leads to another table",
@@ -219,6 +213,15 @@ class Catalog:
                 found_id=state.spec.table_id,
             )
         return state.version
+
+    def _without_table(self, named: Named) -> Corruption:
+        return Corruption(
+            "the name of a table leads to a folder without a table",
+            hint="restore the folder, or this file, from a backup of this lake",
+            path=f"{self.root}/{_path(named.name)}",
+            table=named.name,
+            folder=named.folder,
+        )
 
     def named(self, name: str) -> Named:
         """Return what is known of a name; `NotFound` when it is no table's."""
@@ -247,7 +250,12 @@ class Catalog:
         Reads every name, and the logs of folders without one. A process that makes a table at
         the same time does no harm: its name is there before its second commit.
         """
+        # Order matters: a table's folder is made before its name, so names are read first.
+        named = list(self)
         folders = set(self._folders())
+        for one in named:
+            if one.folder not in folders:
+                raise self._without_table(one)
         for folder in sorted(folders - {one.folder for one in self}):
             try:
                 state = self._table(folder).state()

@@ -23,7 +23,7 @@ Out:  a folder or tar file; from it, a data folder again
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,7 @@ from thermocline.format.commit import decode_commit
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState, fold
 from thermocline.hot.wal.folder import (
+    DURABLE_NAME,
     IDENTITY_NAME,
     Watermark,
     file_path,
@@ -47,6 +48,7 @@ from thermocline.hot.wal.folder import (
     read_identity,
     read_watermark,
 )
+from thermocline.hot.wal.retired import read_retired
 from thermocline.lake.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, Named
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.pin import pinned
@@ -218,13 +220,14 @@ class _Copying:
     def copy_tables(self, source: str, progress: Progress) -> None:
         """Copy every table of every tenant, at the version that fits the journal's copy."""
         tenants = Tenants(self._data, self._disk)
+        tenants.check_names()
         names = list(tenants)
-        found = [
-            (tenant, folder, named)
-            for tenant in names
-            for folder in [tenants.folder(tenant)]
-            for named in Catalog("/".join(filter(None, (self._data, folder))), is_read_only=True)
-        ]
+        found = []
+        for tenant in names:
+            folder = tenants.folder(tenant)
+            catalog = Catalog("/".join(filter(None, (self._data, folder))), is_read_only=True)
+            catalog.check_names()
+            found += [(tenant, folder, named) for named in catalog]
         for done, (tenant, folder, named) in enumerate(found):
             self._copy_table(tenant, folder, named, source)
             progress(done + 1, len(found))
@@ -285,15 +288,31 @@ class _Journal:
         self._folder = folder
         # Order matters: the identity first, then the watermark, then the files. A file that was
         # trimmed before all of this holds nothing that a version at the watermark does not.
-        self.identity_bytes = self._identity()
         identity = read_identity(self._disk, folder)
         if identity is None:
-            raise Corruption("there is no journal here", hint="check the path", folder=folder)
+            raise Corruption(
+                "the journal of this lake is missing",
+                hint="restore this file from a copy; a disk that is not mounted looks like this",
+                path=f"{folder}/{IDENTITY_NAME}",
+            )
+        self.identity_bytes = self._identity()
+        retired = read_retired(self._disk, folder, identity.journal_id)
         self.source = identity.journal_id.hex()
         self._oldest = identity.oldest
         mark = read_watermark(self._disk, folder, identity.journal_id)
         is_live = mark is not None and mark.boot_id == self._disk.boot_id()
         self.mark: Watermark | None = mark if is_live else None
+        if self.mark is not None:
+            self._check_watermark(self.mark, retired)
+
+    def _check_watermark(self, mark: Watermark, retired: Mapping[bytes, Mark]) -> None:
+        """Raise `Corruption` for a watermark that is older than what was read before it."""
+        if mark.number < self._oldest or max(retired.values(), default=Mark(0)) > mark.visible:
+            raise Corruption(
+                "the journal's watermark is an older copy",
+                hint="start the node, which writes it again, then make the backup",
+                path=f"{self._folder}/{DURABLE_NAME}",
+            )
 
     def _identity(self) -> bytes:
         path = f"{self._folder}/{IDENTITY_NAME}"

@@ -1,7 +1,7 @@
 """The keys of a node: made once, shown once, kept as a hash.
 
     <data>/keys.json       every key there ever was: its id, tenant, scopes, times, SHA-256
-    <data>/keys_exist.json that there has been a key
+    <data>/keys_exist.json that there has been a key, and how often the keys have changed
     <data>/key_uses.json   when each was last used, as far as the node has written it down
 
     tck_k3v9x2pa_Zm9v…     a key: what it is, its id (8), 32 random bytes in base64url (43)
@@ -11,6 +11,9 @@
 - A key that was revoked stays in the file: a node that has had a key is never open again.
 - `keys.json` that is missing where `keys_exist.json` or `key_uses.json` is there, is damaged, or
   has no key in it, is `Corruption`. Only a folder without any of the three never had a key.
+- A key is never removed and a revocation never taken back, so each change adds one to the number
+  of keys and revocations. `keys.json` with a smaller number than `keys_exist.json` remembers is an
+  older copy, in which revoked keys would be valid again: `Corruption`.
 - `keys_exist.json` is written after `keys.json`. Where it is missing, the next start writes it.
 - Every file has a checksum and the id of its lake. `keys.json` of an older release has neither,
   and is given both by the next start.
@@ -59,6 +62,10 @@ _KEYS_HINT = (
     "restore keys.json from a backup of this lake; if there is none, `thermocline key reset` makes "
     "a new first key and ends every other one"
 )
+_OLDER_HINT = (
+    "restore the newest copy of keys.json; to accept this one, remove keys_exist.json, and then "
+    "revoke the keys that were revoked since this copy was made"
+)
 _USES_HINT = "remove this file: when keys were last used is then not known"
 _NOBODY = hashlib.sha256(b"").digest()
 
@@ -97,6 +104,11 @@ class Keys:
     """The keys as a file had them at one moment."""
 
     by_id: Mapping[str, Key] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> int:
+        """How often the keys have changed: each was made once, and revoked at most once."""
+        return len(self.by_id) + sum(key.revoked_ns is not None for key in self.by_id.values())
 
     def found(self, text: str) -> Key | None:
         """Return the key of a text, whatever its state; None when it is nobody's.
@@ -145,13 +157,26 @@ class KeyStore:
     def read(self) -> Keys:
         """Return the keys; none where there never was one.
 
-        `Corruption` when the file is damaged, or missing in a folder that has had a key.
+        `Corruption` when the file is damaged, an older copy, or missing in a folder that has had
+        a key.
         """
+        # Order matters: a writer changes the keys before what is remembered of them.
+        remembered = self._remembered_changes()
         data = _read_file(self.path)
         if data is None:
             self._check_never()
             return Keys()
-        return Keys({key.key_id: key for key in _decoded(data, self.path, self._lake_id())})
+        keys = Keys({key.key_id: key for key in _decoded(data, self.path, self._lake_id())})
+        if remembered is not None and keys.changes < remembered:
+            raise Corruption(
+                "the file of keys is an older copy",
+                hint=_OLDER_HINT,
+                path=self.path,
+                changes=keys.changes,
+                remembered=remembered,
+                remembered_by=self._exist_path,
+            )
+        return keys
 
     def _check_never(self) -> None:
         """Raise when the folder remembers a key, though `keys.json` is not there."""
@@ -174,8 +199,8 @@ class KeyStore:
         with self._changing() as keys:
             if b'"checksum"' not in (_read_file(self.path) or b""):
                 self._write(keys.by_id)
-            elif not self._is_remembered():
-                self._remember()
+            else:
+                self._remember(keys)
             return keys
 
     def reset(self, note: str = "") -> NewKey:
@@ -198,18 +223,26 @@ class KeyStore:
     def _lake_id(self) -> str | None:
         return read_lake_id(OsDisk(), self.folder)
 
-    def _is_remembered(self) -> bool:
+    def _remembered_changes(self) -> int | None:
+        """Return how often the keys had changed, as the folder remembers it; None if unknown."""
         data = _read_file(self._exist_path)
         if data is None:
-            return False
+            return None
         try:
-            unseal(data, self._exist_path)
+            changes = unseal(data, self._exist_path).get("changes", 0)
         except Corruption:
-            return False
-        return True
+            return None
+        return changes if isinstance(changes, int) else None
 
-    def _remember(self) -> None:
-        fields = {"format": FORMAT_VERSION, "keys_exist": True, "lake_id": self._lake_id()}
+    def _remember(self, keys: Keys) -> None:
+        if self._remembered_changes() == keys.changes:
+            return
+        fields = {
+            "format": FORMAT_VERSION,
+            "keys_exist": True,
+            "changes": keys.changes,
+            "lake_id": self._lake_id(),
+        }
         write_private(self._exist_path, seal(fields))
 
     def create(
@@ -303,8 +336,7 @@ class KeyStore:
         encoded = orjson.dumps(body, option=orjson.OPT_INDENT_2)
         write_private(self.path, seal_encoded(encoded))
         # Crash here: the keys are there, and the next start remembers that they are.
-        if not self._is_remembered():
-            self._remember()
+        self._remember(Keys(keys))
 
 
 class _Changing:

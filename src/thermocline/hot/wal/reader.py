@@ -27,6 +27,8 @@ from typing import NamedTuple
 from thermocline.disk import Disk, Reader, translated
 from thermocline.errors import Corruption, NotFound, Unsupported
 from thermocline.hot.wal.folder import (
+    DURABLE_NAME,
+    IDENTITY_NAME,
     NO_FILE_YET,
     Identity,
     file_path,
@@ -184,7 +186,18 @@ class JournalReader:
                 now = read_identity(self._disk, self._folder)
                 if now is not None and now.oldest > place:
                     raise NotFound("a file was trimmed", hint="read the journal again", path=path)
-                raise Corruption("a file of the journal is missing", hint=REPAIR_HINT, path=path)
+                raise Corruption(
+                    "a file of the journal is missing",
+                    hint=REPAIR_HINT,
+                    path=path,
+                    **self._proof_of(place, found),
+                )
+
+    def _proof_of(self, missing: int, found: list[int]) -> dict[str, str]:
+        """Return which file proves that a journal file was there, where its neighbours do not."""
+        if not found or missing < found[0]:
+            return {"proof": f"{self._folder}/{IDENTITY_NAME}"}
+        return {"proof": f"{self._folder}/{DURABLE_NAME}"} if missing > found[-1] else {}
 
     def _check_header(self, header: FileHeader | None, number: int, path: str) -> None:
         if header is None:

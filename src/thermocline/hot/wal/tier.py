@@ -31,6 +31,7 @@ from thermocline.format.action import Mark
 from thermocline.hot.tier import Frozen, HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.folder import (
+    IDENTITY_NAME,
     Identity,
     JournalLock,
     held,
@@ -373,7 +374,7 @@ def _identity(disk: Disk, folder: str, expected: str | None) -> Identity:
             "the journal of this lake is missing or another one",
             hint="a disk that is not mounted looks like this; its rows that were not flushed "
             "are in no other place",
-            folder=folder,
+            path=f"{folder}/{IDENTITY_NAME}",
             expected=expected,
             found=identity and identity.journal_id.hex(),
         )
