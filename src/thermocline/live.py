@@ -28,7 +28,7 @@ from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.once import Once, request_key
 from thermocline.ingest.room import EntityRoom
 from thermocline.ingest.rows import Made, fitted, rows_table
-from thermocline.lake.append import Wish, columns_after
+from thermocline.lake.append import Wish, brings_columns, columns_after
 from thermocline.lake.measure import entities_in
 from thermocline.lake.supersede import check_not_entities
 from thermocline.lake.table import Table
@@ -178,8 +178,8 @@ class LakeTable(TimeSeriesTable):
         is_made = isinstance(rows, Made)
         given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
-            if not state.schema.columns and state.spec.time_column in given.schema.names:
-                self.lake.adopt(given.schema, evolve=evolve)  # columns come without a row, too
+            if brings_columns(given.schema, state):
+                self.lake.adopt(given.schema, evolve=evolve)
             return _done(0)
         columns = columns_after(state, [given.schema], evolve=evolve)
         batch = fitted(given, columns.schema, state.spec, is_valid=is_made)

@@ -17,6 +17,8 @@ from fixtures.entities import entity_node
 from fixtures.postgres import postgres_run, postgres_server
 from hot.repairing import put_journal, written
 from thermocline.cli.failure import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, KINDS
+from thermocline.node import Node
+from thermocline.server.keys import KeyStore
 
 __all__ = ["entity_node", "postgres_run", "postgres_server"]
 
@@ -99,6 +101,14 @@ ORDER = {
 }
 
 
+def put_lost_keys(folder):
+    """Make a data folder that has had keys and lost them."""
+    Node(str(folder)).close()
+    keys = KeyStore(str(folder))
+    keys.create_first()
+    Path(keys.path).unlink()
+
+
 def put_orders(folder):
     """Put the files in a folder that the examples about entities name."""
     wider = {**ORDER, "properties": {**ORDER["properties"], "note": {"type": "string"}}}
@@ -121,6 +131,7 @@ def test_the_examples_run_in_their_order(tmp_path, entity_node):
     names = pa.table({"symbol": ["AMD", "NVDA"], "name": ["Advanced Micro Devices", "Nvidia"]})
     pq.write_table(names, tmp_path / "companies.parquet")
     put_journal(tmp_path / "lake", written((3, 2)))
+    put_lost_keys(tmp_path / "damaged-node")
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL],
         cwd=tmp_path,
@@ -134,5 +145,5 @@ def test_the_examples_run_in_their_order(tmp_path, entity_node):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stderr, done.returncode) == ("", 0), done.stderr
     assert pq.read_table(tmp_path / "nvda.parquet").num_rows == 48

@@ -249,7 +249,7 @@ def test_a_node_that_is_gone_is_told_and_asked_again(watched):
         page.get_by_text("The node does not answer").wait_for()
         page.context.set_offline(False)
         page.get_by_role("button", name="Try again").click()
-        page.get_by_role("heading", name="A new key").wait_for()
+        page.get_by_role("heading", name="Create the first key").wait_for()
 
 
 # A node with keys

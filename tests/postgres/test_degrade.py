@@ -257,15 +257,15 @@ def lake_refuses_the_files(entities, pool, tenant):
 
 
 def query_fails(entities, pool, tenant):
-    check = entities.table.storage.check
+    open_segment = entities.table.storage.open_segment
 
-    def fails(path, size_bytes):
+    def fails(path, *_, **__):
         raise Unavailable("the disk failed")
 
-    entities.table.storage.check = fails
+    entities.table.storage.open_segment = fails
     with pytest.raises(Unavailable):
         entities.scan()
-    entities.table.storage.check = check
+    entities.table.storage.open_segment = open_segment
 
 
 def _dying(owner, name, entities):

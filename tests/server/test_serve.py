@@ -17,6 +17,7 @@ import pytest
 
 from fixtures.served import ServedNode
 from fixtures.wal import calm
+from thermocline.format.sealed import seal
 from thermocline.node import Node
 from thermocline.server.keys import KeyStore
 
@@ -193,7 +194,7 @@ def test_O10_O13_a_folder_that_is_no_lake_or_of_a_newer_version_is_refused(tmp_p
         assert "not a lake" in "".join(node.lines)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["photo.jpg"]
     (tmp_path / "newer").mkdir()
-    (tmp_path / "newer" / "lake.json").write_text('{"format": 9, "lake_id": "a"}')
+    (tmp_path / "newer" / "lake.json").write_bytes(seal({"format": 9, "lake_id": "a"}))
     with ServedNode(tmp_path / "newer", *QUIET) as node:
         assert node.wait() == 7
         assert "newer" in "".join(node.lines)

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.rollups import JUNE_US, metrics, put, site_at
+from thermocline.errors import Corruption
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets
 from thermocline.format.schema import Schema
@@ -110,13 +111,15 @@ def test_versions_that_expired_are_no_reason_to_find_less(table, hours):
     assert hours(2) == [0, 1, 2, 3, 4, 5, 10]
 
 
-def test_what_the_log_does_not_have_is_everything(table, hours):
+def test_T05_a_version_that_never_was_is_everything_and_a_lost_one_is_corruption(table, hours):
     assert hours(99) == "all"
     put(table, [(600, "c", 1.0)])
     put(table, [(600, "c", 1.0)])
     state = table.state()
     table.storage.delete("_log/00000000000000000003.json")
-    assert changed(table, 2, state).is_everything
+    with pytest.raises(Corruption) as raised:
+        changed(table, 2, state)
+    assert raised.value.facts["path"] == "_log/00000000000000000003.json"
 
 
 def test_a_new_column_changes_nothing_and_a_renamed_one_everything(table, hours):

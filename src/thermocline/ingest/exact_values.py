@@ -16,6 +16,7 @@ Out:  Arrow arrays; `Invalid` with the column, the row, the value and the reason
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from types import NoneType
@@ -144,21 +145,25 @@ def _names_an_instant(value: Any) -> bool:
 
 def _instants(values: Sequence[Any], kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
     """Return times of any kind that people have; `spec` for those of the time column."""
-    if {type(value) for value in values} - {NoneType} == {datetime}:
+    types = set(map(type, values)) - {NoneType}
+    if types == {datetime}:
         is_naive = {value.tzinfo is None for value in values if value is not None}
-        if is_naive == {False}:
-            return _in_kind(pa.array(values, pa.timestamp("us", tz="UTC")), kind)
-        if is_naive == {True}:
-            times, utc = pa.array(values, pa.timestamp("us")), pa.timestamp("us", tz="UTC")
-            found = in_utc(times, utc, spec) if spec else times.cast(pa.int64()).cast(utc)
-            return _in_kind(found, kind)
-    return _times(pa.array([_time_text(value) for value in values], pa.string()), kind, spec)
+        in_zone = spec if is_naive == {True} else None
+        if len(is_naive) == 1 and (in_zone is None or in_zone.timezone is None):
+            # Arrow takes a datetime without a zone as UTC, and converts one that has a zone.
+            return pa.array(values, pa.timestamp("us", tz=kind.tz)).cast(kind)
+    texts = values if types == {str} else [_time_text(value) for value in values]
+    return _times(pa.array(texts, pa.string()), kind, spec)
+
+
+def _as_utc(times: pa.Array, utc: pa.DataType, spec: TableSpec | None) -> pa.Array:
+    """Return times without a zone as instants: clock times of a table's zone, or UTC."""
+    return times.cast(pa.int64()).cast(utc) if spec is None else in_utc(times, utc, spec)
 
 
 def _in_kind(times: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return instants in UTC as a column of this unit, with or without a zone."""
-    found = times.cast(pa.timestamp(kind.unit, tz="UTC"))
-    return found.cast(kind) if kind.tz else found.cast(pa.int64()).cast(kind)
+    return times.cast(kind) if kind.tz else times.cast(pa.int64()).cast(kind)
 
 
 def _time_text(value: Any) -> str | None:
@@ -166,7 +171,7 @@ def _time_text(value: Any) -> str | None:
     if _is_missing(value):
         return None
     if isinstance(value, str):
-        return value.strip()
+        return value
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date):  # a datetime is one, too
@@ -213,17 +218,22 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
     """Return instants of texts, some of which may say a zone."""
+    utc = pa.timestamp(kind.unit, tz="UTC")
+    # Most columns have all their times in the form of the first, which one cast reads. A cast
+    # that fails costs as much as thirty that succeed, so only one is tried.
+    with suppress(pa.ArrowInvalid):
+        if len(texts) and _names_an_instant(texts[0].as_py()):
+            return _in_kind(texts.cast(utc), kind)
+        return _in_kind(_as_utc(texts.cast(pa.timestamp(kind.unit)), utc, spec), kind)
+    texts = pc.utf8_trim_whitespace(texts)
     zoned = pc.and_(
         pc.match_substring_regex(texts, _ZONED), pc.match_substring_regex(texts, _CLOCK)
     )
     counted = pc.match_substring_regex(texts, _WHOLE)
-    utc = pa.timestamp(kind.unit, tz="UTC")
     nothing = pa.nulls(len(texts), pa.string())
     with_zone = pc.if_else(zoned, texts, nothing).cast(utc)
     without = pc.if_else(pc.or_(zoned, counted), nothing, texts).cast(pa.timestamp(kind.unit))
-    if spec is not None:
-        without = in_utc(without, utc, spec)
-    found = pc.coalesce(with_zone, without.cast(pa.int64()).cast(utc))
+    found = pc.coalesce(with_zone, _as_utc(without, utc, spec))
     if pc.any(counted).as_py():
         found = pc.coalesce(found, _counted(pc.if_else(counted, texts, nothing), utc))
     return _in_kind(found, kind)

@@ -105,9 +105,7 @@ class Appending:
             return None
         if wish.requests and wish.requests.keys() <= state.requests.keys():
             return None
-        # Data without a row has columns, too: a first append of it gives them to the table.
-        given = [*(s.arrow for s in self._stage.staged), *self._stage.schemas]
-        columns = columns_after(state, given, evolve=wish.evolve)
+        columns = columns_after(state, self._incoming(state), evolve=wish.evolve)
         actions: list[Action] = []
         if columns.is_new:
             check_writable(columns.schema)
@@ -165,6 +163,12 @@ class Appending:
                 entities=count,
                 entities_max=state.spec.entities_max,
             )
+
+    def _incoming(self, state: TableState) -> list[pa.Schema]:
+        """Return the columns of the staged data; without a row, those it gives a new table."""
+        if self._stage.staged:
+            return [staged.arrow for staged in self._stage.staged]
+        return [schema for schema in self._stage.schemas if brings_columns(schema, state)]
 
     def _overlap(self, state: TableState, new: Coverage) -> dict[str, Buckets]:
         has_entities = bool(state.spec.entity_columns)
@@ -238,6 +242,16 @@ def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: b
             schema, is_new = schema.widened(wider.name, wider.type), True
             check_entities(schema, spec)
     return Columns(spec, state.schema_id + is_new, schema, is_new)
+
+
+def brings_columns(arrow: pa.Schema, state: TableState) -> bool:
+    """Tell whether data without a row gives a table its first columns.
+
+    Only when each has a type: a column without a value and a type says nothing of what will come.
+    """
+    needed = {state.spec.time_column, *state.spec.entity_columns}
+    is_typed = not any(pa.types.is_null(field.type) for field in arrow)
+    return is_typed and not state.schema.columns and needed <= set(arrow.names)
 
 
 def check_entities(schema: Schema, spec: TableSpec) -> None:

@@ -224,10 +224,14 @@ class Catalog:
         )
 
     def named(self, name: str) -> Named:
-        """Return what is known of a name; `NotFound` when it is no table's."""
+        """Return what is known of a name; `NotFound` when it is no table's.
+
+        `Corruption` when a table has lost its name: it may be the one that is asked for.
+        """
         try:
             return self._read_name(_path(name))
         except NotFound as error:
+            self.check_names()
             raise NotFound(
                 "no such table",
                 hint="`tables` lists those that exist",
