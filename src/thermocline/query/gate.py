@@ -21,6 +21,7 @@ import duckdb
 
 from thermocline.errors import Invalid
 from thermocline.query.asof import rewrite
+from thermocline.query.column_name import name_subqueries
 from thermocline.query.syntax import Reading, Tree, named_among, parts, read, read_both, tree_of
 from thermocline.query.vocabulary import (
     FUNCTIONS,
@@ -137,6 +138,10 @@ def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None)
         reading, beside = read(cursor, rewritten.text), None
     else:
         reading, beside = read_both(cursor, rewritten.text, guess)
+    named = name_subqueries(cursor, reading, rewritten)
+    if named is not None:
+        rewritten, beside = named, None
+        reading = read(cursor, rewritten.text)
     tree = tree_of(reading, rewritten)
     walk = _Walk()
     walk.run(tree["node"])

@@ -141,12 +141,17 @@ def expression_text(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> str:
         "qualify": None,
     }
     parameters = [{"key": key, "value": place} for place, key in enumerate(named(expression), 1)]
-    whole = {"error": False, "statements": [{"node": node, "named_param_map": parameters}]}
+    statement = {"node": node, "named_param_map": parameters}
+    return statement_text(cursor, statement).removeprefix("SELECT ")
+
+
+def statement_text(cursor: duckdb.DuckDBPyConnection, statement: Tree) -> str:
+    """Return the SQL text of a tree, as the engine writes it."""
+    whole = {"error": False, "statements": [statement]}
     try:
-        written = str(_asked(cursor, _WRITE, orjson.dumps(whole).decode())[0])
+        return str(_asked(cursor, _WRITE, orjson.dumps(whole).decode())[0])
     except duckdb.Error as error:
         raise Invalid("an expression cannot be written down", error=str(error)) from error
-    return written.removeprefix("SELECT ")
 
 
 def named(tree: Any) -> list[str]:

@@ -1,0 +1,74 @@
+"""Names for columns of an answer that are subqueries and have no name of their own.
+
+In:   what the parser made of a query
+Out:  the same query with such columns named by their own text, or None when it has none
+
+The engine names a column without an alias by its text. A subquery's tables are replaced before
+the query runs, so that text would have the paths of files in it. The alias is the text as the
+user wrote it, in the engine's spelling: `(SELECT max(v) FROM t)`.
+
+The query is written anew from its tree only when it has such a column. The new text is parsed,
+and counts only if its tree is the old one with those aliases and nothing else different.
+"""
+
+from typing import Any
+
+import duckdb
+
+from thermocline.errors import Invalid
+from thermocline.query.asof import Rewritten
+from thermocline.query.syntax import (
+    Reading,
+    Tree,
+    expression_text,
+    is_same,
+    parse,
+    parts,
+    statement_text,
+    tree_of,
+)
+
+NAME_LENGTH_MAX = 1_000
+_SUBQUERY = "SUBQUERY"
+_SOURCES = ("BASE_TABLE", "TABLE_FUNCTION")
+
+
+def name_subqueries(
+    cursor: duckdb.DuckDBPyConnection, reading: Reading, rewritten: Rewritten
+) -> Rewritten | None:
+    """Return the query with an alias for each nameless subquery among its columns."""
+    if f'"{_SUBQUERY}"' not in reading.serialized:
+        return None
+    tree = tree_of(reading, rewritten)  # a copy of its own, which may be changed
+    nameless = [item for item in _columns(tree["node"]) if _is_nameless(item)]
+    if not nameless:
+        return None
+    for item in nameless:
+        item["alias"] = expression_text(cursor, item)[:NAME_LENGTH_MAX]
+    try:
+        named = Rewritten(statement_text(cursor, tree))
+        is_proved = is_same(tree["node"], parse(cursor, named)["node"], {})
+    except Invalid:
+        return None  # longer than a query may be, or not to be written down
+    return named if is_proved else None
+
+
+def _columns(tree: Tree) -> list[Tree]:
+    """Return the columns of every SELECT whose names may reach the answer."""
+    found: list[Tree] = []
+    waiting: list[Any] = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict) and value.get("class") != _SUBQUERY:
+            found += value.get("select_list") or ()
+            waiting += value.values()
+    return found
+
+
+def _is_nameless(item: Tree) -> bool:
+    if item["alias"] or item.get("class") == "STAR":
+        return False
+    inside = (part for part in parts(item) if part.get("class") == _SUBQUERY)
+    return any(part.get("type") in _SOURCES for one in inside for part in parts(one))
