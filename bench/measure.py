@@ -16,6 +16,7 @@ It runs nothing itself: `worker.py` holds the processes, the bench scripts hold 
 
 import argparse
 import importlib.metadata
+import io
 import mmap
 import os
 import platform
@@ -23,9 +24,13 @@ import re
 import resource
 import signal
 import statistics
+import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -193,6 +198,21 @@ def options(description: str) -> argparse.ArgumentParser:
         "--patience", type=float, default=0.0, help="seconds a round waits for an idle machine"
     )
     return parser
+
+
+@contextmanager
+def earlier_source(commit: str) -> Iterator[Path]:
+    """Yield a folder with the product's source as it was at a commit; it is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="thermocline-before-") as folder:
+        packed = subprocess.run(
+            ["git", "archive", commit, "src"],
+            cwd=RESULTS.parents[1],
+            check=True,
+            capture_output=True,
+        ).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder) / "src"
 
 
 def chosen(names: Sequence[str], only: str | None) -> list[str]:

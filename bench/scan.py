@@ -34,7 +34,9 @@ BASE = "duckdb"
 DEFAULT = "duckdb-default"
 OURS = "thermocline"
 NEW_TEXT = "thermocline-new-text"
+BEFORE = "thermocline-before"
 TARGET = 1.05
+BEFORE_TARGET = 1.03
 DAYS_MIN = 3
 LONG_S = 0.1
 ROUNDS_TIMES_MAX = 5
@@ -102,23 +104,28 @@ def report(samples: Sequence[Sample], asked: Sequence[Query], rows: dict[str, in
     for ours in (OURS, NEW_TEXT):
         if measure.has(samples, ours, BASE):
             title = f"{ours} against {BASE}, wall at most {TARGET}:"
-            parts += [title, _targets(samples, asked, ours)]
+            parts += [title, _targets(samples, asked, ours, BASE, TARGET)]
+    if measure.has(samples, OURS, BEFORE):
+        title = f"{OURS} against {BEFORE}, wall at most {BEFORE_TARGET}:"
+        parts += [title, _targets(samples, asked, OURS, BEFORE, BEFORE_TARGET)]
     return "\n\n".join(parts)
 
 
-def _targets(samples: Sequence[Sample], asked: Sequence[Query], ours: str) -> str:
+def _targets(
+    samples: Sequence[Sample], asked: Sequence[Query], ours: str, base: str, target: float
+) -> str:
     rows = []
     for query in asked:
-        times = measure.ratio(samples, ours, BASE, query.name)
-        cpus = [measure.median_cpu_s(samples, name, query.name) for name in (ours, BASE)]
-        met = measure.verdict(times, TARGET, at_most=True)
-        spreads = [_spread(samples, name, query.name) for name in (ours, BASE)]
+        times = measure.ratio(samples, ours, base, query.name)
+        cpus = [measure.median_cpu_s(samples, name, query.name) for name in (ours, base)]
+        met = measure.verdict(times, target, at_most=True)
+        spreads = [_spread(samples, name, query.name) for name in (ours, base)]
         beside = "-"
         if measure.has(samples, DEFAULT):
             beside = f"{measure.ratio(samples, ours, DEFAULT, query.name):.3f}"
         rows.append([query.name, f"{times:.3f}", met, f"{cpus[0] / cpus[1]:.3f}", beside, *spreads])
     headers = ["query", "wall", "", "CPU", f"wall against {DEFAULT}"]
-    return measure.markdown_table([*headers, f"{ours} quartiles ms", f"{BASE} quartiles ms"], rows)
+    return measure.markdown_table([*headers, f"{ours} quartiles ms", f"{base} quartiles ms"], rows)
 
 
 def _spread(samples: Sequence[Sample], contender: str, task: str) -> str:
@@ -145,7 +152,11 @@ def _section(options: argparse.Namespace, names: list[str], days: list[fhvhv.Day
             root = Path(folder) / _maker(name)
             if _maker(name) != BASE and not root.exists():
                 build(_maker(name), days, root)
-            workers[name] = stack.enter_context(Worker("scanners", name, peer=_peer(name)))
+            source = None
+            if name == BEFORE:
+                source = stack.enter_context(measure.earlier_source(options.before))
+            worker = Worker("scanners", name, peer=_peer(name), source=source)
+            workers[name] = stack.enter_context(worker)
             files = [str(day.path) for day in days]
             workers[name].call("open", place={"root": str(root), "files": files})
         with measure.Noise() as noise:
@@ -172,13 +183,15 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=10, help="how many days (30 for the long run)")
     parser.add_argument("--rows", type=int, default=fhvhv.ROWS_A_DAY, help="rows in each day")
     parser.add_argument("--turns", type=int, default=28, help="timed rounds, at the least")
+    parser.add_argument("--before", metavar="COMMIT", help=f"time {BEFORE}, the product then, too")
     parser.add_argument("--only", help=f"some of: {','.join(scanners.CONTENDERS)}")
     options = parser.parse_args()
     if options.quick:
         options.days, options.rows, options.turns = 3, 20_000, 3
     if options.days < DAYS_MIN:
         parser.error(f"--days must be at least {DAYS_MIN}: q2 reads three")
-    names = measure.chosen(list(scanners.CONTENDERS), options.only)
+    all_names = [name for name in scanners.CONTENDERS if name != BEFORE or options.before]
+    names = measure.chosen(all_names, options.only)
     if not options.quick:
         options.turns = measure.rounds_balanced(len(names), options.turns)
     for name in names:

@@ -151,6 +151,7 @@ class DeltaLake(_Kept):
 CONTENDERS: dict[str, Callable[[], Scanner]] = {
     "thermocline": Thermocline,
     "thermocline-new-text": ThermoclineNewText,
+    "thermocline-before": Thermocline,
     "duckdb": DuckDb,
     "duckdb-default": DuckDbDefault,
     "ttf-0.9.0": TimeseriesTableFormat,

@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, TextIO
 
 import measure
@@ -50,15 +51,21 @@ class Worker:
         *,
         peer: str | None = None,
         prefix: list[str] | None = None,
+        source: Path | None = None,
     ) -> None:
+        """Start a contender. With a `source`, the product is imported from that folder."""
         command = [*(prefix or []), sys.executable, __file__, module, contender]
         self.contender = contender
+        environment = peers.environment(peer)
+        if source is not None:
+            known = environment.get("PYTHONPATH", "")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(source), known)))
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=peers.environment(peer),
+            env=environment,
         )
 
     def __enter__(self) -> Self:
