@@ -220,12 +220,14 @@ def _other_ways(world: World, kind: str, path: str) -> Iterator[Damage]:
     yield Damage(kind, "deleted", path, (path,), lambda root: (root / path).unlink())
     old = world.older / path
     if old.exists() and old.read_bytes() != (world.now / path).read_bytes():
-        data = old.read_bytes()
+        then = old.read_bytes()
         yield Damage(
-            kind, "replaced by an older one", path, (path,), lambda r: _replace(r / path, data)
+            kind, "replaced by an older one", path, (path,), lambda r: _replace(r / path, then)
         )
+    data = (world.now / path).read_bytes()
     for neighbour in world.files()[kind]:
-        if neighbour != path:
+        # Two tables with the same rows have files with the same bytes: exchanged, nothing changes.
+        if (world.now / neighbour).read_bytes() != data:
             yield Damage(
                 kind,
                 "swapped with its neighbour",
