@@ -17,6 +17,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from thermocline.errors import Invalid, NotFound
@@ -354,6 +355,8 @@ def _text(value: Any) -> Any:
 
 
 def _seconds(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     read = _quantity(value, _SECOND_UNITS)
     return read if read is _WRONG else float(read)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.config import settings_of
 from thermocline.errors import Invalid
+from thermocline.format.argument import check_flag, check_path, check_text
 
 if TYPE_CHECKING:
     from thermocline.client import Client
@@ -28,7 +29,10 @@ def connect(
     `sync` ("always", "interval", "os"), `hot_bytes_max`, `flush_age_s`, `query_workers`. A node
     takes an `api_key`, and has its own settings.
     """
-    where = os.fspath(place)
+    where = check_path(place, "place")
+    check_flag(read_only, "read_only")
+    if api_key is not None:
+        check_text(api_key, "api_key")
     if where.startswith(("http://", "https://")):
         from thermocline.client import Client
 

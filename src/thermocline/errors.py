@@ -19,6 +19,7 @@
 - No error of a library or of the operating system leaves the room that met it.
 """
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +43,8 @@ class ThermoclineError(Exception):
         return f"{line}\nhint: {self.hint}" if self.hint else line
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _rebuilt, (type(self), self.message, self.hint, self.facts)
+        facts = {name: _picklable(fact) for name, fact in self.facts.items()}
+        return _rebuilt, (type(self), self.message, self.hint, facts)
 
 
 class Invalid(ThermoclineError):
@@ -121,6 +123,15 @@ def _rebuilt(
     kind: type[ThermoclineError], message: str, hint: str, facts: dict[str, Any]
 ) -> ThermoclineError:
     return kind(message, hint=hint, **facts)
+
+
+def _picklable(fact: Any) -> Any:
+    """Return a fact as it is, or as text: a caller may have passed a function or a lock."""
+    try:
+        pickle.dumps(fact)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
+        return _short(fact)
+    return fact
 
 
 def _short(value: Any) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
 from thermocline.format.action import ENTITIES, Mark
+from thermocline.format.argument import check_flag, check_seconds
 from thermocline.format.layout import Version
 from thermocline.format.schema import may_become_double
 from thermocline.format.state import TableState
@@ -106,6 +107,9 @@ class LakeTable(TimeSeriesTable):
         request_id: str | None = None,
     ) -> "Future[int]":
         """Write rows as `write` does; the future is done when they are durable and visible."""
+        check_flag(evolve, "evolve")
+        if wait_s is not None:
+            wait_s = check_seconds(wait_s, "wait_s")
         if request_id is None:
             return self._submit(rows, evolve, wait_s, None)
         key = request_key(request_id)
@@ -269,6 +273,7 @@ class LakeTable(TimeSeriesTable):
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention, hot ones too."""
+        check_flag(yes, "yes")
         check_not_entities(self.lake.state().spec, "retain")
         self.flush()
         return super().retain(yes=yes)

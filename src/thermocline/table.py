@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -20,7 +21,15 @@ import pyarrow as pa
 
 from thermocline.errors import Corruption, Invalid, NotFound
 from thermocline.format.action import Mark, SetTable, TableSpec
-from thermocline.format.bucket import parse_bucket, parse_duration_s
+from thermocline.format.argument import (
+    check_flag,
+    check_function,
+    check_text,
+    check_type,
+    list_names,
+    list_paths,
+)
+from thermocline.format.bucket import parse_bucket, parse_duration_s, write_duration
 from thermocline.format.conflict import Window
 from thermocline.format.instant import instant, to_datetime
 from thermocline.format.layout import Version
@@ -65,23 +74,32 @@ class TimeSeriesTable:
         table_root: str | os.PathLike[str],
         *,
         time_column: str,
-        bucket: str,
-        entity_columns: str | Sequence[str] = (),
+        bucket: str | timedelta,
+        entity_columns: str | Sequence[str] | None = (),
         timezone: str | None = None,
         overlap: str = "reject",
-        retention: str | None = None,
+        retention: str | timedelta | None = None,
         entities_max: int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
         """Make a table in a folder or under an object store's URL.
 
+        `bucket` and `retention` are texts such as `1h` and `30d`, or a `timedelta`.
         `timezone` is the zone of clock times that come without one; None takes them as UTC.
         `overlap` says what an append into buckets already held does: `reject` refuses it,
         `allow` adds the rows, `replace` swaps whole buckets. `Conflict` when there is a table.
         """
         lake = Table(open_storage(table_root, storage_options))
-        more = {"overlap": overlap, "timezone": timezone, "retention": retention}
-        lake.create(new_spec(time_column, bucket, entity_columns, entities_max, **more))
+        spec = new_spec(
+            time_column,
+            bucket,
+            entity_columns,
+            entities_max,
+            overlap=overlap,
+            timezone=timezone,
+            retention=retention,
+        )
+        lake.create(spec)
         return cls(lake)
 
     @classmethod
@@ -130,11 +148,9 @@ class TimeSeriesTable:
         `txn=("job", 7)` makes a repeated append of the same number a no-op.
         `CoverageOverlapError` names the buckets that are held already.
         """
-        single = isinstance(source, str | os.PathLike)
-        sources: Any = [source] if single else source
         wish = Wish(overlap, evolve, txn)
-        paths = [os.fspath(item) for item in sources]
-        return self.lake.append_parquet(paths, wish, link=link).version
+        paths = list_paths(source, "source")
+        return self.lake.append_parquet(paths, wish, link=check_flag(link, "link")).version
 
     def append(
         self,
@@ -164,7 +180,7 @@ class TimeSeriesTable:
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
-        return self.lake.retain(is_confirmed=yes)[0].version
+        return self.lake.retain(is_confirmed=check_flag(yes, "yes"))[0].version
 
     def restore(self, at: At) -> Version:
         """Make the table what it was at a version or instant, as a new version."""
@@ -173,6 +189,7 @@ class TimeSeriesTable:
     def add_column(self, name: str, kind: pa.DataType) -> Version:
         """Add a column that is null in every row so far."""
         check_names([name])
+        check_type(kind, "kind")
         return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
@@ -181,11 +198,14 @@ class TimeSeriesTable:
         Whole numbers become doubles when none of those kept is larger than 2**53; the files of
         the table are read to find out.
         """
+        check_type(kind, "kind")
         check_not_entities(self.lake.state().spec, "widen column")
         return self.lake.widen(name, kind).version
 
     def rename_column(self, old: str, new: str) -> Version:
         """Call a column by another name; its values stay."""
+        check_text(old, "old")
+        check_names([new])
 
         def renamed(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
             entities = tuple(new if name == old else name for name in spec.entity_columns)
@@ -195,9 +215,10 @@ class TimeSeriesTable:
 
         return self._change("rename column", renamed)
 
-    def set_retention(self, retention: str | None) -> Version:
-        """Keep rows for this long, such as `90d`; None keeps them for ever."""
-        return self._change("set retention", lambda s, c: (replace(s, retention=retention), c))
+    def set_retention(self, retention: str | timedelta | None) -> Version:
+        """Keep rows for this long, such as `90d` or a `timedelta`; None keeps them for ever."""
+        kept = None if retention is None else write_duration(retention, "retention")
+        return self._change("set retention", lambda s, c: (replace(s, retention=kept), c))
 
     def set_overlap(self, overlap: str) -> Version:
         """Change what an append into buckets already held does."""
@@ -215,7 +236,7 @@ class TimeSeriesTable:
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         where: str | None = None,
         *,
         start: object = None,
@@ -229,7 +250,8 @@ class TimeSeriesTable:
         """
         view = self._view(at)
         state = view.state
-        wanted = [c.name for c in state.schema.columns] if columns is None else list(columns)
+        every = [c.name for c in state.schema.columns]
+        wanted = every if columns is None else list(list_names(columns, "columns"))
         schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
         window, predicate = _window(start, end), None
         if where is not None:
@@ -320,12 +342,18 @@ class TimeSeriesTable:
         return self.held(at).is_covered(start, end, entity)
 
     def last_fully_covered_window(
-        self, length: str, *, before: object = None, entity: object = None, at: At = None
+        self,
+        length: str | timedelta,
+        *,
+        before: object = None,
+        entity: object = None,
+        at: At = None,
     ) -> tuple[Any, Any] | None:
         """Return the newest window of this length (`6h`) that is held in full, or None."""
+        length_s = parse_duration_s(length, "length")
         held = self.held(at)
         bucket = held.state.spec.bucket
-        found = held.last_full(-(-parse_duration_s(length) // bucket.width_s), before, entity)
+        found = held.last_full(-(-length_s // bucket.width_s), before, entity)
         if found is None:
             return None
         return to_datetime(bucket.start(found[0])), to_datetime(bucket.start(found[1]))
@@ -344,22 +372,22 @@ class TimeSeriesTable:
         self,
         *,
         dry_run: bool = True,
-        grace: str | None = None,
+        grace: str | timedelta | None = None,
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Vacuumed:
         """Remove files that no kept version names; by default only say which."""
         return vacuum(
             self.lake,
-            grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace),
-            is_dry_run=dry_run,
-            allow_short_grace=allow_short_grace,
-            progress=progress,
+            grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace, "grace"),
+            is_dry_run=check_flag(dry_run, "dry_run"),
+            allow_short_grace=check_flag(allow_short_grace, "allow_short_grace"),
+            progress=check_function(progress, "progress"),
         )
 
     def fsck(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
         """Check every commit, checksum, file and coverage bitmap; change nothing."""
-        return fsck(self.lake, progress)
+        return fsck(self.lake, check_function(progress, "progress"))
 
     def checkpoint(self) -> Version:
         """Write the newest state down, so that opening need not replay the log to here."""
@@ -416,14 +444,18 @@ def _to_repair(
 
 def new_spec(
     time_column: str,
-    bucket: str,
-    entity_columns: str | Sequence[str] = (),
+    bucket: str | timedelta,
+    entity_columns: str | Sequence[str] | None = (),
     entities_max: int | None = None,
-    **more: Any,
+    *,
+    overlap: str = "reject",
+    timezone: str | None = None,
+    retention: str | timedelta | None = None,
 ) -> TableSpec:
     """Return what a new table is to be, from what its maker wrote."""
-    entities = (entity_columns,) if isinstance(entity_columns, str) else tuple(entity_columns)
-    spec = TableSpec("", time_column, parse_bucket(bucket), entities, **more)
+    entities = list_names(entity_columns, "entity_columns")
+    kept = None if retention is None else write_duration(retention, "retention")
+    spec = TableSpec("", time_column, parse_bucket(bucket), entities, overlap, timezone, kept)
     return spec if entities_max is None else replace(spec, entities_max=entities_max)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from thermocline.entity.mode import Mode, mode_of
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.flush import flush
 from thermocline.format.action import Mark
+from thermocline.format.argument import check_flag, check_text
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.tier import WalTable, WalTier
 from thermocline.lake.catalog import Catalog
@@ -93,8 +95,8 @@ class Lake:
         name: str,
         *,
         time_column: str,
-        bucket: str,
-        entity_columns: str | Sequence[str] = (),
+        bucket: str | timedelta,
+        entity_columns: str | Sequence[str] | None = (),
         overlap: str = "allow",
         **more: Any,
     ) -> LakeTable:
@@ -110,7 +112,7 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """Return a table; `NotFound` when there is none of this name."""
-        key = name.lower()
+        key = check_text(name, "name").lower()
         with self._lock:
             if key not in self._tables:
                 named = self._catalog.named(name)
@@ -217,6 +219,7 @@ class Lake:
 
     def cancel(self, query_id: str) -> bool:
         """End a running query within a second; False when none of this id is running."""
+        check_text(query_id, "query_id")
         return self.node.pool is not None and self.node.pool.cancel(query_id)
 
     def _references(self, mode: Mode | None) -> dict[str, TableRef]:
@@ -247,7 +250,7 @@ class Lake:
         """
         reached: dict[str, Mark] = {}
         trouble: ThermoclineError | None = None
-        for one in [name] if name else self.tables():
+        for one in self.tables() if name is None else [name]:
             try:
                 table = self.table(one)
                 if table.is_keyed:
@@ -272,7 +275,7 @@ class Lake:
 
         Rows that are not flushed stay in the journal.
         """
-        self.on_close(is_flushed)
+        self.on_close(check_flag(is_flushed, "is_flushed"))
 
     def __enter__(self) -> "Lake":
         return self

@@ -6,6 +6,7 @@ Out:  `ClientTable`s, Arrow tables and streams; errors of the same kinds as embe
 
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from thermocline.client.wire import Wire, quoted, told_error
 from thermocline.entity.mode import Mode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.action import Mark
+from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
+from thermocline.format.bucket import write_duration
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable
@@ -37,10 +40,13 @@ class Client:
     def __init__(
         self, url: str, api_key: str | None = None, timeout_s: float = TIMEOUT_S_DEFAULT
     ) -> None:
+        check_text(url, "url")
+        if api_key is not None:
+            check_text(api_key, "api_key")
         if not url.startswith(("http://", "https://")) or "@" in url:
             hint = "write it like http://127.0.0.1:4320; a key is passed as api_key"
             raise Invalid("not the address of a node", hint=hint)
-        self._wire = Wire(url, api_key, timeout_s)
+        self._wire = Wire(url, api_key, check_seconds(timeout_s, "timeout_s"))
 
     @property
     def flush_error(self) -> ThermoclineError | None:
@@ -66,15 +72,18 @@ class Client:
         name: str,
         *,
         time_column: str,
-        bucket: str,
-        entity_columns: str | Sequence[str] = (),
+        bucket: str | timedelta,
+        entity_columns: str | Sequence[str] | None = (),
         overlap: str = "allow",
         **more: Any,
     ) -> ClientTable:
         """Make a table; `Conflict` when there is one of this name."""
-        entities = [entity_columns] if isinstance(entity_columns, str) else list(entity_columns)
-        body: dict[str, Any] = {"name": name, "time_column": time_column, "bucket": bucket}
-        body |= {"entity_columns": entities, "overlap": overlap, **more}
+        body: dict[str, Any] = {"name": name, "time_column": time_column, "overlap": overlap}
+        body["bucket"] = write_duration(bucket, "bucket")
+        body["entity_columns"] = list_names(entity_columns, "entity_columns")
+        if more.get("retention") is not None:
+            more["retention"] = write_duration(more["retention"], "retention")
+        body |= more
         info = self._wire.change("/api/v1/tables", body)
         return ClientTable(self._wire, info["name"])
 
@@ -132,18 +141,19 @@ class Client:
 
         `mode` says how entities are answered when the node's PostgreSQL is down.
         """
-        if not isinstance(query, str):
-            raise Invalid("a query is a text", type=type(query).__name__)
+        limit_s = None if timeout_s is None else check_seconds(timeout_s, "timeout_s")
+        if query_id is not None:
+            check_text(query_id, "query_id")
         body = {
-            "sql": query,
+            "sql": check_text(query, "query"),
             "params": wire_params(params),
-            "timeout_s": timeout_s,
+            "timeout_s": limit_s,
             "query_id": query_id or uuid.uuid4().hex,
         }
         if mode is not None:
             body["mode"] = mode_of(mode).value
         return ClientAnswer(
-            self._wire.opened("/api/v1/query", body, timeout_s=timeout_s or 0.0), self._why
+            self._wire.opened("/api/v1/query", body, timeout_s=limit_s or 0.0), self._why
         )
 
     def cancel(self, query_id: str) -> bool:
@@ -168,12 +178,13 @@ class Client:
         marks = self._wire.change(path)["marks"]
         return {table: Mark(mark) for table, mark in marks.items()}
 
-    def close(self, *, is_flushed: bool = True) -> None:  # noqa: ARG002  nothing is hot here
+    def close(self, *, is_flushed: bool = True) -> None:
         """Close the connections once what was submitted is sent; the node goes on.
 
         Whether it flushes then is the node's own affair: `is_flushed` is there for programs that
         run embedded, too.
         """
+        check_flag(is_flushed, "is_flushed")
         self._wire.close()
 
     def __enter__(self) -> "Client":

@@ -6,26 +6,32 @@ Out:  JSON values; `{"type": ..., "value": ...}` for what JSON has no word for
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import check_parameters
 from thermocline.format.instant import instant, written
+
+DEPTH_MAX = 32
 
 
 def wire_params(params: Any) -> list[Any] | dict[str, Any] | None:
     """Return parameters as JSON; `Invalid` for a value that has no form there."""
-    if params is None:
+    given = check_parameters(params, "params")
+    if given is None:
         return None
-    if isinstance(params, Mapping):
-        return {str(name): wire_value(value) for name, value in params.items()}
-    return [wire_value(value) for value in params]
+    if isinstance(given, dict):
+        return {name: wire_value(value) for name, value in given.items()}
+    return [wire_value(value) for value in given]
 
 
-def wire_value(value: Any) -> Any:
+def wire_value(value: Any, depth: int = 0) -> Any:
     """Return one value as JSON."""
+    if depth > DEPTH_MAX:
+        raise Invalid("a parameter is nested too deeply", hint="flatten it", depth_max=DEPTH_MAX)
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):
@@ -37,9 +43,9 @@ def wire_value(value: Any) -> Any:
         if isinstance(value, kind):
             return {"type": name, "value": write(value)}
     if hasattr(value, "item") and not isinstance(value, Sequence):  # a number of numpy
-        return wire_value(value.item())
+        return wire_value(value.item(), depth + 1)
     if isinstance(value, Sequence):
-        return [wire_value(one) for one in value]
+        return [wire_value(one, depth + 1) for one in value]
     raise Invalid(
         "a parameter is of a type that cannot be passed on",
         hint="use numbers, texts, times and lists of them",

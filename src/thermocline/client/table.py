@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +21,19 @@ from thermocline.client.param import wire_at, wire_time
 from thermocline.client.wire import ARROW, Wire, quoted
 from thermocline.errors import Invalid
 from thermocline.format.action import TableSpec
-from thermocline.format.bucket import parse_bucket
+from thermocline.format.argument import (
+    check_count,
+    check_flag,
+    check_function,
+    check_seconds,
+    check_text,
+)
+from thermocline.format.bucket import parse_bucket, write_duration
 from thermocline.format.instant import parse, to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.schema import Schema
 from thermocline.format.types import plain
+from thermocline.ingest.once import request_key
 from thermocline.ingest.rows import rows_table
 from thermocline.lake.answer import HISTORY_ROWS_MAX, Diff
 from thermocline.lake.catalog import is_name
@@ -71,8 +79,9 @@ class ClientTable:
         As `LakeTable.write`. Without a `request_id` one is made, so that what this client sends
         again is written once. `Overloaded` is tried again while the client's own time lasts.
         """
+        how = _checked_how(evolve, wait_s, request_id)
         given = _sendable(self._table_of(rows, evolve=evolve))
-        return self._write(given, evolve, wait_s, request_id) if given.num_rows else 0
+        return self._write(given, *how) if given.num_rows else 0
 
     def submit(
         self,
@@ -86,12 +95,13 @@ class ClientTable:
 
         A few are on their way at once, and a few more wait; past that this waits, too.
         """
+        how = _checked_how(evolve, wait_s, request_id)
         given = _sendable(self._table_of(rows, evolve=evolve))
         if not given.num_rows:
             done: Future[int] = Future()
             done.set_result(0)
             return done
-        return self._wire.aside(lambda: self._write(given, evolve, wait_s, request_id))
+        return self._wire.aside(lambda: self._write(given, *how))
 
     def _write(
         self, given: pa.Table, evolve: bool, wait_s: float | None, request_id: str | None
@@ -133,6 +143,8 @@ class ClientTable:
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
         """Delete the rows for which the SQL condition holds, in a stretch of time if given."""
+        if where is not None:
+            check_text(where, "where")
         body = {"where": where, "start": wire_time(start), "end": wire_time(end)}
         return self._changed("delete", body)
 
@@ -142,7 +154,7 @@ class ClientTable:
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
-        return self._changed("retain", {"yes": yes})
+        return self._changed("retain", {"yes": check_flag(yes, "yes")})
 
     def _changed(self, verb: str, body: dict[str, Any]) -> Version:
         return Version(self._wire.change(f"{self._path}/{verb}", body)["version"])
@@ -151,7 +163,7 @@ class ClientTable:
         self,
         *,
         dry_run: bool = True,
-        grace: str | None = None,
+        grace: str | timedelta | None = None,
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Vacuumed:
@@ -159,7 +171,12 @@ class ClientTable:
 
         `progress` is told at the end alone: the node answers once.
         """
-        body = {"dry_run": dry_run, "grace": grace, "allow_short_grace": allow_short_grace}
+        check_function(progress, "progress")
+        body = {
+            "dry_run": check_flag(dry_run, "dry_run"),
+            "grace": None if grace is None else write_duration(grace, "grace"),
+            "allow_short_grace": check_flag(allow_short_grace, "allow_short_grace"),
+        }
         found = self._wire.change(f"{self._path}/vacuum", body)
         if found["files"] and not dry_run:
             progress(len(found["files"]), len(found["files"]))
@@ -169,7 +186,7 @@ class ClientTable:
 
     def history(self, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
         """Return the commits, newest first, as an Arrow table."""
-        return self._wire.rows(f"{self._path}/history", limit=limit)
+        return self._wire.rows(f"{self._path}/history", limit=check_count(limit, "limit"))
 
     def diff(self, old: object, new: object = None) -> Diff:
         """Return what changed from one version or instant to another, or to the newest."""
@@ -182,6 +199,7 @@ class ClientTable:
 
     def coverage(self, at: object = None, *, per_entity: bool = True) -> pa.Table:
         """Return the stretches that are held: entity columns, start, end, buckets."""
+        check_flag(per_entity, "per_entity")
         return self._wire.rows(f"{self._path}/coverage", at=wire_at(at), per_entity=per_entity)
 
     def gaps(
@@ -197,7 +215,7 @@ class ClientTable:
         return self._wire.rows(
             f"{self._path}/gaps",
             **_stretch(start, end, entity, at),
-            per_entity=per_entity,
+            per_entity=check_flag(per_entity, "per_entity"),
         )
 
     def coverage_ratio(
@@ -216,12 +234,17 @@ class ClientTable:
         return bool(found["is_covered"])
 
     def last_fully_covered_window(
-        self, length: str, *, before: object = None, entity: object = None, at: object = None
+        self,
+        length: str | timedelta,
+        *,
+        before: object = None,
+        entity: object = None,
+        at: object = None,
     ) -> tuple[datetime, datetime] | None:
         """Return the newest window of this length (`6h`) that is held in full, or None."""
         found = self._wire.ask(
             f"{self._path}/window",
-            length=length,
+            length=write_duration(length, "length"),
             before=wire_time(before),
             entity=_entity(entity),
             at=wire_at(at),
@@ -255,6 +278,19 @@ def table_path(name: str) -> str:
     return f"/api/v1/tables/{quoted(name)}"
 
 
+def _checked_how(
+    evolve: bool, wait_s: float | None, request_id: str | None
+) -> tuple[bool, float | None, str | None]:
+    """Return how rows are to be written; `Invalid` before anything is sent."""
+    if request_id is not None:
+        request_key(request_id)
+        if not (request_id.isascii() and request_id.isprintable()):
+            hint = "use a random id, such as a UUID, for each request"
+            raise Invalid("an idempotency key is of printable ASCII", hint=hint)
+    waiting_s = None if wait_s is None else check_seconds(wait_s, "wait_s")
+    return check_flag(evolve, "evolve"), waiting_s, request_id
+
+
 _NO_SPEC = TableSpec("", "", parse_bucket("1h"))
 
 
@@ -266,7 +302,11 @@ def _stretch(start: object, end: object, entity: object, at: object) -> dict[str
 def _entity(entity: object) -> str | None:
     if entity is None:
         return None
-    return json.dumps(list(entity) if isinstance(entity, tuple) else entity, default=str)
+    try:
+        return json.dumps(list(entity) if isinstance(entity, tuple) else entity, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        hint = "pass the value of the entity column, or a dict of them"
+        raise Invalid("not an entity", hint=hint, argument="entity", why=str(error)) from error
 
 
 def _sendable(rows: pa.Table) -> pa.Table:

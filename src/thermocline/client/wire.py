@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from thermocline import errors
 from thermocline.errors import Invalid, OutcomeUnknown, ThermoclineError, Unavailable
+from thermocline.format.argument import check_text
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -234,8 +235,8 @@ def json_text(value: Any) -> bytes:
 
 def quoted(name: str) -> str:
     """Return a name as a part of a path."""
-    if not isinstance(name, str) or not name:
-        raise Invalid("a name is a text", hint="pass a table's name")
+    if not check_text(name, "name"):
+        raise Invalid("a name is empty", hint="pass a name", argument="name")
     return quote(name, safe="")
 
 

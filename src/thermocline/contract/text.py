@@ -227,10 +227,14 @@ def _check_number(
         if not -_INTEGER_MAX < value < _INTEGER_MAX:
             digits = f"an integer of at most {INTEGER_DIGITS_MAX} digits"
             problems.append(Problem(pointer_of(at), digits, "a longer one"))
-    elif not math.isfinite(value) or (
-        isinstance(value, Decimal) and not -EXPONENT_MAX <= value.adjusted() <= EXPONENT_MAX
-    ):
+    elif not _is_finite(value):
         problems.append(Problem(pointer_of(at), "a finite number", str(value)[:80]))
+
+
+def _is_finite(value: float | Decimal) -> bool:
+    if isinstance(value, Decimal):  # a signaling NaN is no number that `math` takes
+        return value.is_finite() and -EXPONENT_MAX <= value.adjusted() <= EXPONENT_MAX
+    return math.isfinite(value)
 
 
 def _check_text(text: str, at: tuple[str | int, ...], problems: list[Problem]) -> None:

@@ -7,6 +7,7 @@ in exactly one bucket; daylight saving and leap seconds do not exist in UTC as c
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, TimeNs
 WIDTH_S_MIN = 1
 WIDTH_S_MAX = 86_400
 SECONDS_PER_LETTER = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+COUNT_MAX = 999_999
 
 _WRITTEN = re.compile(r"^(\d{1,6})\s*(s|m|h|d|w)$", re.ASCII)
 
@@ -67,19 +70,52 @@ class Bucket:
         return np.floor_divide(values, width)
 
 
-def parse_bucket(text: str) -> Bucket:
-    """Return the bucket of a written width such as `1s`, `15m`, `1h` or `1d`."""
-    return Bucket(parse_duration_s(text))
+def parse_bucket(width: str | timedelta, argument: str = "bucket") -> Bucket:
+    """Return the bucket of a width: a text such as `1s`, `15m`, `1h` or `1d`, or a `timedelta`."""
+    return Bucket(parse_duration_s(width, argument))
 
 
-def parse_duration_s(text: str) -> int:
-    """Return the seconds of a written duration such as `30s`, `15m`, `6h`, `90d` or `2w`."""
-    found = _WRITTEN.match(text.strip())
+def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> int:
+    """Return the seconds of a duration: a text such as `30s`, `6h` or `2w`, or a `timedelta`."""
+    if isinstance(duration, timedelta):
+        return _whole_seconds(duration, argument)
+    if not isinstance(duration, str):
+        is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
+        message = "a duration has a unit" if is_number else "not a duration"
+        hint = "give a unit: '30d', or a timedelta"
+        raise Invalid(message, hint=hint, argument=argument, type=type(duration).__name__)
+    found = _WRITTEN.match(duration.strip())
     if not found:
         raise Invalid(
             "not a duration",
             hint="write a whole number and a unit: 30s, 15m, 6h, 90d, 2w",
-            value=text,
+            argument=argument,
+            value=duration,
         )
     count, letter = found.groups()
     return int(count) * (7 * 86_400 if letter == "w" else SECONDS_PER_LETTER[letter])
+
+
+def write_duration(duration: str | timedelta, argument: str = "duration") -> str:
+    """Return a duration as text; a text stays as it is, once it was read."""
+    seconds = parse_duration_s(duration, argument)
+    if isinstance(duration, str):
+        return duration
+    for letter, width_s in reversed(SECONDS_PER_LETTER.items()):
+        if seconds % width_s == 0 and seconds // width_s <= COUNT_MAX:
+            return f"{seconds // width_s}{letter}"
+    hint = "round it to minutes, hours or days"
+    raise Invalid(
+        "the duration cannot be written down exactly", hint=hint, argument=argument, value=duration
+    )
+
+
+def _whole_seconds(duration: timedelta, argument: str) -> int:
+    if duration < timedelta(0) or duration % timedelta(seconds=1):
+        raise Invalid(
+            "a duration is of whole seconds, 0 or more",
+            hint="round the timedelta to seconds",
+            argument=argument,
+            value=duration,
+        )
+    return duration // timedelta(seconds=1)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.errors import Corruption, Invalid, NotFound
+from thermocline.format.argument import check_text, wrong_kind
 from thermocline.format.types import (
     NAME_LENGTH_MAX,
     TypeJson,
@@ -77,7 +78,7 @@ class Schema:
 
     def column(self, name: str) -> Column:
         """Return the column of this name; `NotFound` names those that exist."""
-        if name not in self.by_name:
+        if check_text(name, "column") not in self.by_name:
             raise NotFound(
                 "no such column",
                 hint="name one of the table's columns",
@@ -234,6 +235,8 @@ def check_names(names: Sequence[str]) -> None:
         )
     seen: dict[str, str] = {}
     for name in names:
+        if not isinstance(name, str):
+            raise wrong_kind("a column's name is a text", "pass a text", "name", name)
         if not is_column_name(name):
             raise Invalid(
                 "a column's name is empty, too long, not text or has a NUL",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from thermocline.errors import Invalid, OutcomeUnknown
+from thermocline.format.argument import check_text
 from thermocline.format.state import REQUESTS_KEPT_MAX
 
 REQUEST_ID_LENGTH_MAX = 256
@@ -24,7 +25,7 @@ _KEY_BYTES = 16
 
 def request_key(request_id: str) -> str:
     """Return the key that stands for a client's name of a request; `Invalid` for no name."""
-    if not 0 < len(request_id) <= REQUEST_ID_LENGTH_MAX:
+    if not 0 < len(check_text(request_id, "request_id")) <= REQUEST_ID_LENGTH_MAX:
         raise Invalid(
             "an idempotency key is empty or too long",
             hint="use a random id, such as a UUID, for each request",

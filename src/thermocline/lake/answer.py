@@ -24,6 +24,7 @@ from pyroaring import BitMap64
 
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.action import AddSegment, RemoveSegment, SetDeletes
+from thermocline.format.argument import check_count, check_flag
 from thermocline.format.commit import Commit
 from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
 from thermocline.format.instant import NS_PER_US, TimeNs, instant, written
@@ -81,16 +82,21 @@ class Held:
         if isinstance(entity, Mapping):
             if set(entity) != set(names):
                 raise _not_an_entity(names, entity)
-            return entity_key([entity[name] for name in names])
-        values = list(entity) if isinstance(entity, tuple | list) else [entity]
+            values = [entity[name] for name in names]
+        else:
+            values = list(entity) if isinstance(entity, tuple | list) else [entity]
         if len(values) != len(names):
             raise _not_an_entity(names, entity)
-        return entity_key(values)
+        try:
+            return entity_key(values)
+        except (TypeError, ValueError, RecursionError) as error:  # no column has such a value
+            raise _not_an_entity(names, entity) from error
 
     def gaps(
         self, start: object, end: object, entity: object = None, *, per_entity: bool = True
     ) -> pa.Table:
         """Return the missing stretches: entity columns, start, end, buckets."""
+        check_flag(per_entity, "per_entity")
         keys: list[str] | None
         first, after = self.span(start, end)
         if entity is not None:
@@ -108,6 +114,7 @@ class Held:
 
     def runs(self, *, per_entity: bool = True) -> pa.Table:
         """Return the held stretches: entity columns, start, end, buckets."""
+        check_flag(per_entity, "per_entity")
         keys: list[str] | None = None
         parts = [self.coverage.whole]
         if self.has_entities and per_entity:
@@ -149,7 +156,7 @@ class Held:
         self, buckets: int, before: object = None, entity: object = None
     ) -> tuple[int, int] | None:
         """Return the newest stretch of this many buckets that is held in full, or None."""
-        if buckets < 1:
+        if check_count(buckets, "buckets") < 1:
             raise Invalid("a window has at least one bucket", hint="ask for a longer window")
         parts = [self._of(entity)] if entity is not None else self._parts()
         if not parts:
@@ -255,6 +262,7 @@ HISTORY = pa.schema(
 
 def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
     """Return the commits, newest first."""
+    check_count(limit, "limit")
     rows: list[dict[str, Any]] = []
     earliest_ns: int | None = None
     for commit in table.commits():

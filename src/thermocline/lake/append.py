@@ -27,6 +27,7 @@ from thermocline.format.action import (
     SetTxn,
     TableSpec,
 )
+from thermocline.format.argument import check_flag
 from thermocline.format.bucket import Bucket
 from thermocline.format.conflict import Window
 from thermocline.format.coverage import Buckets, Coverage, empty, entity_values
@@ -57,6 +58,7 @@ class Wish:
             check_policy(self.overlap)
         if self.txn is not None:
             _check_txn(self.txn)
+        check_flag(self.evolve, "evolve")
 
 
 def check_policy(policy: str) -> str:

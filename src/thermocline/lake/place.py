@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import check_options, check_path
 from thermocline.lake.local import LocalStorage
 from thermocline.lake.storage import Storage
 
@@ -30,18 +31,23 @@ OBJECT_SCHEMES = ("s3", "gs", "az", "memory")
 _memory_lock = threading.Lock()
 
 
-def open_storage(root: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
+def open_storage(
+    root: str | os.PathLike[str],
+    options: Mapping[str, str] | None = None,
+    argument: str = "table_root",
+) -> Storage:
     """Return the storage of a table; nothing is asked of it yet.
 
     `cache_folder` and `cache_bytes_max` say where and how much of an object store is kept
     locally; all other options go to the store's client, by its names.
     """
-    place = os.fspath(root)
+    place = check_path(root, argument)
+    given = check_options(options, "storage_options")
     scheme, is_address, _ = place.partition("://")
     if is_address and scheme in OBJECT_SCHEMES:
-        return _objects(place, dict(options or {}))
-    if options:
-        raise Invalid("a folder takes no options", hint="leave them out", options=sorted(options))
+        return _objects(place, given)
+    if given:
+        raise Invalid("a folder takes no options", hint="leave them out", options=sorted(given))
     if not is_address:
         return LocalStorage(place)
     parts = urlsplit(place)

@@ -242,7 +242,7 @@ def row_stream(data: Any) -> pa.RecordBatchReader:
     """Return the rows that a caller gave; `Invalid` for what gives no Arrow stream."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
-    if not hasattr(data, "__arrow_c_stream__"):
+    if isinstance(data, type) or not hasattr(data, "__arrow_c_stream__"):
         raise Invalid(
             "this gives no Arrow stream",
             hint="pass a pyarrow, polars or pandas table, or anything with __arrow_c_stream__",
@@ -250,7 +250,7 @@ def row_stream(data: Any) -> pa.RecordBatchReader:
         )
     try:
         return pa.RecordBatchReader.from_stream(data)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise Invalid(
             "this is not a stream of rows",
             hint="pass a table, not a single column",

@@ -27,6 +27,7 @@ from thermocline.format.action import (
     TableSpec,
     removal,
 )
+from thermocline.format.argument import check_count, check_text
 from thermocline.format.commit import Commit
 from thermocline.format.conflict import EVERYTHING, Window
 from thermocline.format.coverage import Coverage
@@ -400,6 +401,7 @@ def _check_spec(spec: TableSpec) -> None:
     """Raise `Invalid` for what no table can be."""
     check_policy(spec.overlap)
     _ = spec.retention_s  # refuses a retention that cannot be read
+    check_text(spec.time_column, "time_column")
     names = (spec.time_column, *spec.entity_columns)
     if len({name.lower() for name in names}) != len(names) or not all(names):
         raise Invalid(
@@ -409,7 +411,7 @@ def _check_spec(spec: TableSpec) -> None:
             entity_columns=list(spec.entity_columns),
         )
     check_names(names)
-    if spec.entities_max < 1:
+    if check_count(spec.entities_max, "entities_max") < 1:
         raise Invalid(
             "a table has room for at least one entity",
             hint="leave entities_max out, or raise it",
@@ -440,7 +442,7 @@ def _check_entities(spec: TableSpec, plan: Plan) -> None:
 
 def _check_zone(timezone: str) -> None:
     try:
-        ZoneInfo(timezone)
+        ZoneInfo(check_text(timezone, "timezone"))
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise Invalid(
             "no such time zone", hint="use a name like Europe/Berlin", timezone=timezone

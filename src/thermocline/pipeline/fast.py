@@ -28,6 +28,7 @@ from pyspark.sql import types as spark_types
 
 from thermocline.errors import Invalid
 from thermocline.format.action import Segment
+from thermocline.format.argument import check_flag
 from thermocline.format.conflict import Window
 from thermocline.format.instant import NS_PER_UNIT, NS_PER_US, instant
 from thermocline.format.schema import Column
@@ -40,7 +41,7 @@ from thermocline.lake.segment import stored_name
 from thermocline.lake.table import Table
 from thermocline.pipeline.hold import hold
 from thermocline.pipeline.options import PARTITION_BYTES
-from thermocline.pipeline.session import without_warnings
+from thermocline.pipeline.session import check_session, without_warnings
 from thermocline.pipeline.share import Share, hot_shares, plotted, read_share, shares
 from thermocline.pipeline.types import (
     NANOSECONDS_SUFFIX,
@@ -71,7 +72,7 @@ def read(
     spark: "SparkSession",
     table: Any,
     at: object = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     start: object = None,
     end: object = None,
     hot: bool = False,
@@ -84,13 +85,14 @@ def read(
     whose files are kept for a day, whatever is done to the table meanwhile. `storage_options` are
     those of an object store, for the workers, too.
     """
-    lake, view, rows = _seen(table, at, storage_options, hot=hot)
+    lake, view, rows = _seen(table, at, storage_options, hot=check_flag(hot, "hot"))
     state = view.state
-    hold(lake, state.version, LEASE_S)
     window = Window(
         None if start is None else instant(start), None if end is None else instant(end)
     )
     arrow = chosen(state.schema, columns)
+    check_session(spark)
+    hold(lake, state.version, LEASE_S)
     frame = spark_schema(arrow)
     groups, odd = _sorted_out(lake, state, arrow.names, window)
     plot = plotted(lake, state, arrow.names, window, storage_options)
@@ -109,7 +111,7 @@ def _seen(
     """Return the table, what is read of it, and its hot rows where they are asked for."""
     lake = getattr(table, "lake", None)
     if not hot:
-        found = lake or Table(open_storage(table, options))
+        found = lake or Table(open_storage(table, options, "table"))
         return found, View(found.state(at)), None
     if at is not None:
         hint = "leave out `at` or `hot`"

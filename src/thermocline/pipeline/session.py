@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Invalid, Unavailable
+from thermocline.format.argument import check_options, check_seconds, check_text, wrong_kind
 from thermocline.pipeline.boot import STOP_LIMIT_S, Gateway, spark_home, start
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def session(
 
     `memory` is what Java may take in this process; `settings` are Spark's own, and win.
     """
-    return _started(master, app, memory, settings or {}, None)
+    check_text(master, "master")
+    check_text(app, "app")
+    check_text(memory, "memory")
+    return _started(master, app, memory, check_options(settings, "settings"), None)
 
 
 def learning(path: Path) -> "SparkSession":
@@ -93,6 +97,8 @@ def _started(
 
 def stop(spark: "SparkSession", limit_s: float = STOP_LIMIT_S) -> None:
     """End a session, and the Java process that was started for it."""
+    check_session(spark)
+    limit_s = check_seconds(limit_s, "limit_s")
     context = None if is_connected(spark) else spark.sparkContext
     gateway = None if context is None else _gateways.pop(id(context._gateway), None)  # noqa: SLF001
     try:
@@ -102,6 +108,12 @@ def stop(spark: "SparkSession", limit_s: float = STOP_LIMIT_S) -> None:
         if gateway is not None:
             _forget_java()
             gateway.stop(limit_s)
+
+
+def check_session(spark: Any) -> None:
+    """Raise `Invalid` for what is not a session of Spark, classic or Connect."""
+    if isinstance(spark, type) or not hasattr(spark, "createDataFrame"):
+        raise wrong_kind("not a session of Spark", "pass tc.spark.session()", "spark", spark)
 
 
 def is_running() -> bool:

@@ -179,7 +179,8 @@ def _hot(options: Options) -> tuple[View, Any]:
 
 def register(spark: Any) -> None:
     """Teach a session the format."""
-    from thermocline.pipeline.session import without_warnings
+    from thermocline.pipeline.session import check_session, without_warnings
 
+    check_session(spark)
     with without_warnings():
         spark.dataSource.register(ThermoclineSource)

@@ -20,6 +20,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from thermocline.errors import Invalid, NotFound, Unsupported
+from thermocline.format.argument import list_names
 from thermocline.format.instant import NS_PER_US
 from thermocline.format.schema import Schema
 from thermocline.lake.segment import cast
@@ -280,9 +281,12 @@ def is_native(kind: pa.DataType) -> bool:
     return all(is_native(kind.field(place).type) for place in range(kind.num_fields))
 
 
-def chosen(schema: Schema, names: Sequence[str] | None) -> pa.Schema:
+def chosen(schema: Schema, names: str | Sequence[str] | None) -> pa.Schema:
     """Return the table's columns of these names, all where none are named; `NotFound` else."""
     if not schema.columns:
         raise NotFound("the table has no columns yet", hint="append rows to it first")
-    wanted = schema.columns if names is None else [schema.column(name) for name in names]
+    if names is None:
+        wanted = schema.columns
+    else:
+        wanted = tuple(schema.column(name) for name in list_names(names, "columns"))
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in wanted])

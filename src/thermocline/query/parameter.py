@@ -128,7 +128,7 @@ def _number(value: int, name: str) -> int:
 def _decimal(value: Decimal, name: str) -> Any:
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        return float(value)  # not a number, or infinite
+        return float("nan") if value.is_nan() else float(value)  # a signaling NaN has no float
     width = len(digits) + exponent if exponent >= 0 else max(len(digits), -exponent)
     if width > DIGITS_MAX:
         raise _refused(name, value, f"a decimal has at most {DIGITS_MAX} digits")

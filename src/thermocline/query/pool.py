@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from thermocline.errors import Conflict, Invalid, Overloaded, Unavailable
+from thermocline.format.argument import check_parameters, check_seconds, check_text
 from thermocline.hot.tier import HotSnapshot
 from thermocline.machine import core_count
 from thermocline.query.process import WorkerProcess
@@ -158,9 +159,11 @@ class QueryPool:
         The query has its worker, and its time runs, until the stream is read to its end, fails,
         is closed or dropped. An error after the first batches is raised by the stream.
         """
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        if not isinstance(query, str):
-            raise Invalid("a query is a text", type=type(query).__name__)
+        limit_s = self._timeout_s if timeout_s is None else check_seconds(timeout_s, "timeout_s")
+        check_text(query, "query")
+        if query_id is not None:
+            check_text(query_id, "query_id")
+        params = check_parameters(params, "params")
         if not 0 < limit_s <= TIMEOUT_S_MAX:
             raise Invalid(
                 "not a time that a query may take", timeout_s=limit_s, timeout_s_max=TIMEOUT_S_MAX
@@ -203,6 +206,7 @@ class QueryPool:
 
         Whoever waits for its answer, or reads on in it, meets `Unavailable`.
         """
+        check_text(query_id, "query_id")
         hint = "it was ended on purpose"
         reason = Unavailable("the query was cancelled", hint=hint, query_id=query_id)
         return self._watch.stop(query_id, reason)

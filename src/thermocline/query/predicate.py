@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.errors import Invalid, NotFound
+from thermocline.format.argument import check_text
 from thermocline.format.types import plain
 from thermocline.query.constant import evaluate
 from thermocline.query.constraint import Constraint, bounded, window
@@ -118,7 +119,7 @@ def compile_predicate(where: str, schema: pa.Schema) -> Predicate:
 
     `Invalid` when it is anything else, `NotFound` for a column that the schema does not have.
     """
-    return Predicate(where, schema)
+    return Predicate(check_text(where, "where"), schema)
 
 
 @lru_cache(maxsize=1)

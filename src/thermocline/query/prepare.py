@@ -20,6 +20,7 @@ import pyarrow as pa
 from thermocline.errors import Invalid
 from thermocline.format import instant
 from thermocline.format.action import Segment
+from thermocline.format.argument import check_parameters
 from thermocline.format.schema import Schema
 from thermocline.format.state import TableState
 from thermocline.lake.segment import read_rows
@@ -112,14 +113,11 @@ def prepare(
 
 def bound(statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the parameters by name; `Invalid` when they are not the ones the query has."""
-    if params is None:
-        params = {}
-    if isinstance(params, str | bytes):
-        raise Invalid("parameters are a list or a mapping", hint="wrap a single one: [value]")
-    if isinstance(params, Mapping):
-        given = {str(name).lower(): value for name, value in params.items()}
+    values = check_parameters(params, "params") or {}
+    if isinstance(values, dict):
+        given = {name.lower(): value for name, value in values.items()}
     else:
-        given = {str(place): value for place, value in enumerate(params, 1)}
+        given = {str(place): value for place, value in enumerate(values, 1)}
     wanted = {name.lower(): name for name in statement.parameters}
     missing, excess = wanted.keys() - given.keys(), given.keys() - wanted.keys()
     if missing or excess:

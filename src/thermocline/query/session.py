@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
+from thermocline.format.argument import check_count, check_path, check_text
 from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.pin import pinned
 from thermocline.lake.place import open_storage
@@ -59,7 +60,11 @@ class Session:
         memory_limit_bytes: int = MEMORY_BYTES_DEFAULT,
         spill_limit_bytes: int = SPILL_BYTES_DEFAULT,
     ) -> None:
-        self._limits = Limits(threads or 0, memory_limit_bytes, spill_limit_bytes)
+        self._limits = Limits(
+            0 if threads is None else check_count(threads, "threads"),
+            check_count(memory_limit_bytes, "memory_limit_bytes"),
+            check_count(spill_limit_bytes, "spill_limit_bytes"),
+        )
         self._lock = threading.RLock()
         self._sources: dict[str, Source] = {}
         self._copies: set[str] = set()  # folders of local copies of an object store's files
@@ -79,7 +84,7 @@ class Session:
         checked_name(name)
         opened = getattr(table, "lake", table)
         if not isinstance(opened, Table):
-            opened = Table(open_storage(table, storage_options))
+            opened = Table(open_storage(table, storage_options, "table"))
         opened.state()
         self.register_view(name, opened)
 
@@ -95,7 +100,7 @@ class Session:
     def register_parquet(self, name: str, path: "str | os.PathLike[str]") -> None:
         """Register one Parquet file, as it is, under a name; it replaces what had the name."""
         checked_name(name)
-        absolute = os.path.abspath(os.fspath(path))
+        absolute = os.path.abspath(check_path(path, "path"))
         if not os.path.isfile(absolute):
             raise NotFound("no such file", hint="check the path", path=absolute)
         self._register(Source(name, path=absolute))
@@ -107,8 +112,9 @@ class Session:
 
     def deregister(self, name: str) -> None:
         """Forget a name; `NotFound` when it is not registered."""
+        key = check_text(name, "name").lower()
         with self._lock:
-            if self._sources.pop(name.lower(), None) is None:
+            if self._sources.pop(key, None) is None:
                 raise unknown(name, [source.name for source in self._sources.values()])
 
     def tables(self) -> list[str]:
@@ -140,8 +146,7 @@ class Session:
         self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
     ) -> tuple[RowReader, Report]:
         """Return the answer of one SELECT as a stream, and what it is read from."""
-        if batch_rows < 1:
-            raise Invalid("a batch has at least one row", batch_rows=batch_rows)
+        check_count(batch_rows, "batch_rows", least=1)
         with ExitStack() as stack:
             prepared = stack.enter_context(self._running(query, params))
             for table, state in prepared.versions:
@@ -157,6 +162,7 @@ class Session:
     @contextmanager
     def _running(self, query: str, params: Params) -> Iterator[Prepared]:
         """Prepare a query on a cursor that is given back or closed when the block ends."""
+        check_text(query, "query")
         prepared = None
         while prepared is None:
             with self._lock:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from thermocline.errors import Invalid, NotFound
+from thermocline.format.argument import check_text
 from thermocline.format.instant import TimeNs, written
 from thermocline.hot.tier import HotSnapshot
 from thermocline.lake.answer import Held, history
@@ -50,7 +51,7 @@ class Source:
 
 def checked_name(name: str) -> str:
     """Return a name that can be registered; `Invalid` for any other."""
-    if not is_name(name) or name.lower().startswith(RESERVED_PREFIXES):
+    if not is_name(check_text(name, "name")) or name.lower().startswith(RESERVED_PREFIXES):
         raise Invalid(
             "this cannot be the name of a table",
             hint="use letters, digits and underscores, at most 63, not the engine's own names",

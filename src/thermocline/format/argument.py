@@ -1,0 +1,148 @@
+"""The kinds of values that callers pass, each checked in one place for every way in.
+
+In:   a value of any kind, and the name of the argument it was passed as
+Out:  the value in its one form; `Invalid` that names the argument, what it takes and what it got
+
+- A value of another kind is refused here, never deeper: no AttributeError or TypeError of a line
+  that the caller did not write comes out of the public API.
+- What a value means is the matter of its own module: instants in `instant.py`, durations in
+  `bucket.py`, names of columns in `schema.py`.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Set
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.errors import Invalid
+
+SECONDS_MAX = threading.TIMEOUT_MAX
+
+
+def check_text(value: Any, argument: str) -> str:
+    """Return a text that can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise wrong_kind("not a text", "pass a text", argument, value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        hint = "remove the lone surrogates"
+        raise Invalid("not a text of Unicode", hint=hint, argument=argument) from error
+    return value
+
+
+def check_flag(value: Any, argument: str) -> bool:
+    """Return True or False; nothing else stands for them, neither 0 nor "no"."""
+    if not isinstance(value, bool):
+        raise wrong_kind("not a flag", "pass True or False", argument, value)
+    return value
+
+
+def check_count(value: Any, argument: str, least: int = 0) -> int:
+    """Return a whole number from `least` up to what 64 bits hold."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong_kind("not a whole number", "pass an int", argument, value)
+    if not least <= value < 1 << 63:
+        hint = f"pass a number from {least} to {(1 << 63) - 1}"
+        raise Invalid("the number is out of range", hint=hint, argument=argument, got=value)
+    return int(value)
+
+
+def check_seconds(value: Any, argument: str) -> float:
+    """Return a number of seconds, given as one or as a `timedelta`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_kind("not a time to wait", "pass seconds, or a timedelta", argument, value)
+    if not 0 <= value <= SECONDS_MAX or math.isnan(value):
+        hint = "pass a number of seconds, 0 or more"
+        raise Invalid("the time to wait is out of range", hint=hint, argument=argument, got=value)
+    return float(value)
+
+
+def check_function(value: Any, argument: str) -> Callable[..., Any]:
+    """Return what can be called."""
+    if not callable(value):
+        raise wrong_kind("not a function", "pass a function, or leave it out", argument, value)
+    called: Callable[..., Any] = value
+    return called
+
+
+def check_type(value: Any, argument: str) -> pa.DataType:
+    """Return an Arrow type."""
+    if not isinstance(value, pa.DataType):
+        hint = "pass a type of Arrow, such as pyarrow.int64()"
+        raise wrong_kind("not a type of a column", hint, argument, value)
+    return value
+
+
+def check_path(value: Any, argument: str) -> str:
+    """Return a path or an address as text."""
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = None
+    if not isinstance(path, str):
+        raise wrong_kind("not a path", "pass a text or a pathlib.Path", argument, value)
+    try:
+        is_writable = path != "" and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_writable = False
+    if not is_writable:
+        hint = "pass a path that is not empty, without NUL and lone surrogates"
+        raise Invalid("no file can have this path", hint=hint, argument=argument)
+    return path
+
+
+def list_paths(value: Any, argument: str) -> list[str]:
+    """Return one path or several as a list."""
+    if isinstance(value, str | os.PathLike):
+        return [check_path(value, argument)]
+    if isinstance(value, bytes | Mapping) or not _is_iterable(value):
+        raise wrong_kind("not a path", "pass a path, or a list of them", argument, value)
+    return [check_path(one, argument) for one in value]
+
+
+def list_names(value: Any, argument: str) -> tuple[str, ...]:
+    """Return names given as one text, as several, or as None, which stands for no name."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (check_text(value, argument),)
+    if isinstance(value, bytes | Mapping | Set) or not _is_iterable(value):
+        raise wrong_kind("not names", "pass a list of texts", argument, value)
+    return tuple(check_text(one, argument) for one in value)
+
+
+def check_options(value: Any, argument: str) -> dict[str, str]:
+    """Return a mapping from texts to texts; None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise wrong_kind("not options", "pass a dict of texts", argument, value)
+    return {check_text(k, argument): check_text(v, argument) for k, v in value.items()}
+
+
+def check_parameters(value: Any, argument: str) -> list[Any] | dict[str, Any] | None:
+    """Return the parameters of a query: a list, a mapping by name, or None."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): one for name, one in value.items()}
+    if isinstance(value, str | bytes | bytearray | memoryview) or not _is_iterable(value):
+        hint = "pass a list or a dict; wrap a single value: [value]"
+        raise wrong_kind("parameters are a list or a mapping", hint, argument, value)
+    return list(value)
+
+
+def wrong_kind(message: str, hint: str, argument: str, value: Any) -> Invalid:
+    """Return the error of a value whose kind an argument does not take."""
+    return Invalid(message, hint=hint, argument=argument, type=type(value).__name__)
+
+
+def _is_iterable(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, type)
