@@ -28,19 +28,22 @@ from thermocline.entity.exported import Exported
 from thermocline.entity.mode import Mode, mode_of
 from thermocline.entity.revision import Revision
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
+from thermocline.format.argument import check_count, list_names
 from thermocline.format.instant import parse, to_datetime
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not, as_filter
-from thermocline.hot.postgres.operation import Deed, Entity, Operation, Written
-from thermocline.hot.postgres.page import Page
+from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not
+from thermocline.hot.postgres.operation import (
+    DEEDS,
+    Deed,
+    Entity,
+    Operation,
+    Written,
+    parse_operations,
+)
+from thermocline.hot.postgres.page import Page, page_request
 
 MERGE_PATCH = "application/merge-patch+json"
-_WORDS = {
-    Deed.CREATE: "create",
-    Deed.REPLACE: "replace",
-    Deed.PATCH: "patch",
-    Deed.DELETE: "delete",
-}
+_WORDS = {deed: word for word, deed in DEEDS.items()}
 
 
 def registered(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
@@ -63,6 +66,8 @@ class ClientEntityTable:
 
     def contract(self, version: int | None = None) -> Contract:
         """Return a version of the type's contract, or the newest."""
+        if version is not None:
+            check_count(version, "version")
         if version is not None and version in self._contracts:
             return self._contracts[version]
         told = self._asked(f"{self._path}/schema", version=version)
@@ -91,16 +96,19 @@ class ClientEntityTable:
         return self._write("DELETE", self._address(id), b"", if_match)
 
     def bulk(
-        self, operations: Sequence[Operation], *, atomic: bool = True
+        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
     ) -> list[Written | ThermoclineError]:
         """Do many things in order, in one transaction; return what became of each.
 
         As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is done.
         """
-        results: list[Written | ThermoclineError | None] = [None] * len(operations)
+        parsed = parse_operations(operations, atomic=atomic)
+        results: list[Written | ThermoclineError | None] = [None] * len(parsed)
         bodies: dict[int, dict[str, Any]] = {}
-        for place, operation in enumerate(operations):
+        for place, operation in enumerate(parsed):
             try:
+                if isinstance(operation, Invalid):
+                    raise operation
                 bodies[place] = _body(operation)
             except Invalid as error:
                 if atomic:
@@ -150,14 +158,15 @@ class ClientEntityTable:
         with_total: bool = False,
     ) -> Page:
         """Return one page of entities and the cursor of the next; see `EntityStore.page`."""
+        asked = page_request(filter, sort, fields, after, limit, refs, with_total=with_total)
         body = {
-            "filter": None if (wanted := as_filter(filter)) is None else _filter(wanted),
-            "sort": list(sort),
-            "fields": None if fields is None else list(fields),
-            "after": after,
-            "limit": limit,
-            "refs": list(refs),
-            "total": with_total,
+            "filter": None if asked.filter is None else _filter(asked.filter),
+            "sort": list(asked.sort),
+            "fields": None if asked.fields is None else list(asked.fields),
+            "after": asked.after,
+            "limit": asked.limit,
+            "refs": list(asked.refs),
+            "total": asked.with_total,
         }
         told = self._read("search", body)
         targets = {
@@ -172,14 +181,14 @@ class ClientEntityTable:
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         *,
         at: object = None,
         mode: Mode | str | None = None,
     ) -> Answer:
         """Return all rows, or some of their columns, with the moment they are true of."""
         body = {
-            "columns": None if columns is None else list(columns),
+            "columns": None if columns is None else list(list_names(columns, "columns")),
             "at": wire_at(at),
             "mode": None if mode is None else mode_of(mode).value,
         }

@@ -10,7 +10,7 @@ Out:  versions of what was written; answers that are exact, or say what they are
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from thermocline.contract.key import parse_id
 from thermocline.entity.answer import (
     LAKE_ALONE,
     POSTGRES_ALONE,
@@ -50,6 +51,7 @@ from thermocline.errors import (
     Unsupported,
 )
 from thermocline.format.action import Mark
+from thermocline.format.argument import list_names
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.state import TableState
@@ -59,7 +61,7 @@ from thermocline.hot.postgres.export import EntitySource
 from thermocline.hot.postgres.filter import Filter
 from thermocline.hot.postgres.forget import forget
 from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.operation import Entity, Operation, Written
+from thermocline.hot.postgres.operation import Entity, Operation, Written, parse_operations
 from thermocline.hot.postgres.page import Page
 from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.rows import EntityStore
@@ -129,11 +131,17 @@ class EntityTable:
         return self.store.delete(id, if_match)
 
     def bulk(
-        self, operations: Sequence[Operation], *, atomic: bool = True
+        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
     ) -> list[Written | ThermoclineError]:
-        """Do many things in order, in one transaction; return what became of each."""
-        self._room.admit(len(operations))
-        return self.store.bulk(operations, atomic=atomic)
+        """Do many things in order, in one transaction; return what became of each.
+
+        An operation is an `Operation`, or a dict as the HTTP API takes it: `op` (`create`,
+        `replace`, `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first
+        failure is raised and nothing is done; otherwise it is in its place in the answer.
+        """
+        given = list(operations) if isinstance(operations, Iterator) else operations
+        self._room.admit(len(parse_operations(given, atomic=atomic)))
+        return self.store.bulk(given, atomic=atomic)
 
     # Reading.
 
@@ -164,14 +172,14 @@ class EntityTable:
         return answer
 
     def _found(self, key: str) -> EntityAnswer:
-        found = self.source.dirty.find(key)
+        found = self.source.dirty.find(parse_id(key))
         entity = found.entity
         if entity is None and found.is_moved:
             entity = self._cold_entity(key, self._pairing.state(found.head))
         return EntityAnswer(entity, found.taken_at)
 
     def _cold_entity(self, key: str, state: TableState) -> Entity | None:
-        return found_entities(self.table, state, self.layout, [key]).get(key)
+        return found_entities(self.table, state, self.layout, [parse_id(key)]).get(key)
 
     def page(
         self,
@@ -258,13 +266,13 @@ class EntityTable:
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         *,
         at: object = None,
         mode: Mode | str | None = None,
     ) -> Answer:
         """Return all rows, or some of their columns, with the moment they are true of."""
-        names = None if columns is None else tuple(columns)
+        names = None if columns is None else list_names(columns, "columns")
         if at is not None:
             return self._rows(cold_view(self.table, self.table.state(at), ""), names)
         question = ("scan", names)
@@ -286,7 +294,7 @@ class EntityTable:
         return self._unexpired(lambda: self._history(id))
 
     def _history(self, key: str) -> list[Revision]:
-        found = self.source.dirty.find(key)
+        found = self.source.dirty.find(parse_id(key))
         self._pairing.state(found.head)
         return history(self.table, found, key)
 

@@ -19,6 +19,7 @@ from thermocline.entity.room import EntitySettings
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.action import ENTITIES
+from thermocline.format.argument import check_text
 from thermocline.hot.postgres.layout import Layout
 from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import Registry
@@ -60,6 +61,7 @@ class EntityTypes:
 
     def table(self, name: str) -> EntityTable:
         """Return the entities of a type; `NotFound` when none of this name is registered."""
+        check_text(name, "name")
         with self._lock:
             if name not in self._opened:
                 opened = EntityTable(

@@ -57,7 +57,7 @@ Filter = Comparison | AllOf | AnyOf | Not
 
 def as_filter(given: "Filter | Mapping[str, Any] | None") -> Filter | None:
     """Return the filter that a caller gave as a value, or as JSON."""
-    return parse_filter(given) if isinstance(given, Mapping) else given
+    return given if given is None or isinstance(given, Filter) else parse_filter(given)
 
 
 def parse_filter(document: Any, *, depth: int = 0) -> Filter:

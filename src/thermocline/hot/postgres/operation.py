@@ -1,7 +1,10 @@
 """What may be done to an entity, and what is answered.
 
-In:   a key, a document or a patch, the version the caller has seen
+In:   a key, a document or a patch, the version the caller has seen; or the same as JSON
 Out:  `Operation`s that are well formed; `Written` or an error for each
+
+    {"op": "create", "document": {...}}   {"op": "replace", "id": "a", "document": {...}}
+    {"op": "patch", "id": "a", "document": {...}, "if_match": 3}   {"op": "delete", "id": "a"}
 
 - A key is what `contract/key.py` takes for one: text, never null, never empty.
 """
@@ -10,7 +13,7 @@ import enum
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -21,9 +24,12 @@ from thermocline.contract.contract import Contract
 from thermocline.contract.key import parse_id
 from thermocline.contract.text import decode
 from thermocline.errors import Invalid
+from thermocline.format.argument import check_flag, wrong_kind
 
 OPERATIONS_MAX = 10_000
 RECORDS_BYTES_MAX = 64 << 20
+_OPERATION_FIELDS = ("op", "id", "document", "if_match")
+_OPERATION_HINT = 'pass a dict: {"op": "create", "id": "a", "document": {...}}'
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
@@ -35,6 +41,15 @@ class Deed(enum.Enum):
     REPLACE = "replaced"
     PATCH = "patched"
     DELETE = "deleted"
+
+
+DEEDS = {
+    "create": Deed.CREATE,
+    "replace": Deed.REPLACE,
+    "patch": Deed.PATCH,
+    "delete": Deed.DELETE,
+}
+"""What is done, by the word for it in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,47 @@ def new_key() -> str:
     value = int(time.time() * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     return str(uuid.UUID(int=value & ~(0x3 << 62) | 0x2 << 62))
+
+
+def parse_operations(given: Any, *, atomic: bool) -> list[Operation | Invalid]:
+    """Return operations given as values or as JSON, in order.
+
+    In the place of one that is not well formed is its error; with `atomic` it is raised.
+    """
+    check_flag(atomic, "atomic")
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | type)
+    if not is_list:
+        hint = "pass a list of operations, each an Operation or a dict"
+        raise wrong_kind("not operations", hint, "operations", given)
+    results: list[Operation | Invalid] = []
+    for place, one in enumerate(given):
+        try:
+            results.append(one if isinstance(one, Operation) else parse_operation(one))
+        except Invalid as error:
+            if atomic:
+                error.facts.setdefault("item", place)
+                raise
+            results.append(error)
+    return results
+
+
+def parse_operation(given: Any) -> Operation:
+    """Return the operation that a JSON object stands for; a create without an id gets one."""
+    if not isinstance(given, Mapping):
+        raise wrong_kind("not an operation", _OPERATION_HINT, "operations", given)
+    word = given.get("op")
+    if not isinstance(word, str) or word not in DEEDS:
+        hint = f"use one of {', '.join(DEEDS)}"
+        raise Invalid("no such operation", hint=hint, op=str(word)[:80])
+    unknown = [str(name)[:80] for name in given if name not in _OPERATION_FIELDS]
+    if unknown:
+        raise Invalid("unknown fields of an operation", hint=_OPERATION_HINT, fields=unknown)
+    deed, key = DEEDS[word], given.get("id")
+    if deed is not Deed.DELETE and "document" not in given:
+        raise Invalid("the operation has no document", hint="send one", op=word)
+    if key is None and deed is Deed.CREATE:
+        key = new_key()
+    return Operation(deed, parse_id(key), given.get("document"), given.get("if_match"))
 
 
 def waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:

@@ -6,10 +6,12 @@ Out:  a `Page`: entities in order, the cursor of the next page, the entities ref
 - Values alone: a client has them without a driver. `page_query.py` reads pages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from thermocline.hot.postgres.filter import Filter
+from thermocline.format.argument import check_flag, check_text, list_names
+from thermocline.hot.postgres.filter import Filter, as_filter
 from thermocline.hot.postgres.operation import Entity
 
 
@@ -24,6 +26,28 @@ class PageRequest:
     limit: int = 100
     refs: tuple[str, ...] = ()
     with_total: bool = False
+
+
+def page_request(
+    filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
+    sort: str | Sequence[str] = (),
+    fields: str | Sequence[str] | None = None,
+    after: str | None = None,
+    limit: int = 100,
+    refs: str | Sequence[str] = (),
+    *,
+    with_total: bool = False,
+) -> PageRequest:
+    """Return what a caller asks for; `Invalid` for values of another kind."""
+    return PageRequest(
+        as_filter(filter),
+        list_names(sort, "sort"),
+        None if fields is None else list_names(fields, "fields"),
+        None if after is None else check_text(after, "after"),
+        limit,  # `page_query.py` knows how large a page may be
+        list_names(refs, "refs"),
+        check_flag(with_total, "with_total"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

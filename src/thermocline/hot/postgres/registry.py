@@ -117,7 +117,7 @@ def is_outdated(connection: Connection, layout: Layout) -> bool:
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         hint = "use lower-case letters, digits and underscores, 63 at most, no digit first"
-        raise Invalid("not a type's name", hint=hint, type=name)
+        raise Invalid("not a type's name", hint=hint, argument="name", type=ascii(name)[:80])
 
 
 def _register(connection: Connection, name: str, document: Any) -> bool:

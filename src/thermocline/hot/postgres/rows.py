@@ -25,7 +25,7 @@ from thermocline.errors import (
 )
 from thermocline.hot.postgres import failure
 from thermocline.hot.postgres.connect import Connection
-from thermocline.hot.postgres.filter import Filter, as_filter
+from thermocline.hot.postgres.filter import Filter
 from thermocline.hot.postgres.layout import Layout, Stale
 from thermocline.hot.postgres.operation import (
     OPERATIONS_MAX,
@@ -34,8 +34,9 @@ from thermocline.hot.postgres.operation import (
     Operation,
     Written,
     new_key,
+    parse_operations,
 )
-from thermocline.hot.postgres.page import Page, PageRequest
+from thermocline.hot.postgres.page import Page, page_request
 from thermocline.hot.postgres.page_query import read_keys, read_page
 from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.registry import Registry, is_outdated
@@ -97,13 +98,21 @@ class EntityStore:
         return self._one(Operation(Deed.DELETE, id, None, if_match))
 
     def bulk(
-        self, operations: Sequence[Operation], *, atomic: bool = True
+        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
     ) -> list[Written | ThermoclineError]:
         """Do many things in order, in one transaction; return what became of each.
 
-        Atomic: the first failure is raised, with its place as the fact `item`, and nothing is
-        done. Otherwise each failure is in its place in the answer and the others are done.
+        An operation is a value, or JSON as `operation.py` has it. Atomic: the first failure is
+        raised, with its place as the fact `item`, and nothing is done. Otherwise each failure is
+        in its place in the answer and the others are done.
         """
+        parsed = parse_operations(operations, atomic=atomic)
+        done = iter(self._bulk([one for one in parsed if isinstance(one, Operation)], atomic))
+        return [next(done) if isinstance(one, Operation) else one for one in parsed]
+
+    def _bulk(
+        self, operations: Sequence[Operation], atomic: bool
+    ) -> list[Written | ThermoclineError]:
         if len(operations) > OPERATIONS_MAX:
             raise Invalid(
                 "too many operations at once",
@@ -146,11 +155,10 @@ class EntityStore:
         with_total: bool = False,
     ) -> Page:
         """Return one page of entities, and the cursor of the next; see `page_query.py`."""
-        wanted = as_filter(filter)
-        request = PageRequest(wanted, tuple(sort), fields, after, limit, tuple(refs), with_total)
+        request = page_request(filter, sort, fields, after, limit, refs, with_total=with_total)
 
         def look(layout: Layout) -> Page:
-            names = {relation_of(layout, name).target for name in refs}
+            names = {relation_of(layout, name).target for name in request.refs}
             targets = {name: self._target(name) for name in names - {layout.name}}
             return read_page(self.ask, layout, request, {layout.name: layout, **targets})
 

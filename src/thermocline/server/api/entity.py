@@ -19,7 +19,7 @@ from thermocline.contract.text import decode
 from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
 from thermocline.format.instant import from_datetime, written
 from thermocline.hot.postgres.filter import parse_filter
-from thermocline.hot.postgres.operation import Deed, Entity, Operation, Written, new_key
+from thermocline.hot.postgres.operation import Deed, Entity, Written
 from thermocline.server.api import shape
 from thermocline.server.api.asking import Asking
 from thermocline.server.api.condition import if_match, is_known, must_be_new, tag_of
@@ -35,12 +35,6 @@ from thermocline.server.status import PRECONDITION_STATUS
 SIGNAL = "entities"
 AS_OF = "Thermocline-As-Of"
 WARNING = "Thermocline-Warning"
-_DEEDS = {
-    "create": Deed.CREATE,
-    "replace": Deed.REPLACE,
-    "patch": Deed.PATCH,
-    "delete": Deed.DELETE,
-}
 _NOTHING = msgspec.Raw()
 
 
@@ -138,15 +132,8 @@ def bulk(call: Call) -> Done:
     """Do many things; tell what became of each."""
     entities = _entities(call)
     asked = decoded(_taken(call), _Bulk)
-    results: list[Any] = [_operation(one) for one in asked.operations]
-    sound = [place for place, one in enumerate(results) if isinstance(one, Operation)]
-    if asked.atomic and len(sound) < len(results):
-        place, error = next((p, e) for p, e in enumerate(results) if not isinstance(e, Operation))
-        error.facts["item"] = place
-        raise error
-    done = entities.bulk([results[place] for place in sound], atomic=asked.atomic)
-    for place, result in zip(sound, done, strict=True):
-        results[place] = result
+    operations = [_operation(one) for one in asked.operations]
+    results = entities.bulk(operations, atomic=asked.atomic)
     count = sum(isinstance(one, Written) for one in results)
     call.parts.metrics.ingested(SIGNAL, count, len(call.body))
     if count < len(results):
@@ -268,19 +255,11 @@ def _worth(as_of: datetime | None, warning: str) -> dict[str, str]:
     return headers
 
 
-def _operation(one: _Operation) -> Operation | ThermoclineError:
-    if one.op not in _DEEDS:
-        hint = f"use one of {', '.join(_DEEDS)}"
-        return Invalid("no such operation", hint=hint, op=one.op[:80])
-    deed = _DEEDS[one.op]
+def _operation(one: _Operation) -> dict[str, Any]:
+    """Return an operation as `bulk` takes it, its document still text."""
+    given = {"op": one.op, "id": one.id, "if_match": one.if_match}
     data = bytes(one.document)
-    if not data and deed is not Deed.DELETE:
-        return Invalid("the operation has no document", hint="send one", op=one.op)
-    key = new_key() if one.id is None and deed is Deed.CREATE else one.id
-    try:
-        return Operation(deed, key, data, one.if_match)  # type: ignore[arg-type]  # it looks
-    except Invalid as error:
-        return error
+    return {**given, "document": data} if data else given
 
 
 def _became(call: Call, result: Written | ThermoclineError) -> shape.BulkResult:
