@@ -4,12 +4,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+import thermocline as tc
 from docs import public_api
 from fixtures.served import ServedNode
+from thermocline.ingest.otlp.tables import TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = ("data-engineer", "saas", "sre", "python")
@@ -65,6 +68,75 @@ def test_every_question_for_those_who_run_services_is_answered(tmp_path):
     assert answers[2][1]["rows"][0]["visits"] == 3
 
 
+START_S = 1_717_200_000  # a full minute
+SAMPLES = [
+    # service, series, seconds after the start, value, when the process began to count
+    ("shop", 1, 0, 100, 0),  # the first sample: counted before anyone looked
+    ("shop", 1, 30, 107, 0),
+    ("shop", 1, 60, 110, 0),
+    ("shop", 1, 90, 4, 80),  # a restart: the value fell
+    ("shop", 1, 120, 9, 80),
+    ("shop", 1, 150, 12, 140),  # another one, which counted past the value before it
+    ("shop", 2, 65, 50, 0),  # a series that begins later
+    ("shop", 2, 125, 51, 0),
+    ("bank", 3, 10, 7, None),  # a sender that does not say when it began to count
+    ("bank", 3, 70, 7, None),
+    ("bank", 3, 80, 2, None),  # a restart all the same
+]
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """A lake with the points of a counter, and points of the kinds that are no such counter."""
+    table = TABLES["metric_points"]
+    kept = {"metric": "shop.visits", "type": "sum", "temporality": "cumulative"}
+    rows = [_sample(*sample, **kept, is_monotonic=True) for sample in SAMPLES]
+    rows.append(_sample("shop", 1, 45, None, 0, **kept, is_monotonic=True))  # nothing recorded
+    for odd in ({"temporality": "delta"}, {"is_monotonic": False}):
+        rows += [
+            _sample("odd", 9, s, s, 0, **{**kept, "is_monotonic": True, **odd}) for s in (0, 9)
+        ]
+    with tc.connect(tmp_path / "lake") as lake:
+        made = lake.create_table(table.name, **table.creation())
+        made.lake.adopt(table.schema, evolve=True)
+        made.write(rows)
+        yield lake
+
+
+def _sample(service, series, after_s, value, began_s, **more):
+    moment = datetime.fromtimestamp(START_S + after_s, UTC)
+    return {
+        "ts": moment,
+        "ts_ns": (START_S + after_s) * 10**9,
+        "service_name": service,
+        "series_id": series,
+        "value": None if value is None else float(value),
+        "start_ns": None if began_s is None else (START_S + began_s) * 10**9,
+        **more,
+    }
+
+
+def test_the_rate_of_a_counter_minds_restarts_and_first_samples(counted):
+    (query,) = [one for one in blocks(PAGES["sre"], "sql") if "visits" in one]
+    told = counted.sql(query).to_pylist()
+    first = datetime.fromtimestamp(START_S, UTC)
+    minutes = {(one["service_name"], one["minute"], one["visits"]) for one in told}
+    assert minutes == {
+        ("shop", first, 7),  # 107 - 100
+        ("shop", first + timedelta(minutes=1), 3 + 4),  # 110 - 107, then 4 after the restart
+        ("bank", first + timedelta(minutes=1), 0 + 2),
+        ("shop", first + timedelta(minutes=2), 5 + 12 + 1),  # 9 - 4, the restart, 51 - 50
+    }
+    assert [one["minute"] for one in told] == sorted(one["minute"] for one in told)
+
+
+def test_the_increase_of_a_counter_minds_restarts_and_first_samples(counted):
+    page = (DOCS / "otlp.md").read_text()
+    (query,) = [one for one in blocks(page, "sql") if "increase" in one]
+    told = {one["series_id"]: one["increase"] for one in counted.sql(query).to_pylist()}
+    assert told == {1: 7 + 3 + 4 + 5 + 12, 2: 1, 3: 0 + 2}
+
+
 NOW, THEN = "1717200001000000000", "1717200000000000000"
 IDS = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331"}
 SPAN = {
@@ -91,7 +163,10 @@ POINT = {
                             "sum": {
                                 "aggregationTemporality": 2,
                                 "isMonotonic": True,
-                                "dataPoints": [{"timeUnixNano": NOW, "asInt": "3"}],
+                                "dataPoints": [
+                                    {"timeUnixNano": THEN, "asInt": "2"},
+                                    {"timeUnixNano": NOW, "asInt": "5"},
+                                ],
                             },
                         }
                     ]
