@@ -260,6 +260,7 @@ VALID_OF = {
     "Session.sql": {"query": lambda _: "select 1 as a"},
     "TimeSeriesTable.add_column": {"name": lambda _: "more", "kind": lambda _: pa.int64()},
     "TimeSeriesTable.widen_column": {"name": lambda _: "close", "kind": lambda _: pa.float64()},
+    "LakeTable.widen_column": {"name": lambda _: "close", "kind": lambda _: pa.float64()},
     "TimeSeriesTable.rename_column": {"old": lambda _: "close", "new": lambda _: "open"},
     "TimeSeriesTable.open": {"table_root": lambda world: cold_table(world).root()},
     "Session.register_tstable": {

@@ -173,3 +173,12 @@ def test_times_with_and_without_a_zone_are_taken_in_one_write():
 def test_a_clock_time_that_names_no_one_instant_is_refused(value):
     with pytest.raises(Invalid):
         taken([value], pa.timestamp("us", "UTC"), zone="Europe/Berlin", name="ts")
+
+
+@pytest.mark.parametrize("kind", [None, pa.int64(), pa.string(), pa.list_(pa.int64())])
+def test_a_list_that_holds_itself_is_refused_and_ends_nothing(kind):
+    endless = []
+    endless.append(endless)
+    with pytest.raises(Invalid) as raised:
+        taken([endless], kind)
+    assert raised.value.facts["column"] == "v"

@@ -14,8 +14,9 @@ Out:  Arrow arrays; `Invalid` with the column, the row, the value and the reason
 """
 
 import re
+import reprlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -43,6 +44,10 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NULLS = ("NaT", "<NA>")
 _TIME_OF_DAY = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII)
 VALUE_LENGTH_MAX = 80
+DEPTH_MAX = 64
+_CONTAINERS = (list, tuple, set, frozenset, Mapping)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = VALUE_LENGTH_MAX
 _HINT = "correct the value, widen the column with evolve, or write it under another name"
 
 # Types that Arrow infers from Python values without changing any of them.
@@ -98,6 +103,7 @@ def infer_values(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
         has_zone = spec.timezone is not None or any(map(_names_an_instant, values))
         return from_values(name, values, pa.timestamp("us", "UTC" if has_zone else None), spec)
     try:
+        _check_depth(values)
         found = pa.array(values)
         if kinds.is_binary(found.type) and any(isinstance(value, str) for value in values):
             raise ValueError("texts and bytes are two types")
@@ -109,10 +115,24 @@ def infer_values(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
 
 
 def _inferred(values: Sequence[Any]) -> pa.Array | None:
+    """Return values as Arrow takes them by itself, or None where it cannot or they are nested."""
+    if any(issubclass(kind, _CONTAINERS) for kind in set(map(type, values))):
+        return None
     try:
         return pa.array(values)
     except _MISFIT:
         return None
+
+
+def _check_depth(values: Sequence[Any]) -> None:
+    """Raise `ValueError` for values nested past the limit: Arrow would end the process."""
+    waiting: list[tuple[Any, int]] = [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > DEPTH_MAX:
+            raise ValueError(f"it is nested deeper than {DEPTH_MAX} levels")
+        inside = value.values() if isinstance(value, Mapping) else value
+        waiting += [(one, depth + 1) for one in inside if isinstance(one, _CONTAINERS)]
 
 
 def _converted(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec) -> pa.Array:
@@ -129,7 +149,7 @@ def _first_misfit(
         try:
             _converted(name, [value], kind, spec)
         except _MISFIT as found:
-            text = repr(value)[:VALUE_LENGTH_MAX].encode("utf-8", "replace").decode()
+            text = _SHORT.repr(value)[:VALUE_LENGTH_MAX].encode("utf-8", "replace").decode()
             return _does_not_fit(name, str(kind), found, row=row, value=text)
     return _does_not_fit(name, str(kind), error)
 
