@@ -10,7 +10,7 @@ Out:  versions of what was written; answers that are exact, or say what they are
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -61,7 +61,7 @@ from thermocline.hot.postgres.export import EntitySource
 from thermocline.hot.postgres.filter import Filter
 from thermocline.hot.postgres.forget import forget
 from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.operation import Entity, Operation, Written, parse_operations
+from thermocline.hot.postgres.operation import Entity, Operation, Written, list_operations
 from thermocline.hot.postgres.page import Page
 from thermocline.hot.postgres.pool import Pool
 from thermocline.hot.postgres.rows import EntityStore
@@ -139,8 +139,8 @@ class EntityTable:
         `replace`, `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first
         failure is raised and nothing is done; otherwise it is in its place in the answer.
         """
-        given = list(operations) if isinstance(operations, Iterator) else operations
-        self._room.admit(len(parse_operations(given, atomic=atomic)))
+        given = list_operations(operations)
+        self._room.admit(len(given))
         return self.store.bulk(given, atomic=atomic)
 
     # Reading.

@@ -103,18 +103,23 @@ def new_key() -> str:
     return str(uuid.UUID(int=value & ~(0x3 << 62) | 0x2 << 62))
 
 
+def list_operations(given: Any) -> list[Any]:
+    """Return what a caller gave as operations as a list, each still as it was given."""
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | type)
+    if not is_list:
+        hint = "pass a list of operations, each an Operation or a dict"
+        raise wrong_kind("not operations", hint, "operations", given)
+    return list(given)
+
+
 def parse_operations(given: Any, *, atomic: bool) -> list[Operation | Invalid]:
     """Return operations given as values or as JSON, in order.
 
     In the place of one that is not well formed is its error; with `atomic` it is raised.
     """
     check_flag(atomic, "atomic")
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | type)
-    if not is_list:
-        hint = "pass a list of operations, each an Operation or a dict"
-        raise wrong_kind("not operations", hint, "operations", given)
     results: list[Operation | Invalid] = []
-    for place, one in enumerate(given):
+    for place, one in enumerate(list_operations(given)):
         try:
             results.append(one if isinstance(one, Operation) else parse_operation(one))
         except Invalid as error:
