@@ -166,3 +166,13 @@ def test_a_date_is_its_midnight_in_utc():
 def test_nanoseconds_are_cut_off_towards_the_past():
     assert to_datetime(-1) == datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
     assert to_datetime(1_999) == datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+
+
+def test_a_whole_number_counts_nanoseconds_unless_it_is_too_small_to_be_plausible():
+    assert written(instant(1_717_200_000 * 10**9)) == "2024-06-01T00:00:00Z"
+    assert written(instant(-(10**17))) == "1966-10-31T14:13:20Z"
+    for count in (0, 1_717_200_000, 1_717_200_000_000_000, True):
+        with pytest.raises(Invalid):
+            instant(count)
+    with pytest.raises(Invalid, match="not a time"):
+        instant(datetime)

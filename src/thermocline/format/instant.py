@@ -88,6 +88,8 @@ def instant(value: object) -> TimeNs:
         return from_datetime(value)
     if isinstance(value, str):
         return parse(value)
+    if isinstance(value, type):
+        raise _not_an_instant(repr(value))
     if hasattr(value, "isoformat"):
         return parse(str(value.isoformat()))
     if type(value).__name__ == "datetime64":

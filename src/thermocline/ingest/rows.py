@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from thermocline.errors import Invalid
 from thermocline.format.action import TableSpec
-from thermocline.format.schema import Column, Schema, may_become_double
+from thermocline.format.schema import Column, Schema, check_names, may_become_double
 from thermocline.format.types import holds
 from thermocline.ingest.exact_values import from_values, infer_values
 from thermocline.lake.segment import coerce, validated
@@ -90,6 +90,8 @@ def _from_mappings(
                 type=type(row).__name__,
             )
         names.update(dict.fromkeys(row))
+    if names:
+        check_names([str(name) for name in names])
     columns = {}
     for key in names:
         name, values = str(key), [row.get(key) for row in data]
