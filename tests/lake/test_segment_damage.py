@@ -4,6 +4,8 @@ import logging
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -452,3 +454,27 @@ def test_a_cache_without_a_copy_reads_the_object_once(tmp_path):
     for _ in range(3):
         assert Path(cache.path("a", 3, checksum, fetch)).read_bytes() == b"abc"
     assert asked == [1]
+
+
+LOOK_AT_EVERY_FLIP = """
+import datetime, sys
+import pyarrow as pa
+from thermocline.lake.segment import encode_parquet
+from thermocline.lake.verified import damaged_offset
+
+times = [datetime.datetime(2024, 6, 1, hour) for hour in range(20)]
+data = encode_parquet(pa.table({"ts": times, "host": ["a"] * 20, "n": list(range(20))}))
+footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+for bit in range(footer * 8, len(data) * 8):
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    damaged_offset(lambda: pa.BufferReader(bytes(damaged)))
+print(footer)
+"""
+
+
+def test_D01_the_search_for_a_damaged_footer_never_ends_the_process():
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK_AT_EVERY_FLIP], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, int(done.stdout) > 0) == (0, True), done.stderr[-500:]

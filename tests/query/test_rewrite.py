@@ -96,7 +96,7 @@ def test_a_template_whose_meaning_is_another_is_refused(parser):
         "SELECT a FROM P WHERE a = 'é from'",
         "select a from p x where x.a > 5 order by a",
         "select a from p as x group by a;",
-        "select (select max(a) from p) /* 1 */",
+        "select (select max(a) from p) as m /* 1 */",
         "select * from (select 1 as a) q join p using (a)",
         "with r as (select a from p limit 3) select * from r",
         "select $b, $a from p",

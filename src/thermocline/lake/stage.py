@@ -221,7 +221,7 @@ def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFil
     """Return a caller's Parquet file, opened; errors name it."""
     try:
         return pq.ParquetFile(storage.open_source(source), **options)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # a name that is not UTF-8
         raise Invalid(
             "this is not a Parquet file that can be read",
             hint="check the file; a torn download or upload looks like this",

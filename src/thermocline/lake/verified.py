@@ -18,6 +18,8 @@ The memory is bounded; the oldest entry goes first. Any thread may use it.
 
 import errno
 import os
+import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -39,8 +41,11 @@ UNSETTLED_NS = 100_000_000
 READ_TRIES_MAX = 3
 READ_LOCKS = 64
 CHECKSUM_PREFIX = "crc32c:"
+PARQUET_MAGIC = b"PAR1"
 RESTORE_HINT = "restore the file from a backup; `thermocline table fsck` lists all damaged files"
 
+# What Arrow says of a chunk whose description in the footer contradicts itself.
+_FOOTER_ERROR = re.compile(r"histogram size mismatch|does not support")
 _remembered: dict[FileStamp, str] = {}
 _places: dict[FileStamp, int | None] = {}
 _lock = threading.Lock()
@@ -144,19 +149,23 @@ def _offset(source: pa.NativeFile) -> int | None:
         file = pq.ParquetFile(source, page_checksum_verification=True)
     except MemoryError:
         return None
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError):  # a column's name that is not UTF-8
         return _footer_offset(source)
+    end = len(PARQUET_MAGIC)
     for group in range(file.metadata.num_row_groups):
-        chunks = file.metadata.row_group(group)
-        for place in range(chunks.num_columns):
-            chunk = chunks.column(place)
+        for place in range(file.metadata.num_columns):
             try:
-                file.read_row_group(group, [chunk.path_in_schema], use_threads=False)
+                path = file.schema.column(place).path
+                file.read_row_group(group, [path], use_threads=False)
             except MemoryError:
                 return None
-            except (pa.ArrowException, OSError, ValueError):
-                first = chunk.data_page_offset
-                return min(first, chunk.dictionary_page_offset or first)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                # Chunks follow each other, so this one begins where the one before it ends. Arrow
+                # is not asked: it ends the process when this part of the footer is damaged.
+                return _footer_offset(source) if _FOOTER_ERROR.search(str(error)) else end
+            chunk = file.metadata.row_group(group).column(place)
+            first = min(chunk.data_page_offset, chunk.dictionary_page_offset or sys.maxsize)
+            end = first + chunk.total_compressed_size
     return None
 
 

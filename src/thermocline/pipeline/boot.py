@@ -221,7 +221,7 @@ def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = No
         lines = _last_lines(told)
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, Unavailable):
-            raise Unavailable(error.message, hint=error.hint, told=lines) from None
+            raise Unavailable(error.message, hint=error.hint, **error.facts, told=lines) from None
         raise
     return Gateway(process, port, secret, folder)
 
@@ -255,13 +255,22 @@ def _run(command: list[str], environment: dict[str, str], told: Path) -> "subpro
         ) from error
 
 
+def describe_exit(code: int) -> str:
+    """Return how a Java process ended."""
+    is_killed = code < 0 or code > 128
+    how = "was killed, as a machine without memory does" if is_killed else f"ended with code {code}"
+    return f"Java {how}"
+
+
 def _reached(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]:
     """Wait until Java has written down where it can be reached."""
     deadline_s = clock.monotonic() + START_LIMIT_S
     while clock.monotonic() < deadline_s:
-        if process.poll() is not None:
+        code = process.poll()
+        if code is not None:
             hint = "see what it told; Spark 4 needs Java 17 or newer"
-            raise Unavailable("Java ended before Spark was up", hint=hint)
+            why = describe_exit(code)
+            raise Unavailable("Java ended before Spark was up", hint=hint, why=why)
         if where.exists():
             found = where.read_bytes()
             if len(found) >= 8:

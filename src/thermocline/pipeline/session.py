@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Invalid, Unavailable
 from thermocline.format.argument import check_options, check_seconds, check_text, wrong_kind
-from thermocline.pipeline.boot import STOP_LIMIT_S, Gateway, spark_home, start
+from thermocline.pipeline.boot import STOP_LIMIT_S, Gateway, describe_exit, spark_home, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -224,9 +224,7 @@ def _why_not(error: BaseException, gateway: Gateway) -> str:
         code = gateway.process.wait(ENDED_LIMIT_S)
     except subprocess.TimeoutExpired:
         return _first_word(error)
-    killed = code < 0 or code > 128
-    how = "was killed, as a machine without memory does" if killed else f"ended with code {code}"
-    return "; ".join([f"Java {how}", *gateway.last_lines()])
+    return "; ".join([describe_exit(code), *gateway.last_lines()])
 
 
 def _first_word(error: BaseException) -> str:
