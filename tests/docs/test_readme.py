@@ -1,4 +1,4 @@
-"""The README's examples run as they stand, in an empty folder with the files they name."""
+"""The README's examples run as they stand, in the reader's order, from an empty folder."""
 
 import json
 import os
@@ -10,15 +10,13 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
-from fixtures.lake import rows
+import thermocline as tc
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 600
-MONDAY, WEDNESDAY = range(48, 72), range(96, 120)
 
 
 def blocks(language):
@@ -40,46 +38,90 @@ def run(command, folder):
 
 
 def empty_home(folder):
-    """Return an environment in which nothing was ever set up."""
+    """Return an environment without any set-up, in which this tree is the package."""
     home = Path(folder) / "home"
     home.mkdir(exist_ok=True)
-    return {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+    tree = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
+    return {"HOME": str(home), "LANG": "C.UTF-8", **tree}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with the two files of prices that the examples append."""
-    for name, hours in (("monday", MONDAY), ("wednesday", WEDNESDAY)):
-        pq.write_table(rows(hours), tmp_path / f"{name}.parquet")
-    return tmp_path
-
-
-def test_the_python_example_runs_and_shows_the_missing_day(folder):
-    program, _, _ = blocks("python")
-    ran = run([sys.executable, "-c", program], folder)
+def run_block(number, folder):
+    """Run one of the Python blocks as a program, without a warning; return what it printed."""
+    ran = run([sys.executable, "-W", "error", "-c", blocks("python")[number]], folder)
     assert ran.returncode == 0, ran.stderr
-    assert "2024-06-04" in ran.stdout, "the gap between Monday and Wednesday is shown"
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+PRICES, COVERAGE, LAKE, ENTITIES = range(4)
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """What the first three blocks printed, run in the reader's order in one empty folder.
+
+    The block of the lake runs twice, because the page says that rows are kept.
+    """
+    folder = tmp_path_factory.mktemp("reader")
+    printed = [run_block(number, folder) for number in (PRICES, COVERAGE, LAKE, LAKE)]
+    return folder, printed
+
+
+def test_the_page_has_the_blocks_that_are_run_here():
+    assert len(blocks("python")) == 4
+    assert len(blocks("console")) == 2
+
+
+def test_the_first_example_runs_and_shows_the_missing_day(read):
+    printed = read[1][PRICES]
+    assert "2024-06-04" in printed, "the gap between June 3 and 5 is shown"
+    assert "2024-06-05" in printed
+    assert "NVDA" in printed
+    assert "AMD" in printed
+    assert "buckets: [[24,24]]" in printed, "24 hours are missing for each of two symbols"
+    highest = printed.rpartition("highest:")[2]
+    assert re.findall(r"\d+", highest) == ["5", "5"], "the highest close of each symbol"
+
+
+def test_the_first_example_can_be_pasted_into_a_prompt(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-i", "-q"],
+        input=blocks("python")[PRICES],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=empty_home(tmp_path),
+    )
+    assert "Error" not in ran.stderr, ran.stderr
+    assert "2024-06-04" in ran.stdout
     assert "NVDA" in ran.stdout
 
 
-def test_the_lake_example_runs_twice_and_keeps_its_rows(folder):
-    _, program, _ = blocks("python")
-    for _ in range(2):
-        ran = run([sys.executable, "-c", program], folder)
-        assert ran.returncode == 0, ran.stderr
-        assert ran.stderr == ""
-    assert "n: [[2]]" in ran.stdout
-    assert "00:05" in ran.stdout
+def test_the_second_example_refuses_replaces_and_restores(read):
+    folder, printed = read
+    hint, ratio, window = printed[COVERAGE].splitlines()
+    assert "overlap='replace'" in hint
+    assert float(ratio) == pytest.approx(2 / 3), "two days of three"
+    assert "datetime.datetime(2024, 6, 5, 18, 0" in window
+    table = tc.TimeSeriesTable.open(folder / "prices")
+    days = table.scan(columns=["ts"]).read_all()["ts"].to_pylist()
+    assert {day.date().isoformat() for day in days} == {"2024-06-03"}, "version 2 had June 3 alone"
 
 
-def test_the_entity_example_runs_twice_with_a_postgres_of_its_own():
-    _, _, program = blocks("python")
+def test_the_lake_example_runs_twice_and_keeps_its_rows(read):
+    once, again = read[1][LAKE:]
+    assert "n: [[1]]" in once
+    assert "n: [[2]]" in again
+    assert "00:05" in again
+
+
+def test_the_entity_example_runs_twice_with_an_embedded_postgres():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)  # as root, PostgreSQL runs as another user, who must get there
         for _ in range(2):
-            ran = run([sys.executable, "-c", program], folder)
-            assert ran.returncode == 0, ran.stderr
-            assert "a-1" in ran.stdout
+            assert "a-1" in run_block(ENTITIES, folder)
 
 
 def test_the_served_example_answers_what_an_exporter_sent(tmp_path):
@@ -88,20 +130,20 @@ def test_the_served_example_answers_what_an_exporter_sent(tmp_path):
     ports = [word for name in ("http", "grpc", "api") for word in (f"--{name}", "127.0.0.1:0")]
     command = [sys.executable, "-m", "thermocline.cli.main", *words[1:], *ports]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as node:
-        told = [json.loads(node.stderr.readline()) for _ in ("listening", "ready")]
+        started = [json.loads(node.stderr.readline()) for _ in ("listening", "ready")]
         record = {"timeUnixNano": "1717200000000000000", "body": {"stringValue": "hello"}}
         logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
-        assert post(told[0]["http"], "/v1/logs", json.dumps(logs)) == {}
+        assert post(started[0]["http"], "/v1/logs", json.dumps(logs)) == {}
         body = shlex.split(ask)[-1]
         assert f"localhost:4320{(path := '/api/v1/query')}" in ask
-        assert post(told[0]["api"], path, body)["rows"] == [{"count_star()": 1}]
+        assert post(started[0]["api"], path, body)["rows"] == [{"count_star()": 1}]
         node.terminate()
         node.stderr.read()
     assert node.returncode == 0
 
 
 def post(port, path, body):
-    """Send JSON to a port of this machine; return what is answered."""
+    """Send JSON to a port of this machine; return the response."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", body.encode(), {"Content-Type": "application/json"}
     )
@@ -109,10 +151,9 @@ def post(port, path, body):
         return json.load(answer)
 
 
-def test_the_console_example_runs(folder):
-    _, console = blocks("console")
-    assert run([sys.executable, "-c", blocks("python")[1]], folder).returncode == 0
-    lines = [line[2:] for line in console.splitlines() if line.startswith("$ ")]
+def test_the_console_example_runs(read):
+    folder, _ = read
+    lines = [line[2:] for line in blocks("console")[1].splitlines() if line.startswith("$ ")]
     assert len(lines) >= 5
     for line in lines:
         command = [sys.executable, "-m", "thermocline.cli.main", *shlex.split(line)[1:]]
