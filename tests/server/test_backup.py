@@ -462,3 +462,21 @@ def test_D02_a_backup_of_a_damaged_segment_is_not_restored(node, tmp_path):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert raised.value.facts["path"] in str(path)
     assert left_in(tmp_path / "back") == []
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_an_older_copy_of_the_watermark_never_makes_a_backup_short(tmp_path, is_closed):
+    durable = tmp_path / "lake" / "journal" / "durable"
+    with Node(str(tmp_path / "lake"), calm()) as node:
+        table = node.lake().create_table("a", **CREATION)
+        table.write(ticks(1))
+        before = durable.read_bytes()
+        table.write(ticks(2))
+        table.write(ticks(3))
+        if is_closed:
+            node.close(is_flushed=False)
+        durable.write_bytes(before)
+        with pytest.raises(Corruption) as caught:
+            backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
+        assert caught.value.facts["path"] == str(durable)
+    assert not (tmp_path / "copy").exists()

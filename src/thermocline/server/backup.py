@@ -48,6 +48,7 @@ from thermocline.hot.wal.folder import (
     read_identity,
     read_watermark,
 )
+from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.retired import read_retired
 from thermocline.lake.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, Named
 from thermocline.lake.local import LocalStorage
@@ -304,6 +305,8 @@ class _Journal:
         self.mark: Watermark | None = mark if is_live else None
         if self.mark is not None:
             self._check_watermark(self.mark, retired)
+            with suppress(NotFound):  # trimmed meanwhile: the caller begins again
+                JournalReader(self._disk, folder, identity).check_mark(self.mark)
 
     def _check_watermark(self, mark: Watermark, retired: Mapping[bytes, Mark]) -> None:
         """Raise `Corruption` for a watermark that is older than what was read before it."""

@@ -127,7 +127,8 @@ def identity_of(disk: Disk, folder: str) -> Identity:
         is_there = disk.size(folder) is not None
     if is_there and numbers(disk, folder):
         hint = "restore journal.json from a copy; without it nobody knows which files belong to it"
-        raise Corruption("a journal's files without its identity", hint=hint, folder=folder)
+        path = f"{folder}/{IDENTITY_NAME}"
+        raise Corruption("a journal's files without its identity", hint=hint, path=path)
     raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
 
 

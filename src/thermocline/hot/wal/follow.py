@@ -8,6 +8,8 @@ Out:  `HotSnapshot`s, as the owner would give them
   files, then (by the caller) the table's newest version. A file that goes away meanwhile went
   because a version has its rows; the reading begins again.
 - A watermark of an earlier boot proves nothing: what a start would find is read, durable first.
+- A watermark that is behind what the files prove is an older copy of itself: `Corruption`, because
+  the answer would be short.
 - Files that are full are read once and kept; the last one is read again each time.
 """
 
@@ -19,8 +21,8 @@ from thermocline.disk import Disk, translated
 from thermocline.errors import Corruption, NotFound, Unavailable
 from thermocline.format.action import Mark
 from thermocline.hot.tier import HotPart, HotSnapshot
-from thermocline.hot.wal.folder import Watermark, read_identity, read_watermark
-from thermocline.hot.wal.frame import KIND_ROWS
+from thermocline.hot.wal.folder import Identity, Watermark, identity_of, read_watermark
+from thermocline.hot.wal.frame import KIND_ROWS, Lsn
 from thermocline.hot.wal.payload import decode_frames
 from thermocline.hot.wal.quarantine import is_kept
 from thermocline.hot.wal.reader import Frame, FrameReader, JournalFile, JournalReader
@@ -63,14 +65,11 @@ class Follower:
         )
 
     def _read(self, table_id: bytes) -> HotSnapshot:
-        identity = read_identity(self._disk, self._folder)
-        if identity is None:
-            raise Unavailable("there is no journal here", hint="check the path", path=self._folder)
+        identity = self._identity()
         source = uuid.UUID(bytes=identity.journal_id).hex
         mark = self._trusted(identity.journal_id)
         # Order matters: the watermark first, then the files it speaks of.
-        identity = read_identity(self._disk, self._folder)
-        assert identity is not None
+        identity = self._identity()
         reader = JournalReader(self._disk, self._folder, identity)
         found = self._by_table(self._all(reader)) if mark is None else self._up_to(reader, mark)
         self._full = {
@@ -79,6 +78,12 @@ class Follower:
         # A log that is behind what it took over has lost commits: the caller compares the marks.
         retired = read_retired(self._disk, self._folder, identity.journal_id)
         return HotSnapshot(source, retired.get(table_id, Mark(0)), tuple(found.get(table_id, ())))
+
+    def _identity(self) -> Identity:
+        try:
+            return identity_of(self._disk, self._folder)
+        except NotFound as error:
+            raise Unavailable(error.message, hint="check the path", path=self._folder) from error
 
     def _trusted(self, journal_id: bytes) -> Watermark | None:
         mark = read_watermark(self._disk, self._folder, journal_id)
@@ -92,24 +97,31 @@ class Follower:
 
     def _up_to(self, reader: JournalReader, mark: Watermark) -> dict[bytes, list[HotPart]]:
         found: dict[bytes, list[HotPart]] = {}
+        proved = Lsn(0)
         for file in reader.files:
             number = file.header.number
-            if number > mark.number:
-                break
-            if number == mark.number:
-                read = self._file(reader, file, mark.end)
+            if number >= mark.number:
+                read, rest = self._file(reader, file, mark.end if number == mark.number else 0)
+                proved = max(proved, file.proved_behind(mark), rest)
+                if number > mark.number:
+                    continue
             else:
                 if number not in self._full:
-                    self._full[number] = self._file(reader, file, file.end)
+                    self._full[number], _ = self._file(reader, file, file.end)
                 read = self._full[number]
             for table_id, parts in read.parts.items():
                 found.setdefault(table_id, []).extend(parts)
+        reader.check_mark(mark, proved)
         return found
 
-    def _file(self, reader: JournalReader, file: JournalFile, until: int | None) -> _Read:
+    def _file(
+        self, reader: JournalReader, file: JournalFile, until: int | None
+    ) -> tuple[_Read, Lsn]:
+        """Return the rows of a file up to an offset, and what is proved durable behind it."""
         reading = FrameReader(self._disk, file, reader.identity.journal_id)
         try:
-            return _Read(self._by_table(list(reading.frames(file.header.first_lsn, until))))
+            frames = list(reading.frames(file.header.first_lsn, until))
+            return _Read(self._by_table(frames)), reading.proof_of_rest()
         finally:
             reading.close()
 
@@ -134,6 +146,5 @@ class Follower:
         return parts
 
     def _is_set_aside(self, frame: Frame) -> bool:
-        identity = read_identity(self._disk, self._folder)
-        assert identity is not None
+        identity = self._identity()
         return is_kept(self._disk, self._folder, identity.journal_id, frame)

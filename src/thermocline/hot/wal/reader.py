@@ -14,6 +14,8 @@ Out:  frames with dense lsns; where the journal ends; how many bytes of a torn e
 - A frame counts in the file it was written for and in no other, whatever the disk had in that
   place before: its tag is the one in the file's header.
 - The watermark is read before the files are listed: what it says is in the files that are found.
+- A watermark is written before the next frame and the next file. Where one of these says that more
+  was durable than the watermark does, the watermark is an older copy of itself.
 - Whole frames at the end of the last file that nothing proves durable are read like any other;
   `Tail.unproved` has them, for whoever goes on to write them again first.
 - Memory is bounded by one file: its torn end, or those frames. Of other files by one frame.
@@ -31,6 +33,7 @@ from thermocline.hot.wal.folder import (
     IDENTITY_NAME,
     NO_FILE_YET,
     Identity,
+    Watermark,
     file_path,
     numbers,
     read_identity,
@@ -63,6 +66,11 @@ class JournalFile:
     header: FileHeader
     size_bytes: int
     end: int | None
+
+    def proved_behind(self, mark: Watermark) -> Lsn:
+        """Return what this file proves durable by being there; 0 up to the watermark's own file."""
+        # The frames before a file are durable before it has its name.
+        return Lsn(self.header.first_lsn - 1 if self.header.number > mark.number else 0)
 
 
 class Frame(NamedTuple):
@@ -131,6 +139,42 @@ class JournalReader:
         number = self.files[-1].header.number if self.files else 0
         unproved = tuple(self._unproved)
         self.tail = Tail(number, end, expected, cut_bytes, unproved, self.leftover)
+
+    def check_mark(self, mark: Watermark, proved: Lsn | None = None) -> None:
+        """Raise `Corruption` for a watermark that is older than what the files prove.
+
+        `proved` is the greatest lsn that is proved behind the watermark, where the caller has
+        read the files already. A watermark that was read before this reader was made is right
+        when the journal went on since: then the file has a newer one by now, or none.
+        """
+        proved = self.proved_behind(mark) if proved is None else proved
+        if proved <= mark.visible:
+            return
+        now = read_watermark(self._disk, self._folder, self.identity.journal_id)
+        if now is not None and now.visible < proved:
+            raise Corruption(
+                "the journal's watermark is an older copy",
+                hint="start the node, which writes it again; without this file readers read every "
+                "whole frame",
+                path=f"{self._folder}/{DURABLE_NAME}",
+                visible=now.visible,
+                proved=proved,
+            )
+
+    def proved_behind(self, mark: Watermark) -> Lsn:
+        """Return the greatest lsn that files say was durable, behind where a watermark ends."""
+        proved = Lsn(0)
+        for file in self.files:
+            if file.header.number < mark.number:
+                continue
+            reading = FrameReader(self._disk, file, self.identity.journal_id)
+            try:
+                if file.header.number == mark.number:
+                    deque(reading.frames(file.header.first_lsn, mark.end), maxlen=0)
+                proved = max(proved, file.proved_behind(mark), reading.proof_of_rest())
+            finally:
+                reading.close()
+        return proved
 
     @property
     def _marked(self) -> Lsn:
@@ -230,6 +274,11 @@ class FrameReader:
         self._tag = file.header.tag
         with translated(file.path):
             self._reader = disk.open_reader(file.path)
+            try:
+                _exactly(self._reader, FILE_HEADER_BYTES)
+            except BaseException:
+                self._reader.close()
+                raise
         self._held, self._start = b"", 0
         self.offset = FILE_HEADER_BYTES
         self.next_lsn = file.header.first_lsn
@@ -239,9 +288,14 @@ class FrameReader:
     def frames(self, expected: Lsn, until: int | None = None) -> Iterator[Frame]:
         """Yield the frames up to the end of the file, or to an offset that is known to be one."""
         self.next_lsn = expected
-        end = self.file.end if until is None else until
-        with translated(self.file.path):
-            _exactly(self._reader, FILE_HEADER_BYTES)
+        yield from self._until(self.file.end if until is None else until)
+
+    def proof_of_rest(self) -> Lsn:
+        """Read on from where `frames` ended; return the greatest lsn the rest says was durable."""
+        proved = max((one.header.durable for one in self._until(self.file.end)), default=Lsn(0))
+        return max(proved, self.proved)
+
+    def _until(self, end: int | None) -> Iterator[Frame]:
         while end is None or self.offset < end:
             frame = self._next(end)
             if frame is None:
