@@ -9,16 +9,19 @@ Out:  parts of text as COPY writes it, and a `Dump` that says what they are; the
 - What comes back is the same PostgreSQL to the lake: its name, its counters and its changes are
   those of the copy. Numbers of transactions are not: changes get those of the loading one.
 - Loading is one transaction: all of it is there, or nothing.
+- A `Dump` says whose it is, and has the checksum of each part and of itself. Only an older
+  release wrote one without.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from psycopg import sql
 
 from thermocline.errors import Conflict, Corruption
 from thermocline.format.layout import Version
+from thermocline.format.sealed import crc32c, seal, unseal
 from thermocline.hot.postgres.connect import Connection
 from thermocline.hot.postgres.opening import Isolation
 from thermocline.hot.postgres.pool import Pool
@@ -31,22 +34,29 @@ LIMIT_S = 24 * 3_600.0
 # Order matters: what is referred to first.
 _FIXED = ("store", "type", "type_version", "type_column", "change", "gone", "lake_head")
 _NOT_KEPT = {("change", "xid")}
+_UNSEALED = frozenset({"store", "tables", "counters", "heads"})
+HINT = "restore the backup again, into another folder"
 _COUNTERS = {"type": "type_id", "change": "cid"}
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a dump: its columns in order, and how many parts its rows are in."""
+    """One table of a dump: its columns in order, and how many parts its rows are in.
+
+    `checksums` are those of the parts; None where an older release wrote none.
+    """
 
     name: str
     columns: tuple[str, ...]
     parts: int
+    checksums: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
     """What the parts are. `heads` are the lake's versions that go with it, by table id."""
 
+    tenant: str
     store_id: str
     tables: tuple[Table, ...]
     counters: Mapping[str, int]
@@ -54,30 +64,58 @@ class Dump:
 
     @property
     def data(self) -> bytes:
-        """It as JSON text."""
+        """It as JSON text, with its checksum."""
         tables = [
-            {"name": one.name, "columns": list(one.columns), "parts": one.parts}
+            {
+                "name": one.name,
+                "columns": list(one.columns),
+                "parts": one.parts,
+                "checksums": one.checksums,
+            }
             for one in self.tables
         ]
         counters, heads = dict(self.counters), dict(self.heads)
-        told = {"store": self.store_id, "tables": tables, "counters": counters, "heads": heads}
-        return json.dumps(told).encode()
+        store = {"tenant": self.tenant, "store": self.store_id}
+        return seal({**store, "tables": tables, "counters": counters, "heads": heads})
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksum of each part by its name, of those that have one."""
+        return {
+            part_name(table.name, number): checksum
+            for table in self.tables
+            for number, checksum in enumerate(table.checksums or ())
+        }
 
 
-def parse_dump(data: bytes) -> Dump:
-    """Return the dump that `Dump.data` wrote down; `Corruption` when it is none."""
+def parse_dump(data: bytes, path: str, tenant: str) -> Dump:
+    """Return the dump that `Dump.data` wrote down for a tenant; `Corruption` for any other."""
+    found = unseal(data, path, hint=HINT, unsealed_fields=_UNSEALED)
     try:
-        told = json.loads(data)
-        tables = tuple(
-            Table(str(one["name"]), tuple(map(str, one["columns"])), int(one["parts"]))
-            for one in told["tables"]
-        )
-        counters = {str(name): int(value) for name, value in told["counters"].items()}
-        heads = {str(key): Version(int(value)) for key, value in told["heads"].items()}
-        return Dump(str(told["store"]), tables, counters, heads)
+        tables = tuple(_parsed_table(one) for one in found["tables"])
+        counters = {str(name): int(value) for name, value in found["counters"].items()}
+        heads = {str(key): Version(int(value)) for key, value in found["heads"].items()}
+        dumped = Dump(found.get("tenant", tenant), str(found["store"]), tables, counters, heads)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        hint = "use another backup"
-        raise Corruption("the copy of the entities cannot be read", hint=hint) from error
+        raise Corruption("the copy of the entities cannot be read", hint=HINT, path=path) from error
+    if dumped.tenant != tenant:
+        raise Corruption(
+            "this file is of the entities of another tenant",
+            hint=HINT,
+            path=path,
+            found=dumped.tenant,
+        )
+    return dumped
+
+
+def _parsed_table(one: Mapping[str, Any]) -> Table:
+    checksums = one.get("checksums")
+    return Table(
+        str(one["name"]),
+        tuple(map(str, one["columns"])),
+        int(one["parts"]),
+        None if checksums is None else tuple(map(str, checksums)),
+    )
 
 
 def part_name(table: str, number: int) -> str:
@@ -101,7 +139,9 @@ def dump(pool: Pool, tenant: Tenant, put: Callable[[str, bytes], None]) -> Dump:
             "where lake_table_id is not null"
         ).fetchall()
         counters = {name: _last(connection, name) for name in _COUNTERS}
-    return Dump(store[0], tables, counters, {key: Version(found) for key, found in heads})
+    return Dump(
+        tenant.name, store[0], tables, counters, {key: Version(found) for key, found in heads}
+    )
 
 
 def _dumped(connection: Connection, name: str, put: Callable[[str, bytes], None]) -> Table:
@@ -111,12 +151,12 @@ def _dumped(connection: Connection, name: str, put: Callable[[str, bytes], None]
         [name],
     ).fetchall()
     columns = tuple(row[0] for row in rows if (name, row[0]) not in _NOT_KEPT)
-    parts = 0
+    checksums: list[str] = []
     with connection.cursor().copy(_copy(name, columns, "to stdout")) as copy:
         for data in _parts(bytes(block) for block in copy):
-            put(part_name(name, parts), data)
-            parts += 1
-    return Table(name, columns, parts)
+            put(part_name(name, len(checksums)), data)
+            checksums.append(crc32c(data))
+    return Table(name, columns, len(checksums), tuple(checksums))
 
 
 def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
