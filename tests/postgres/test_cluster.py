@@ -226,14 +226,35 @@ def test_a_start_that_never_says_a_word_ends_with_those_of_the_program(own_postg
     assert 1 < len(failed) < 10
 
 
-def test_a_note_that_cannot_be_read_is_not_written_over(own_postgres):
+@pytest.mark.parametrize("damage", ["{", "", "flipped", "deleted"])
+@pytest.mark.parametrize("is_running", [True, False])
+def test_D08_a_note_that_is_damaged_or_lost_is_not_written_over(own_postgres, damage, is_running):
     note = own_postgres.folder / "server.json"
     kept = note.read_text()
-    note.write_text("{")
-    with pytest.raises(Corruption, match="note"):
+    if not is_running:
+        own_postgres.stop()
+    if damage == "deleted":
+        note.unlink()
+    else:
+        note.write_text(kept.replace("password", "passvord") if damage == "flipped" else damage)
+    with pytest.raises(Corruption) as caught:
         open_server(folder=str(own_postgres.folder))
+    assert caught.value.facts["path"] == str(note)
     note.write_text(kept)
-    assert open_server(folder=str(own_postgres.folder)) == own_postgres.server
+    assert answer(open_server(folder=str(own_postgres.folder)).dsn) == 1
+
+
+@pytest.mark.parametrize("lost", ["data", "data/PG_VERSION"])
+def test_D08_a_server_that_lost_its_data_is_not_replaced_by_an_empty_one(own_postgres, lost):
+    own_postgres.stop()
+    path, aside = own_postgres.folder / lost, own_postgres.folder / "aside"
+    path.rename(aside)
+    with pytest.raises(Corruption) as caught:
+        open_server(folder=str(own_postgres.folder))
+    assert caught.value.facts["path"].endswith("data/PG_VERSION")
+    aside.rename(path)
+    own_postgres.start()
+    assert answer(own_postgres.dsn) == 1
 
 
 def test_a_server_at_an_address_is_taken_as_it_is():

@@ -23,13 +23,13 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import sql
 
 from thermocline.disk import OsDisk, translated
-from thermocline.errors import Invalid, NotFound, Unavailable
+from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
 from thermocline.hot.postgres.postmaster import let_go, process_of
 from thermocline.hot.postgres.program import (
     Programs,
@@ -56,6 +56,7 @@ LOOK_TIMEOUT_S = 3
 LOCK_POLL_S = 0.05
 STARTS_MAX = 5
 LOG_TAIL_BYTES = 2_000
+VERSION_NAME = "PG_VERSION"
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -141,11 +142,32 @@ class _Embedded:
                 return found
             programs = installed_programs(self._path("programs"))
             self._check_reach(programs)
-            if note is None or self._disk.size(os.path.join(self._data, "PG_VERSION")) is None:
+            if not self._has_data(note):
                 note = self._make_cluster(programs)
+            assert note is not None
             note = self._start(programs, note, {**SETTINGS, **settings})
             _make_database(note)
             return self._server(note)
+
+    def _has_data(self, note: ServerNote | None) -> bool:
+        """Tell whether there is a cluster to start; `Corruption` when there was one, or half is."""
+        has_version = self._disk.size(os.path.join(self._data, VERSION_NAME)) is not None
+        if note is not None and has_version:
+            return True
+        is_there = self._disk.size(self._data) is not None
+        if is_there and note is None:
+            raise Corruption(
+                "the server's note is missing beside its data",
+                hint="restore server.json from a copy: it holds the server's passwords",
+                path=self._path(NOTE_NAME),
+            )
+        if is_there or (note is not None and note.was_started):
+            raise Corruption(
+                "the data of the lake's PostgreSQL is missing",
+                hint="restore the folder from a copy; a disk that is not mounted looks like this",
+                path=os.path.join(self._data, VERSION_NAME),
+            )
+        return False
 
     def found(self) -> Server | None:
         note = read_note(self._folder)
@@ -158,7 +180,7 @@ class _Embedded:
         return Server(note.dsn, self._folder, note.owner_dsn)
 
     def stopped(self, mode: str) -> bool:
-        if self._disk.size(self._path(NOTE_NAME)) is None:
+        if self._disk.size(self._path(NOTE_NAME)) is None and not self._has_data(None):
             raise NotFound("no server was ever here", hint="check the folder", path=self._folder)
         with self._locked():
             if self.process_id() is None:
@@ -184,6 +206,7 @@ class _Embedded:
                 return note
             let_go(self._data)
             note = fit_note(note, self._folder, is_port_bad=is_port_bad)
+            note = replace(note, was_started=True)
             write_note(self._folder, note)
             given = {**settings, "port": str(note.port)}
             options = " ".join(f"-c {shlex.quote(f'{k}={v}')}" for k, v in given.items())

@@ -4,11 +4,12 @@ In:   the server's folder
 Out:  its `ServerNote`; the file `server.json`, readable to this user alone
 
 - Its passwords are made here and are nowhere else.
+- The note has a checksum. It says whether the server was ever started: then a folder without its
+  data has lost it, and no empty server takes its place. Older releases wrote neither.
 - A copy of a folder brings the note of the first along. It gets a port and a password of its own,
   or it would be taken for the first while that one is down, and be written to.
 """
 
-import json
 import os
 import secrets
 import socket
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 from thermocline.disk import OsDisk, translated
 from thermocline.errors import Corruption
+from thermocline.format.sealed import seal, unseal
 
 NOTE_NAME = "server.json"
 OWNER = "postgres"
@@ -27,16 +29,22 @@ PASSWORD_BYTES = 24
 # hardly anybody takes its place, and who noted its address finds it there again.
 PORTS = range(16_384, 32_768)
 PORT_TRIES_MAX = 100
+_HINT = "restore server.json from a copy: it holds the server's passwords"
+_UNSEALED = frozenset({"port", "password", "owner_password", "folder"})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerNote:
-    """Where a server of ours listens, who may log in, and whose folder says so."""
+    """Where a server of ours listens, who may log in, and whose folder says so.
+
+    `was_started` tells that the folder has had a server with data.
+    """
 
     port: int
     password: str
     owner_password: str
     folder: str | None = None
+    was_started: bool = False
 
     @property
     def dsn(self) -> str:
@@ -78,12 +86,13 @@ def read_note(folder: str) -> ServerNote | None:
     path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
     if disk.size(path) is None:
         return None
+    with translated(path):
+        data = disk.read(path)
+    fields = unseal(data, path, hint=_HINT, unsealed_fields=_UNSEALED)
     try:
-        with translated(path):
-            return ServerNote(**json.loads(disk.read(path)))
-    except (ValueError, TypeError) as error:
-        hint = "restore server.json from a copy: it holds the server's passwords"
-        raise Corruption("the server's note cannot be read", hint=hint, path=path) from error
+        return ServerNote(**fields)
+    except TypeError as error:
+        raise Corruption("the server's note cannot be read", hint=_HINT, path=path) from error
 
 
 def write_note(folder: str, note: ServerNote) -> None:
@@ -92,7 +101,7 @@ def write_note(folder: str, note: ServerNote) -> None:
     with translated(path):
         with suppress(FileNotFoundError):
             disk.unlink(f"{path}.part")
-        write_private(f"{path}.part", json.dumps(asdict(note)).encode())
+        write_private(f"{path}.part", seal(asdict(note)))
         disk.rename(f"{path}.part", path)
         disk.sync_folder(folder)
 
