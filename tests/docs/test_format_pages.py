@@ -136,7 +136,7 @@ def test_the_example_hint_and_pin_are_what_is_written():
     (hint,) = blocks("log", "json current")
     (pin,) = blocks("log", "json pin")
     assert hint.strip().encode() == (GOLDEN.parent / "chained" / "CURRENT").read_bytes().strip()
-    assert pin.strip().encode() == (GOLDEN / "pin.json").read_bytes()
+    assert pin.strip().encode() == (GOLDEN.parent / "chained" / "pin.json").read_bytes().strip()
 
 
 def test_the_folder_on_the_page_is_the_layout():

@@ -206,7 +206,7 @@ def write(root: Path) -> None:
     chained.mkdir()
     with numbered_ids():
         table = build_table(chained / "table")
-        (folder / "pin.json").write_bytes(pin_bytes(table))
+        (chained / "pin.json").write_bytes(pin_bytes(table))
         (chained / "CURRENT").write_bytes(hint_bytes(table))
     (chained / "table" / PINS_FOLDER).rmdir()
     (chained / "retired.json").write_bytes(retired_bytes())

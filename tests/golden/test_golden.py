@@ -102,12 +102,16 @@ def _never():
 def test_a_golden_hint_and_a_golden_pin_say_what_they_said():
     assert orjson.loads((GOLDEN / "CURRENT").read_bytes()) == v1.CURRENT
     assert orjson.loads((GOLDEN / "pin.json").read_bytes()) == v1.PIN
+    today = orjson.loads((CHAINED / "pin.json").read_bytes())
+    assert today.pop("checksum")
+    assert today == v1.PIN
 
 
-def test_a_golden_pin_holds_its_version_until_its_lease_ends(copied):
+@pytest.mark.parametrize("golden", [GOLDEN, CHAINED])
+def test_a_golden_pin_holds_its_version_until_its_lease_ends(copied, golden):
     pin = copied / PINS_FOLDER / "abc.json"
     pin.parent.mkdir()
-    shutil.copy(GOLDEN / "pin.json", pin)
+    shutil.copy(golden / "pin.json", pin)
     assert pinned_versions(make_golden.opened(copied)) == {3}
     later = make_golden.Table(
         LocalStorage(str(copied)), now_ns=lambda: v1.JUNE_NS + LEASE_S * 10**9 + 1
@@ -278,7 +282,7 @@ def test_every_golden_file_is_made_by_the_generator():
 def test_todays_table_is_still_the_golden_table(tmp_path):
     with make_golden.numbered_ids():
         table = make_golden.build_table(tmp_path / "table")
-        assert make_golden.pin_bytes(table) == (GOLDEN / "pin.json").read_bytes()
+        assert make_golden.pin_bytes(table) == (CHAINED / "pin.json").read_bytes()
         assert make_golden.hint_bytes(table) == (CHAINED / "CURRENT").read_bytes()
     assert make_golden.retired_bytes() == (CHAINED / "retired.json").read_bytes()
     today, golden = _content(tmp_path / "table"), _content(CHAINED / "table")

@@ -235,6 +235,27 @@ def test_C07_a_pin_that_cannot_be_read_keeps_everything_as_long_as_it_is_young(l
     assert lake.old.path in lake.opened().vacuum(**NOW).files
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_C07_D01_a_flipped_bit_of_a_pin_lets_no_file_go(lake, bit):
+    reader = lake.table.pin(at=2)
+    reader.__enter__()
+    (pin,) = lake.table.lake.storage.list(layout.PINS_FOLDER)
+    data = lake.table.lake.storage.read(pin.path)
+    for place in range(len(data)):
+        flipped = data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+        lake.disk.overwrite(ROOT + pin.path, flipped)
+        assert lake.opened().vacuum(**NOW).files == (), flipped
+
+
+def test_C07_a_pin_of_an_older_release_keeps_its_version(lake):
+    until_ns = lake.table.lake.log.now() + 3_600 * 10**9
+    pin = orjson.dumps({"version": 2, "until_ns": until_ns})
+    lake.disk.overwrite(ROOT + layout.pin_path("older"), pin)
+    assert lake.opened().vacuum(**NOW).files == ()
+    lake.clock.wait(3_700)
+    assert lake.old.path in lake.opened().vacuum(**NOW).files
+
+
 def test_C07_a_reader_that_pins_while_the_versions_expire_keeps_its_files(lake):
     streams = []
 

@@ -128,6 +128,16 @@ def test_a_damaged_lease_is_one_that_has_ended(lease, storage):
         assert mine.epoch == 8
 
 
+def test_D01_a_flipped_bit_never_makes_a_lease_that_does_not_end(lease, clock, storage):
+    with lease("slow"):
+        (path,) = (one.path for one in storage.list("leases/prices"))
+        data = storage.read(path)
+        clock.go_on(3_600)
+        for place in range(len(data)):
+            storage.put_hint(path, data[:place] + bytes([data[place] ^ 8]) + data[place + 1 :])
+            assert held(storage, "prices").until_ns < clock()
+
+
 def one_row(value):
     moment = datetime(2024, 6, 1, tzinfo=UTC) + timedelta(minutes=value)
     rows = pa.table({"ts": pa.array([moment], pa.timestamp("us", "UTC")), "value": [value]})

@@ -4,6 +4,7 @@ In:   a version that is being read
 Out:  `_pins/<id>.json` with the version and the time the lease ends
 
 - A pin is a hint with an end: a reader that died holds its version no longer than the lease.
+- A pin has a checksum. One that is damaged keeps every version while it is young.
 - Where no pin can be written (a read-only file system), reading goes on; the grace period of
   vacuum is then what protects it.
 - Order matters: the log is read after the pin is written, and vacuum reads the pins after its
@@ -12,17 +13,33 @@ Out:  `_pins/<id>.json` with the version and the time the lease ends
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
-import orjson
-
-from thermocline.errors import NotFound, ThermoclineError
+from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.layout import Version
+from thermocline.format.sealed import seal, unseal
 from thermocline.lake.stage import new_id
+from thermocline.lake.storage import Storage
 from thermocline.lake.table import Table
 
 LEASE_S = 24 * 3_600
+_UNSEALED = frozenset({"version", "until_ns"})
+_UNSEALED_OF_WORK = _UNSEALED | {"job", "mark", "share", "host", "pid"}
+
+
+def put_pin(storage: Storage, path: str, version: int, until_ns: int, **work: Any) -> None:
+    """Write a pin; `work` are the fields of a work that goes on under it."""
+    storage.put_hint(path, seal({"version": version, "until_ns": until_ns, **work}))
+
+
+def read_pin(storage: Storage, path: str) -> dict[str, Any]:
+    """Return the fields of a pin; `Corruption` when it is damaged, `NotFound` when it is gone."""
+    data = storage.read(path)
+    # Older releases wrote pins without a checksum, of readers and of works.
+    unsealed = _UNSEALED_OF_WORK if b'"job"' in data else _UNSEALED
+    return unseal(data, path, unsealed_fields=unsealed)
 
 
 @contextmanager
@@ -34,7 +51,7 @@ def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[V
     path = layout.pin_path(new_id())
     until = table.log.now() + lease_s * NS_PER_S
     with suppress(ThermoclineError):
-        table.storage.put_hint(path, orjson.dumps({"version": version, "until_ns": until}))
+        put_pin(table.storage, path, version, until)
     try:
         if version < table.log.head().oldest:
             table.log.state(version)  # raises, and says that it has expired
@@ -49,11 +66,11 @@ def pinned_versions(table: Table) -> set[Version]:
     now, found = table.log.now(), set()
     for stored in table.storage.list(layout.PINS_FOLDER):
         try:
-            pin = orjson.loads(table.storage.read(stored.path))
+            pin = read_pin(table.storage, stored.path)
             version, until = int(pin["version"]), int(pin["until_ns"])
         except NotFound:
             continue
-        except (ValueError, TypeError, KeyError):
+        except (Corruption, ValueError, TypeError, KeyError):
             # Could not find out which version is meant: as long as the file is young, keep all.
             version, until = 1, stored.modified_ns + LEASE_S * NS_PER_S
         if until > now:

@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import orjson
-
-from thermocline.errors import Conflict, NotFound, OutcomeUnknown, ThermoclineError
+from thermocline.errors import Conflict, Corruption, NotFound, OutcomeUnknown, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.action import AddSegment, SetDeletes
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.layout import Version
+from thermocline.lake.pin import put_pin, read_pin
 from thermocline.lake.shipped import new_mark, sweep
 from thermocline.lake.stage import new_id
 from thermocline.lake.storage import Stored
@@ -60,9 +59,9 @@ def working(table: Table, version: Version, job: str, share: int = 1) -> Iterato
     mark = new_mark()
     path = layout.pin_path(new_id(mark))
     until = table.log.now() + WORK_LEASE_S * NS_PER_S
-    body = {"version": version, "until_ns": until, "job": job, "mark": mark, "share": share}
+    body = {"job": job, "mark": mark, "share": share}
     whose = {"host": socket.gethostname(), "pid": os.getpid()}
-    table.storage.put_hint(path, orjson.dumps({**body, **whose}))
+    put_pin(table.storage, path, version, until, **body, **whose)
     try:
         if version < table.log.head().oldest:
             table.log.state(version)  # raises, and says that it has expired
@@ -99,12 +98,12 @@ def swept(table: Table, job: str) -> int:
 def _dead(table: Table, stored: Stored, job: str) -> tuple[str, int, int] | None:
     """Return mark, share and version of a work that died; None for what is no such work."""
     try:
-        pin = orjson.loads(table.storage.read(stored.path))
+        pin = read_pin(table.storage, stored.path)
         if pin.get("job") != job:
             return None
         mark, share, until = str(pin["mark"]), int(pin["share"]), int(pin["until_ns"])
         host, pid, version = str(pin["host"]), int(pin["pid"]), int(pin["version"])
-    except (NotFound, ValueError, TypeError, KeyError, AttributeError):
+    except (NotFound, Corruption, ValueError, TypeError, KeyError):
         return None
     is_over = table.log.now() > until
     is_here = host == socket.gethostname()

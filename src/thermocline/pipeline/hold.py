@@ -11,12 +11,11 @@ Out:  a pin in the table's folder
 
 from contextlib import suppress
 
-import orjson
-
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.layout import Version
+from thermocline.lake.pin import put_pin
 from thermocline.lake.table import Table
 
 HOUR_S = 3_600
@@ -26,9 +25,9 @@ def hold(table: Table, version: Version, lease_s: int) -> None:
     """Keep the files of a version until the lease ends; `NotFound` when it has expired already."""
     now_s = table.log.now() // NS_PER_S
     hour = -(-(now_s + lease_s) // HOUR_S)
-    pin = {"version": version, "until_ns": hour * HOUR_S * NS_PER_S}
+    path = layout.pin_path(f"spark-{version}-{hour}")
     with suppress(ThermoclineError):  # where nothing can be written, vacuum's grace protects
-        table.storage.put_hint(layout.pin_path(f"spark-{version}-{hour}"), orjson.dumps(pin))
+        put_pin(table.storage, path, version, hour * HOUR_S * NS_PER_S)
     # Order matters: a vacuum that did not see the pin has let the version expire by now.
     if version < table.log.head().oldest:
         table.log.state(version)  # raises, and says that it has expired

@@ -9,6 +9,7 @@ Out:  a `Lease` with an epoch that nobody else has, or `Busy`
 
 - Of many who ask, one creates the file of the next epoch and has the lease. One whose holder died
   ends after `term_s`; the next epoch is somebody else's then.
+- Each file has a checksum. One that is damaged counts as ended: a lease saves work and no more.
 - A holder looks before every commit whether a later epoch exists, and commits nothing if one does.
 - The lease saves work; it is not what makes commits right. A holder may be stopped between its
   look and its commit, and clocks of machines differ. That is harmless, because every job's commit
@@ -24,16 +25,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from thermocline.errors import Conflict, NotFound, ThermoclineError
+from thermocline.errors import Conflict, Corruption, NotFound, ThermoclineError
 from thermocline.format.instant import NS_PER_S
+from thermocline.format.sealed import seal, unseal
 from thermocline.lake.storage import Storage
 
 FOLDER = "leases"
 TERM_S = 60.0
 BEATS_PER_TERM = 4
 EPOCHS_KEPT = 16
+_UNSEALED = frozenset({"holder", "job", "until_ns"})
+_UNSEALED_BEAT = frozenset({"until_ns"})
 
 
 class Busy(Conflict):
@@ -82,7 +84,7 @@ class Lease:
             raise self._busy(found)
         self.epoch = 1 if found is None else found.epoch + 1
         taken = {"holder": self._holder, "job": self._job, "until_ns": self._until_ns()}
-        if not self._storage.put_new(self._path("json"), orjson.dumps(taken)):
+        if not self._storage.put_new(self._path("json"), seal(taken)):
             raise self._busy(held(self._storage, self._table))
         # Somebody slow may have counted from an epoch whose successors are removed already.
         self.check()
@@ -115,8 +117,7 @@ class Lease:
     def _beat(self) -> None:
         while not self._left.wait(self._term_s / BEATS_PER_TERM):
             with suppress(ThermoclineError):  # the next beat tries again
-                told = orjson.dumps({"until_ns": self._until_ns()})
-                self._storage.put_hint(self._path("beat"), told)
+                self._storage.put_hint(self._path("beat"), seal({"until_ns": self._until_ns()}))
 
     def _until_ns(self) -> int:
         return self._now_ns() + int(self._term_s * NS_PER_S)
@@ -144,8 +145,8 @@ def held(storage: Storage, table: str) -> Held | None:
     epoch = max((_epoch(name) for name in paths if name.endswith(".json")), default=0)
     if not epoch:
         return None
-    taken = _told(storage, f"{folder}/{epoch:020d}.json")
-    beat = _told(storage, f"{folder}/{epoch:020d}.beat")
+    taken = _read(storage, f"{folder}/{epoch:020d}.json", _UNSEALED)
+    beat = _read(storage, f"{folder}/{epoch:020d}.beat", _UNSEALED_BEAT)
     return Held(
         epoch,
         str(taken.get("holder", "")),
@@ -160,9 +161,9 @@ def _epoch(path: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _told(storage: Storage, path: str) -> dict[str, Any]:
+def _read(storage: Storage, path: str, unsealed_fields: frozenset[str]) -> dict[str, Any]:
+    """Return the fields of a lease's file; nothing when it is damaged or gone."""
     try:
-        found = orjson.loads(storage.read(path))
-    except (NotFound, ValueError):
+        return unseal(storage.read(path), path, unsealed_fields=unsealed_fields)
+    except (NotFound, Corruption):
         return {}  # a hint may be lost, and what is removed is of the past
-    return found if isinstance(found, dict) else {}
