@@ -116,6 +116,16 @@ def test_T05_a_commit_missing_in_the_middle_is_an_error_not_a_shorter_history(mi
         assert layout.commit_path(missing) in str(error.value)
 
 
+@pytest.mark.parametrize("missing", [1, 2])
+def test_T05_an_earlier_version_whose_commit_is_missing_is_corruption(disk, missing):
+    table = opened(disk)
+    table.log.write_checkpoint(table.state().version)
+    disk.remove(commit_file(missing))
+    with pytest.raises(Corruption) as caught:
+        opened(disk).state(missing)
+    assert caught.value.facts["path"] == layout.commit_path(missing)
+
+
 def test_T05_the_newest_commit_but_one_missing_is_seen_although_the_hint_is_behind():
     disk = SimDisk(["/lake"])
     table = lake_on(disk)

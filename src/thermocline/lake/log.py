@@ -92,7 +92,10 @@ class Log:
             return head
 
     def state(self, version: int) -> TableState:
-        """Return the state at a version; `NotFound` when it does not exist or has expired."""
+        """Return the state at a version; `NotFound` when it does not exist or has expired.
+
+        `Corruption` when its commit is missing although later ones are there.
+        """
         head = self.head()
         if version == head.version:
             return head
@@ -114,6 +117,8 @@ class Log:
             if version not in self._past:
                 while len(self._past) >= STATES_KEPT_MAX:
                     self._past.pop(next(iter(self._past)))
+                if self._storage.size(layout.commit_path(version)) is None:
+                    raise _missing(version, head.version)
                 self._past[version] = self._replayed(Version(version))
             return self._past[version]
 
