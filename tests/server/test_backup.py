@@ -15,6 +15,7 @@ from fixtures.wal import calm, numbers, ticks
 from thermocline.config import LakeSettings, WalSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
+from thermocline.format.sealed import seal, unseal
 from thermocline.node import Node
 from thermocline.server.backup import backup, restore
 from thermocline.server.keys import KeyStore
@@ -362,7 +363,7 @@ def test_a_copy_that_was_changed_is_not_restored_and_leaves_nothing(node, tmp_pa
         case "no manifest":
             manifest.unlink()
         case "newer":
-            manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "format": 2}))
+            manifest.write_bytes(seal({**unseal(manifest.read_bytes(), ""), "format": 2}))
     with pytest.raises(Unsupported if how == "newer" else Corruption):
         restore(str(copy), str(tmp_path / "back"))
     assert left_in(tmp_path / "back") == []
@@ -453,11 +454,11 @@ def test_D02_a_backup_of_a_damaged_segment_is_not_restored(node, tmp_path):
     path = segment_path(tmp_path / "copy")
     flip(path, 60)
     # As an older version would have made it: the manifest agrees with the damaged bytes.
-    manifest = orjson.loads((tmp_path / "copy" / "backup.json").read_bytes())
+    manifest = unseal((tmp_path / "copy" / "backup.json").read_bytes(), "")
     for one in manifest["files"]:
         if one["name"] == str(path.relative_to(tmp_path / "copy")):
             one["crc32c"] = f"{google_crc32c.value(path.read_bytes()):08x}"
-    (tmp_path / "copy" / "backup.json").write_bytes(orjson.dumps(manifest))
+    (tmp_path / "copy" / "backup.json").write_bytes(seal(manifest))
     with pytest.raises(Corruption, match="not those that were committed") as raised:
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert raised.value.facts["path"] in str(path)
@@ -480,3 +481,39 @@ def test_an_older_copy_of_the_watermark_never_makes_a_backup_short(tmp_path, is_
             backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
         assert caught.value.facts["path"] == str(durable)
     assert not (tmp_path / "copy").exists()
+
+
+def flipped(data, bit):
+    place = bit // 8
+    return data[:place] + bytes([data[place] ^ 1 << bit % 8]) + data[place + 1 :]
+
+
+def test_D01_D02_D03_every_damage_of_a_backup_is_refused_by_name(node, tmp_path):
+    source = tmp_path / "copy"
+    backup(str(tmp_path / "lake"), str(source))
+    rng = random.Random(21)
+    for path in sorted(one for one in source.rglob("*") if one.is_file()):
+        data = path.read_bytes()
+        bits = [rng.randrange(len(data) * 8) for _ in range(4)] if data else []
+        flips = [flipped(data, bit) for bit in bits]
+        for damaged in (*flips, data[:-1], b"", None):
+            if damaged == data:
+                continue
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(Corruption) as caught:
+                restore(str(source), str(tmp_path / "back"))
+            assert path.name in str(caught.value)
+            assert left_in(tmp_path / "back") == []
+            path.write_bytes(data)
+    restore(str(source), str(tmp_path / "back"))
+    assert state(tmp_path / "back") == EXPECTED
+
+
+def test_a_manifest_of_an_older_release_has_no_checksum_and_is_read(node, tmp_path):
+    backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
+    manifest = tmp_path / "copy" / "backup.json"
+    manifest.write_bytes(orjson.dumps(unseal(manifest.read_bytes(), "")))
+    restore(str(tmp_path / "copy"), str(tmp_path / "back"))
+    assert state(tmp_path / "back") == EXPECTED

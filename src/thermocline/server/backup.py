@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
-import orjson
 
 from thermocline import __version__
 from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translated
@@ -38,6 +37,7 @@ from thermocline.format import layout
 from thermocline.format.action import Mark, Segment
 from thermocline.format.commit import decode_commit
 from thermocline.format.layout import Version
+from thermocline.format.sealed import seal, unseal
 from thermocline.format.state import TableState, fold
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
@@ -79,6 +79,9 @@ TRIES_MAX = 5
 LOCK_NAME = ".backup.lock"
 RESTORE_LOCK_NAME = ".restore.lock"
 MANIFEST_BYTES_MAX = 256 << 20
+_UNSEALED = frozenset(
+    {"format", "version", "lsn", "lake_id", "journal_id", "tables", "files"}
+)  # what older releases wrote, without a checksum
 _TABLE = re.compile(r"(tenants/[0-9a-f]{32}/)?tables/[0-9a-f]{32}(?=/)")
 
 Progress = Callable[[int, int], None]
@@ -138,7 +141,7 @@ def backup(
         copying.check_still()
         copying.put_file(KEYS_NAME, is_needed=False)
         copying.put_file(LAKE_PATH)
-        body = orjson.dumps(copy.manifest())
+        body = seal(copy.manifest())
         sink.put(MANIFEST_NAME, len(body), iter([body]))
     return copy
 
@@ -433,7 +436,7 @@ def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
 
         sink.put(name, size_bytes, counted())
         found[name] = (size_bytes, checksum)
-    manifest = _checked_manifest(kept.get(MANIFEST_NAME), found)
+    manifest = _checked_manifest(f"{source}/{MANIFEST_NAME}", kept.get(MANIFEST_NAME), found)
     _check_tables(data, found)
     sink.sync()
     # Order matters: from here on it is a lake, and all of it is durable.
@@ -467,13 +470,15 @@ def _check_tables(data: str, found: dict[str, tuple[int, int]]) -> None:
                 raise missing(segment.path)
 
 
-def _checked_manifest(data: bytes | None, found: dict[str, tuple[int, int]]) -> dict[str, Any]:
+def _checked_manifest(
+    path: str, data: bytes | None, found: dict[str, tuple[int, int]]
+) -> dict[str, Any]:
     """Return the manifest of a copy that has all it names, byte for byte, and nothing else."""
     hint = "it was interrupted or changed; use another backup"
     if data is None:
-        raise Corruption("the backup has no manifest", hint=hint)
+        raise Corruption("the backup has no manifest", hint=hint, path=path)
+    manifest = unseal(data, path, hint=hint, unsealed_fields=_UNSEALED)
     try:
-        manifest: dict[str, Any] = orjson.loads(data)
         if int(manifest["format"]) > FORMAT_VERSION:
             hint = "restore it with that version"
             raise Unsupported("the backup was made by a newer Thermocline", hint=hint)
@@ -482,10 +487,12 @@ def _checked_manifest(data: bytes | None, found: dict[str, tuple[int, int]]) -> 
             for one in manifest["files"]
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise Corruption("the backup's manifest cannot be read", hint=hint) from error
+        raise Corruption("the backup's manifest cannot be read", hint=hint, path=path) from error
     found.pop(MANIFEST_NAME)
     if named != found or LAKE_PATH not in named:
         both = named.keys() | found.keys()
         differ = sorted(name for name in both if named.get(name) != found.get(name))
-        raise Corruption("the backup is not what its manifest says", hint=hint, files=differ[:5])
+        raise Corruption(
+            "the backup is not what its manifest says", hint=hint, path=path, files=differ[:5]
+        )
     return manifest
