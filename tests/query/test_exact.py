@@ -94,6 +94,18 @@ def test_a_decimal_past_the_engine_is_refused_and_other_columns_are_not(table, s
     assert table.to_arrow()["x"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize(
+    "number", ["2." + "0" * 38 + "1", "-2." + "0" * 38 + "1", "1" * 39, "2.0" + "0" * 40]
+)
+def test_a_number_that_would_be_compared_as_a_double_deletes_nothing(table, number):
+    with pytest.raises(Invalid) as caught:
+        table.delete(f"x = {number}")
+    assert caught.value.facts["digits_max"] == 38
+    assert table.to_arrow().num_rows == 2
+    table.delete("x = 2." + "0" * 18)
+    assert table.to_arrow()["x"].to_pylist() == [1]
+
+
 @pytest.mark.parametrize("way", ["close", "with", "drop"])
 @pytest.mark.parametrize("door", ["scan", "sql"])
 def test_a_reader_that_is_closed_or_let_go_has_released_its_pin(table, session, way, door):
