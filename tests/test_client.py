@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -453,3 +454,35 @@ def test_kinds_of_errors_survive_the_wire():
         back = told_error(told)
         assert type(back) is kind
         assert str(back) == str(error)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pd.Timestamp(1_717_243_200_123_456_789),
+        pd.Timestamp(1_717_243_200_123_456_789, tz="UTC"),
+        np.datetime64(1_717_243_200_123_456_789, "ns"),
+        np.datetime64("2024-06-01T12:00:00", "s"),
+        np.timedelta64(5_000, "ns"),
+        pd.Timedelta("5us"),
+        np.uint64(2**64 - 1),
+        np.float32(0.1),
+        [np.int64(1), np.int64(2)],
+        np.array([1.5, 2.5]),
+        pd.NaT,
+        np.datetime64("NaT"),
+    ],
+    ids=repr,
+)
+def test_a_parameter_of_numpy_or_pandas_is_the_same_in_a_lake_and_on_a_node(
+    client, embedded, value
+):
+    sql = "select $1 as x, typeof($1) as kind"
+    assert client.sql(sql, [value]).to_pylist() == embedded.sql(sql, [value]).to_pylist()
+
+
+@pytest.mark.parametrize("value", [pd.Timedelta("1ns"), np.timedelta64(1, "M"), 1j, object()])
+def test_a_parameter_that_would_change_is_refused_before_it_is_sent(client, embedded, value):
+    for lake in (client, embedded):
+        with pytest.raises(Invalid):
+            lake.sql("select $1 as x", [value])

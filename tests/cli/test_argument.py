@@ -1,6 +1,7 @@
 """What words on a command line mean."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from thermocline.cli.argument import (
     type_value,
 )
 from thermocline.errors import Invalid, NotFound
+from thermocline.format.instant import Nanoseconds
 from thermocline.lake.answer import held
 
 
@@ -34,6 +36,12 @@ from thermocline.lake.answer import held
         ("2024-06-01T12:30:00Z", datetime(2024, 6, 1, 12, 30, tzinfo=UTC)),
         ('"2024-06-01"', "2024-06-01"),
         ("007", "007"),
+        ("00100000000000000000", "00100000000000000000"),
+        ("18446744073709551617", 18446744073709551617),
+        ("-9007199254740993", -9007199254740993),
+        ("9007199254740993.5", Decimal("9007199254740993.5")),
+        ("2024-06-01T12:30:00.5", datetime(2024, 6, 1, 12, 30, 0, 500_000, tzinfo=UTC)),
+        ("2024-06-01T12:30:00.123456789Z", Nanoseconds(1_717_245_000_123_456_789, True)),
     ],
 )
 def test_a_parameter_is_what_it_looks_like_and_text_in_quotes(word, value):

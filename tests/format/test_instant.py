@@ -14,10 +14,12 @@ from thermocline.format.instant import (
     NS_PER_S,
     TIME_MAX,
     TIME_MIN,
+    Nanoseconds,
     checked,
     from_datetime,
     instant,
     parse,
+    parse_exact,
     to_datetime,
     written,
 )
@@ -66,6 +68,9 @@ def test_written_instants_of_whole_seconds_sort_as_the_instants_do(one, other):
         ("2024-06-01T13:05:09-0530", "2024-06-01T18:35:09Z"),
         ("2024-02-29", "2024-02-29T00:00:00Z"),
         ("0001-01-01T01:00:00+01:00", "0001-01-01T00:00:00Z"),
+        ("2024-06-01T13", "2024-06-01T13:00:00Z"),
+        ("2024-06-01T13+02", "2024-06-01T11:00:00Z"),
+        ("2024-06-01 13:05+02", "2024-06-01T11:05:00Z"),
     ],
 )
 def test_the_usual_ways_to_write_a_time_are_read(text, same_as):
@@ -79,6 +84,9 @@ def test_the_usual_ways_to_write_a_time_are_read(text, same_as):
         "now",
         "1717200000",
         "2024-13-01",
+        "2024-06-01T13:05.5",
+        "2024-06-01T13.5",
+        "2024-06-01+02",
         "2023-02-29",
         "2024-06-01T24:00:00Z",
         "2024-06-01T23:59:60Z",
@@ -176,3 +184,22 @@ def test_a_whole_number_counts_nanoseconds_unless_it_is_too_small_to_be_plausibl
             instant(count)
     with pytest.raises(Invalid, match="not a time"):
         instant(datetime)
+
+
+def test_a_text_of_digits_is_a_whole_number():
+    assert instant("1717200000000000000") == instant(1717200000000000000)
+    with pytest.raises(Invalid) as raised:
+        instant("1717200000")
+    assert "1000000000" in raised.value.hint
+    with pytest.raises(Invalid):
+        instant("9" * 40)
+    with pytest.raises(Invalid):
+        instant("9" * 5_000)
+
+
+def test_a_text_is_read_to_its_last_digit_and_keeps_whether_it_has_a_zone():
+    assert parse_exact("2024-06-01T12:00:00.5") == datetime(2024, 6, 1, 12, 0, 0, 500_000)
+    assert parse_exact("2024-06-01T14+02:00") == datetime(2024, 6, 1, 12, tzinfo=UTC)
+    fine = 1_717_243_200_123_456_789
+    assert parse_exact("2024-06-01T12:00:00.123456789") == Nanoseconds(fine, has_zone=False)
+    assert parse_exact("2024-06-01T12:00:00.123456789Z") == Nanoseconds(fine, has_zone=True)

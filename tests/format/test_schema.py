@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from format.made import arrow_types, names
@@ -18,7 +18,7 @@ from thermocline.format.schema import (
     encode_stored,
     fit,
 )
-from thermocline.format.types import is_alike
+from thermocline.format.types import holds
 
 TIME = pa.timestamp("us")
 
@@ -221,14 +221,23 @@ columns = st.lists(
 ).filter(lambda pairs: all(name.lower() != "ts" for name, _ in pairs))
 
 
+def _schema_of(pairs):
+    """Return a schema with these columns; None if one is a dictionary that no table holds."""
+    try:
+        return schema(**dict(pairs))
+    except Invalid:
+        return None
+
+
 @given(columns)
 def test_every_schema_reads_back_as_itself_and_fits_itself(pairs):
-    table = schema(**dict(pairs))
+    table = _schema_of(pairs)
+    assume(table is not None)
     assert decode_schema(encode_schema(table)) == table
     found = fit(table.arrow, table, "ts")
     assert (found.absent, found.stored, found.must_rewrite) == ((), {}, False)
     for name, kind in pairs:
-        assert is_alike(table.column(name).type, kind)
+        assert holds(table.column(name).type, kind)
 
 
 @pytest.mark.parametrize(

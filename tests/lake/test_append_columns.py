@@ -1,12 +1,17 @@
 """Appends: columns that fit or are refused, entities, times, and writers that write once."""
 
 import os
+from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+import thermocline as tc
 from fixtures.lake import JUNE_US, closes, files, rows
 from thermocline.errors import CoverageOverlapError, Invalid, Overloaded
+from thermocline.format.types import plain
 
 TS = pa.timestamp("us")
 
@@ -215,3 +220,80 @@ def test_the_source_may_be_a_folder_or_empty_or_missing_and_is_named(table, tmp_
         assert error.type.__module__ == "thermocline.errors"
     with pytest.raises(Invalid, match="at least one file"):
         table.append_parquet([])
+
+
+def _not_null(kind):
+    return pa.field("a", kind, nullable=False)
+
+
+def _as_dictionary(values):
+    return pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([{"a": 1}], pa.struct([_not_null(pa.int64())])),
+        pa.array([[{"a": 1}]], pa.list_(pa.struct([_not_null(pa.int64())]))),
+        pa.array([[1]], pa.list_(_not_null(pa.int64()))),
+        pa.array([[1]], pa.large_list(_not_null(pa.int64()))),
+        pa.array([[1, 2]], pa.list_(_not_null(pa.int64()), 2)),
+        pa.array([[("k", 1)]], pa.map_(pa.string(), _not_null(pa.int64()))),
+        pa.array([{"a": "x"}], pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))])),
+        _as_dictionary(pa.array(["x"], pa.string_view())),
+        _as_dictionary(pa.array([b"x"], pa.binary_view())),
+        _as_dictionary(pa.array([True])),
+    ],
+    ids=lambda values: str(values.type)[:40],
+)
+@pytest.mark.parametrize("door", ["append", "append_parquet", "write"])
+def test_a_column_of_any_type_takes_rows_without_it_and_can_be_flushed(tmp_path, values, door):
+    moment = pa.array([datetime(2024, 6, 1)], pa.timestamp("us"))
+    rows = pa.table({"ts": moment, "v": values})
+    with tc.connect(tmp_path / "lake") as lake:
+        table = lake.create_table("t", time_column="ts", bucket="1h")
+        if door == "append_parquet":
+            # Parquet has no dictionaries of views; what they view is the same there.
+            is_dictionary = pa.types.is_dictionary(values.type)
+            cast = pc.cast(values.dictionary, plain(values.type)) if is_dictionary else values
+            pq.write_table(rows.set_column(1, "v", cast), tmp_path / "rows.parquet")
+            table.append_parquet(tmp_path / "rows.parquet")
+        else:
+            getattr(table, door)(rows)
+        table.write([{"ts": datetime(2024, 6, 1)}])
+        table.write([{"ts": datetime(2024, 6, 1), "v": None}])
+        table.flush()
+        table.append(rows.select(["ts"]))
+        table.append(rows)
+        found = table.to_arrow()["v"].to_pylist()
+        assert len(found) == 5
+        assert [one for one in found if one is not None] == values.to_pylist() * 2
+        assert lake.sql("select v from t").num_rows == 5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0.5], pa.float16()),
+        pa.array([{"a": 1}]),
+        pa.array([[1]]),
+        pa.array(["x"]).dictionary_encode(),
+        pa.nulls(1),
+    ],
+    ids=lambda values: str(values.type)[:40],
+)
+@pytest.mark.parametrize("door", ["append", "write", "add_column"])
+def test_a_dictionary_whose_values_would_be_lost_is_refused_at_every_door(tmp_path, values, door):
+    column = _as_dictionary(values)
+    with tc.connect(tmp_path / "lake") as lake:
+        table = lake.create_table("t", time_column="ts", bucket="1h")
+        moment = pa.array([datetime(2024, 6, 1)], pa.timestamp("us"))
+        rows = pa.table({"ts": moment, "v": column})
+        given = ("v", column.type) if door == "add_column" else (rows,)
+        if door == "add_column":
+            table.append(rows.select(["ts"]))
+        with pytest.raises(Invalid) as raised:
+            getattr(table, door)(*given)
+        assert raised.value.facts["column"] == "v"
+        table.write([{"ts": datetime(2024, 6, 1)}])
+        table.flush()

@@ -315,7 +315,6 @@ def test_a_narrower_column_reads_in_the_tables_type(narrow, wide, how):
     "kind",
     [
         pa.decimal128(10, -2),
-        pa.dictionary(pa.int32(), pa.string_view()),
         pa.run_end_encoded(pa.int32(), pa.int64()),
         pa.month_day_nano_interval(),
         pa.list_view(pa.int8()),

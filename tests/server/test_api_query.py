@@ -153,6 +153,28 @@ def test_parameters_are_bound_by_place_and_by_name_and_keep_their_types(client, 
     assert ask(client, "select ? as s", params=[hostile])["rows"] == [{"s": hostile}]
 
 
+def test_nanoseconds_of_a_parameter_are_kept_by_the_api(client):
+    text = "2024-06-01T01:02:03.123456789"
+    for zone in ("", "Z"):
+        when = {"type": "timestamp", "value": text + zone}
+        assert ask(client, "select ? as t", params=[when])["rows"] == [{"t": text + zone}]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"type": "time", "value": "01:02:03.123456789"},
+        {"type": "timestamp", "value": "20240601T010203"},
+        {"type": "timestamp", "value": "2024-06-01T01:02:03.1234567891"},
+        {"type": "decimal", "value": "1_0"},
+    ],
+)
+def test_a_parameter_that_would_change_on_its_way_is_refused(client, one):
+    answer = client.post("/api/v1/query", json={"sql": "select ? as x", "params": [one]})
+    assert answer.status_code == 400
+    assert answer.json()["facts"]["parameter"] == "1"
+
+
 @pytest.mark.parametrize(
     "params",
     [[{"type": "nothing", "value": 1}], [{"a": 1}], [{"type": "decimal", "value": "x"}], "text"],

@@ -218,6 +218,47 @@ def test_values_that_json_has_no_word_for_come_in_as_they_go_out(client, table):
     assert raw.count('"money":12345678901234567890.123456789') == 2
 
 
+def test_values_inside_of_others_come_in_as_they_go_out(client, table):
+    digits = "0.12345678901234567890"
+    inner = pa.struct([("d", pa.decimal128(38, 20)), ("b", pa.binary()), ("f", pa.float64())])
+    exact = pa.table(
+        {
+            "ts": pa.array([1_717_200_000_000_000], pa.timestamp("us")),
+            "symbol": ["A"],
+            "s": pa.array([None], inner),
+            "l": pa.array([None], pa.list_(inner)),
+        }
+    )
+    assert post(client, table, stream(exact), ARROW).status_code == 200
+    one = f'{{"d": {digits}, "b": "00ff", "f": "NaN"}}'
+    row = f'{{"ts": "2024-06-01T01:00:00", "symbol": "B", "s": {one}, "l": [{one}]}}'
+    assert post(client, table, row.encode()).status_code == 200
+    sql = f"select s, l from {table} where symbol = 'B'"
+    raw = client.post("/api/v1/query", json={"sql": sql, "format": "ndjson"}).text
+    assert raw.count(digits) == 2
+    assert raw.count('"00ff"') == 2
+    assert raw.count('"NaN"') == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("big", "9007199254740993.0"), ("money", '"1_0"'), ("bytes", '"xy"'), ("f", '"much"')],
+)
+def test_a_value_of_json_that_would_change_is_refused_by_line_and_value(
+    client, table, column, text
+):
+    kinds = {"money": pa.decimal128(9, 2), "bytes": pa.binary(), "f": pa.float64()}
+    known = {"ts": pa.array([0], pa.timestamp("us")), "symbol": ["A"]}
+    known[column] = pa.array([None], kinds.get(column, pa.int64()))
+    assert post(client, table, stream(pa.table(known)), ARROW).status_code == 200
+    row = f'{{"ts": "2024-06-01T01:00:00", "symbol": "B", "{column}": {text}}}'
+    answer = post(client, table, row.encode())
+    assert answer.status_code == 400
+    facts = answer.json()["facts"]
+    assert (facts["column"], facts["line"]) == (column, 1)
+    assert facts["value"]
+
+
 # What a body may be
 
 

@@ -11,7 +11,8 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,19 +195,25 @@ def parameter_value(text: str) -> Any:
     """Return what a word looks like: number, true, false, null or time; in quotes it is text."""
     import orjson
 
-    from thermocline.format.instant import parse, to_datetime
+    from thermocline.format.instant import parse_exact
 
+    if re.fullmatch(r"-?(?:0|[1-9]\d{0,999})", text, re.ASCII):
+        return int(text)  # the parser of JSON makes a double of one that 64 bits do not hold
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         value = None
     else:
+        if isinstance(value, float) and Decimal(text) != Decimal(repr(value)):
+            return Decimal(text)  # it has more digits than a double
         if not isinstance(value, dict | list):
             return value
     try:
-        moment: datetime = to_datetime(parse(text))
+        moment = parse_exact(text)
     except ThermoclineError:
         return text
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
     return moment
 
 

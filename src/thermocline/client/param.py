@@ -13,7 +13,7 @@ from typing import Any
 
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_parameters
-from thermocline.format.instant import instant, written
+from thermocline.format.instant import Nanoseconds, instant, written
 
 DEPTH_MAX = 32
 
@@ -32,8 +32,15 @@ def wire_value(value: Any, depth: int = 0) -> Any:
     """Return one value as JSON."""
     if depth > DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", depth_max=DEPTH_MAX)
+    if type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
+        from thermocline.query.parameter import of_library
+
+        value = of_library(value, "params")
     if value is None or isinstance(value, bool | str | int):
         return value
+    if isinstance(value, Nanoseconds):
+        text = written(value.time_ns)
+        return {"type": "timestamp", "value": text if value.has_zone else text.removesuffix("Z")}
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -42,8 +49,6 @@ def wire_value(value: Any, depth: int = 0) -> Any:
     for kind, name, write in _FORMS:
         if isinstance(value, kind):
             return {"type": name, "value": write(value)}
-    if hasattr(value, "item") and not isinstance(value, Sequence):  # a number of numpy
-        return wire_value(value.item(), depth + 1)
     if isinstance(value, Sequence):
         return [wire_value(one, depth + 1) for one in value]
     raise Invalid(

@@ -2,13 +2,14 @@
 
 - An instant is a Python integer, so that no year and no unit overflows.
 - A time without a zone is UTC.
-- A whole number counts nanoseconds. One that is too small to be plausible is refused, because it
-  is likely to count seconds, milliseconds or microseconds.
+- A whole number counts nanoseconds, and so does a text of its digits. One that is too small to be
+  plausible is refused, because it is likely to count seconds, milliseconds or microseconds.
 - The written form is ISO 8601 with `Z`, with no, six or nine digits of a second's fraction.
 - Years 1 to 9999 only: what cannot be written down is refused, never wrapped.
 """
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NewType
 
@@ -25,13 +26,24 @@ PLAUSIBLE_NS_MIN = 10**17
 
 The same number of microseconds is in the year 5138, so no present time is read in a wrong unit."""
 
+
+@dataclass(frozen=True, slots=True)
+class Nanoseconds:
+    """An instant with nanoseconds, which no `datetime` has; `has_zone` as a `datetime` may."""
+
+    time_ns: int
+    has_zone: bool
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MIN = TimeNs(-62_135_596_800 * NS_PER_S)
 TIME_MAX = TimeNs(253_402_300_800 * NS_PER_S - 1)
 _WRITTEN = re.compile(
-    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?)?$",
+    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:\.(\d{1,9}))?)?)?)"
+    r"(Z|[+-]\d\d(?::?\d\d)?)?)?$",
     re.ASCII,
 )
+_COUNT = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 
 
 def from_datetime(moment: datetime) -> TimeNs:
@@ -65,10 +77,21 @@ def parse(text: str) -> TimeNs:
     day, clock, fraction, zone = found.groups()
     zone = "+00:00" if zone in (None, "Z") else zone
     try:
-        moment = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+        moment = datetime.fromisoformat(f"{day}T{(clock or '00').partition('.')[0]}{zone}")
         return TimeNs(checked(from_datetime(moment) + int((fraction or "0").ljust(9, "0"))))
     except (ValueError, OverflowError) as error:
         raise _not_an_instant(text) from error
+
+
+def parse_exact(text: str) -> datetime | Nanoseconds:
+    """Return the time of an ISO 8601 text to its last digit, with a zone if the text has one."""
+    time_ns = parse(text)
+    found = _WRITTEN.match(text.strip())
+    has_zone = found is not None and found[4] is not None
+    if time_ns % NS_PER_US:
+        return Nanoseconds(time_ns, has_zone)
+    moment = to_datetime(time_ns)
+    return moment if has_zone else moment.replace(tzinfo=None)
 
 
 def from_count(count: int) -> TimeNs:
@@ -87,7 +110,7 @@ def instant(value: object) -> TimeNs:
     if isinstance(value, datetime):
         return from_datetime(value)
     if isinstance(value, str):
-        return parse(value)
+        return from_count(int(value)) if _COUNT.fullmatch(value.strip()) else parse(value)
     if isinstance(value, type):
         raise _not_an_instant(repr(value))
     if hasattr(value, "isoformat"):

@@ -6,7 +6,10 @@ Out:  a `Schema`, the JSON of it, and a `Fit`: how a file's columns stand for th
 - A column is its id. Ids are never used twice, so a renamed column keeps its old values and a
   column added later reads as null in older segments.
 - The time column is never null; every other column may be.
-- A dictionary's index has at least 32 bits: 8 would hold the first append and break the next.
+- A dictionary's index has at least 32 bits: 8 would hold the first append and break the next. Its
+  values are of a type that Parquet and Arrow keep in dictionaries; views become what they view.
+- Whatever is inside of a column may be null: a row without the column has nulls there, too. No
+  dictionary is inside of a column.
 - Column names differ by more than their case, because SQL engines do not tell `a` from `A`.
 """
 
@@ -30,6 +33,7 @@ from thermocline.format.types import (
     is_alike,
     is_column_name,
     is_finer_timestamp,
+    plain,
 )
 
 COLUMNS_MAX = 10_000
@@ -93,7 +97,7 @@ class Schema:
         for new in fields:
             encode_type(new.type)
             check_inner_names(new.type, new.name)
-            columns.append(Column(next_id, new.name, _roomy(new.type)))
+            columns.append(Column(next_id, new.name, _kept(new.type, new.name)))
             next_id += 1
         return _checked(Schema(tuple(columns), next_id))
 
@@ -120,7 +124,7 @@ class Schema:
                 old=str(column.type),
                 new=str(kind),
             )
-        return self._with(replace(column, type=_roomy(kind)))
+        return self._with(replace(column, type=_kept(kind, name)))
 
     def _with(self, changed: Column) -> "Schema":
         columns = tuple(changed if c.id == changed.id else c for c in self.columns)
@@ -203,11 +207,44 @@ def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
     return is_double and not holds(kind, column)
 
 
-def _roomy(kind: pa.DataType) -> pa.DataType:
-    """Return the type with room for the dictionaries of many appends, not of the first alone."""
-    if kinds.is_dictionary(kind) and kind.index_type.bit_width < INDEX_BITS_MIN:
-        return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+def _kept(kind: pa.DataType, column: str) -> pa.DataType:
+    """Return the type as a table keeps it, with room for the rows of many appends."""
+    if kinds.is_dictionary(kind):
+        return _kept_dictionary(kind, column)
+    if kinds.is_map(kind):
+        item = _kept_field(kind.item_field, column)
+        return pa.map_(kind.key_field, item, keys_sorted=kind.keys_sorted)
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(_kept_field(kind.value_field, column), kind.list_size)
+    if kinds.is_large_list(kind):
+        return pa.large_list(_kept_field(kind.value_field, column))
+    if kinds.is_list(kind):
+        return pa.list_(_kept_field(kind.value_field, column))
+    if kinds.is_struct(kind):
+        return pa.struct([_kept_field(field, column) for field in kind])
     return kind
+
+
+def _kept_field(field: pa.Field, column: str) -> pa.Field:
+    kind = _kept(field.type, column)
+    # A null around a dictionary has an index into it, which Arrow makes invalid where it is empty.
+    return pa.field(field.name, kind.value_type if kinds.is_dictionary(kind) else kind)
+
+
+def _kept_dictionary(kind: pa.DataType, column: str) -> pa.DataType:
+    value = plain(kind.value_type)
+    is_odd = kinds.is_nested(value) or kinds.is_null(value) or kinds.is_float16(value)
+    if is_odd or kinds.is_dictionary(kind.value_type):
+        raise Invalid(
+            "a table cannot hold a dictionary of such values",
+            hint="cast the column to the type of its values first",
+            column=column,
+            type=str(kind),
+        )
+    is_view = kinds.is_string_view(kind.value_type) or kinds.is_binary_view(kind.value_type)
+    is_narrow = kind.index_type.bit_width < INDEX_BITS_MIN
+    index = pa.int32() if is_narrow else kind.index_type
+    return pa.dictionary(index, value if is_view else kind.value_type, kind.ordered)
 
 
 def _does_not_fit(column: Column, new: pa.Field) -> Invalid:

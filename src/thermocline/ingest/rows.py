@@ -111,7 +111,12 @@ def _known_column(
     except Invalid:
         if not may_widen or column.name == spec.time_column:
             raise
-        wider = infer_values(column.name, values, spec)
+        try:
+            wider = infer_values(column.name, values, spec)
+        except Invalid:
+            wider = None  # the error of the present type says more
+        if wider is None:
+            raise
         if holds(wider.type, column.type) or may_become_double(column.type, wider.type):
             return wider
         raise

@@ -201,6 +201,10 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
     try:
+        if pa.types.is_dictionary(column.type) and _has_view(column.type.value_type):
+            # Arrow can neither cast nor decode a dictionary of views.
+            values = column.dictionary.cast(plain(column.type.value_type))
+            column = pa.DictionaryArray.from_arrays(column.indices, values)
         if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
             column = pc.dictionary_encode(pc.cast(column, kind.value_type))
         elif pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(kind):

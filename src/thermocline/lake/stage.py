@@ -193,8 +193,10 @@ class _Alongside:
 
 def check_writable(schema: Schema) -> None:
     """Raise `Invalid` for columns of a type that Parquet cannot hold."""
-    nothing = [pa.nulls(0, column.type) for column in schema.columns]
-    _encoded(pa.Table.from_arrays(nothing, [column.name for column in schema.columns]))
+    names = [column.name for column in schema.columns]
+    for rows in (0, 1):  # a row without a column is null there
+        nulls = [pa.nulls(rows, column.type) for column in schema.columns]
+        _encoded(pa.Table.from_arrays(nulls, names))
 
 
 def _encoded(table: pa.Table) -> bytes:

@@ -24,12 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
-import pyarrow.types as kinds
 
 from thermocline.errors import Invalid, Unavailable
 from thermocline.format.action import TableSpec
 from thermocline.format.schema import Fit, Schema, fit
-from thermocline.ingest.exact_values import fitted, from_texts, from_values
+from thermocline.ingest.exact_values import fitted, from_json, from_texts, has_decimals
 from thermocline.pipeline.incoming import Incoming
 from thermocline.pipeline.record import Record, records
 from thermocline.pipeline.sieve import Sieve, sifted
@@ -199,7 +198,7 @@ def _slowly(
 
 def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
     known, needed = reading.schema.by_name, reading.spec.time_column
-    is_exact = any(_has_decimals(column.type) for column in reading.schema.columns)
+    is_exact = any(has_decimals(column.type) for column in reading.schema.columns)
     for held in json_rows(file, reading.sieve, is_exact=is_exact):
         names = list(dict.fromkeys(name for _, _, row in held for name in row))
         if reading.is_strict and any(name not in known for name in names):
@@ -211,7 +210,7 @@ def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
             present = {name for row in rows for name in row}
             wanted = [c for c in reading.schema.columns if c.name in present or c.name == needed]
             arrays = [
-                from_values(c.name, [row.get(c.name) for row in rows], c.type, reading.spec)
+                from_json(c.name, [row.get(c.name) for row in rows], c.type, reading.spec)
                 for c in wanted
             ]
             batch = pa.RecordBatch.from_arrays(arrays, [c.name for c in wanted])
@@ -225,13 +224,6 @@ def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
 
 
 JsonRow = tuple[int, bytes, dict[str, Any]]
-
-
-def _has_decimals(kind: pa.DataType) -> bool:
-    if kinds.is_dictionary(kind):
-        kind = kind.value_type
-    inner = [kind.field(place).type for place in range(kind.num_fields)]
-    return bool(kinds.is_decimal(kind)) or any(_has_decimals(one) for one in inner)
 
 
 def json_rows(

@@ -5,11 +5,11 @@ Out:  a value that the engine reads as exactly that value; `Invalid` names any o
 
 - The engine would round a decimal of more than 38 digits, cut nanoseconds off, and turn a
   `datetime64` into a number. Here each is passed on exactly or refused.
-- The values of a list have one kind: the engine would turn mixed ones into texts or doubles.
+- The values of a list have one kind, at every depth: the engine would turn mixed ones into texts
+  or doubles, and cut digits of decimals that one decimal type does not hold together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,20 +18,12 @@ from uuid import UUID
 import duckdb
 
 from thermocline.errors import Invalid
-from thermocline.format.instant import NS_PER_S
+from thermocline.format.instant import NS_PER_S, Nanoseconds
 
 DIGITS_MAX = 38
 DEPTH_MAX = 32
 _EXACT_DOUBLE = 2**53
 _AS_THEY_ARE = (str, bytes, bytearray, memoryview, date, time, timedelta, UUID)
-
-
-@dataclass(frozen=True, slots=True)
-class Nanoseconds:
-    """An instant with nanoseconds, which no `datetime` has; `has_zone` as a `datetime` may."""
-
-    time_ns: int
-    has_zone: bool
 
 
 def exact(value: Any, name: str, depth: int = 0) -> Any:
@@ -41,7 +33,7 @@ def exact(value: Any, name: str, depth: int = 0) -> Any:
     if value is None or type(value) in (bool, float, str, bytes):
         return value
     if type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
-        value = _of_library(value, name)
+        value = of_library(value, name)
     if isinstance(value, Mapping):
         return {key: exact(one, name, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -65,10 +57,14 @@ def _single(value: Any, name: str) -> Any:
     raise _refused(name, value, "use numbers, texts, times and lists of them")
 
 
-def _of_library(value: Any, name: str) -> Any:
-    """Return a value of numpy or pandas as one of Python."""
+def of_library(value: Any, name: str) -> Any:
+    """Return a value of numpy or pandas as one of Python, or as `Nanoseconds`."""
     kind = type(value).__name__
-    if kind in ("NaTType", "NAType"):
+    if getattr(value, "ndim", 0):  # an array, a series
+        return list(value)
+    if kind == "ndarray":
+        return exact(value[()], name)
+    if kind in ("NaTType", "NAType") or str(value) == "NaT":
         return None
     if kind == "Timestamp":
         if not value.nanosecond:
@@ -78,8 +74,6 @@ def _of_library(value: Any, name: str) -> Any:
         return _datetime64(value, name)
     if kind in ("Timedelta", "timedelta64"):
         return _timedelta(value, name)
-    if kind == "ndarray":
-        return list(value)
     found = value.item() if hasattr(value, "item") else value
     if not isinstance(found, bool | int | float | str | bytes):
         raise _refused(name, value, "use numbers, texts, times and lists of them")
@@ -89,8 +83,12 @@ def _of_library(value: Any, name: str) -> Any:
 def _timedelta(value: Any, name: str) -> timedelta:
     if hasattr(value, "to_timedelta64"):  # of pandas
         value = value.to_timedelta64()
-    found = value.astype("timedelta64[us]")
-    if found != value:
+    try:
+        found = value.astype("timedelta64[us]")
+        is_same = bool(found == value)
+    except TypeError:  # months and years have no one length
+        is_same = False
+    if not is_same:
         raise _refused(name, value, "the engine's intervals count microseconds")
     made: timedelta = found.item()
     return made
@@ -98,8 +96,6 @@ def _timedelta(value: Any, name: str) -> timedelta:
 
 def _datetime64(value: Any, name: str) -> Any:
     found = value.astype("datetime64[ns]")
-    if str(value) == "NaT":
-        return None
     if found.astype(value.dtype) != value or found.astype("datetime64[s]") != value.astype(
         "datetime64[s]"
     ):
@@ -129,20 +125,56 @@ def _decimal(value: Decimal, name: str) -> Any:
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return float("nan") if value.is_nan() else float(value)  # a signaling NaN has no float
-    width = len(digits) + exponent if exponent >= 0 else max(len(digits), -exponent)
-    if width > DIGITS_MAX:
+    whole, broken = _widths(value)
+    # The engine counts the nought of 0.01 as a digit, but not that of 0.12.
+    is_padded = -exponent > len(digits) or not any(digits)
+    if whole + broken + is_padded > DIGITS_MAX:
         raise _refused(name, value, f"a decimal has at most {DIGITS_MAX} digits")
     return value
 
 
+def _widths(value: int | Decimal) -> tuple[int, int]:
+    """Return how many digits a number has before its point and after it."""
+    if isinstance(value, int):
+        return len(str(abs(value))), 0
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    return max(0, len(digits) + exponent), max(0, -exponent)
+
+
 def _of_one_kind(values: list[Any], name: str) -> list[Any]:
-    kinds = {_kind(one) for one in values if one is not None}
+    """Return the values of a list, whole numbers among decimals as decimals."""
+    if {_kind(one) for one in values if one is not None} == {"int", "Decimal"}:
+        values = [Decimal(one) if isinstance(one, int) else one for one in values]
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for one in values:
+        _gather(one, (), groups)
+    if not all(_is_one_kind(group) for group in groups.values()):
+        raise _refused(name, values, "give the values of a list one type")
+    return values
+
+
+def _gather(value: Any, path: tuple[Any, ...], groups: dict[tuple[Any, ...], list[Any]]) -> None:
+    """Group a value, and those inside of it, by the place that will have one type."""
+    if value is None:
+        return
+    groups.setdefault(path, []).append(value)
+    if isinstance(value, list):
+        for one in value:
+            _gather(one, (*path, None), groups)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            _gather(one, (*path, key), groups)
+
+
+def _is_one_kind(values: list[Any]) -> bool:
+    kinds = {_kind(one) for one in values}
     if kinds == {"int", "float"}:
-        if all(abs(one) <= _EXACT_DOUBLE for one in values if isinstance(one, int)):
-            return values
-    elif len(kinds) <= 1 or kinds == {"int", "Decimal"}:
-        return values
-    raise _refused(name, values, "give the values of a list one type")
+        return all(abs(one) <= _EXACT_DOUBLE for one in values if isinstance(one, int))
+    if kinds == {"Decimal"}:
+        widths = [_widths(one) for one in values]
+        return max(one[0] for one in widths) + max(one[1] for one in widths) <= DIGITS_MAX
+    return len(kinds) <= 1
 
 
 def _kind(value: Any) -> str:

@@ -25,6 +25,7 @@ from thermocline.query.constant import evaluate
 from thermocline.query.constraint import Constraint, bounded, window
 from thermocline.query.engine import Engine, Limits, translated
 from thermocline.query.gate import INTERNAL_PREFIX, Statement, admit
+from thermocline.query.parameter import DIGITS_MAX
 from thermocline.query.plan import conditions_on
 from thermocline.query.shape import check_engine_holds, shape_of
 from thermocline.query.syntax import Tree, parts
@@ -58,6 +59,8 @@ class Predicate:
         self.columns = _columns(expression, schema)
         for name in self.columns:
             check_engine_holds(name, schema.field(name).type)
+        for part in parts(expression):
+            _check_digits(part.get("literal"))
         self._sql = statement.text
         self._check(where, schema)
         self.constraints = self._implied(expression, schema)
@@ -160,6 +163,24 @@ def _admitted(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
             hint = "a condition compares columns of a row with values"
             raise Invalid("this cannot be part of a condition", hint=hint, part=refused)
     return statement
+
+
+def _check_digits(literal: object) -> None:
+    """Raise `Invalid` for a number with more digits than the engine compares exactly.
+
+    It would make a double of the number, and then rows match that do not have the value.
+    """
+    if not isinstance(literal, dict) or literal["kind"] not in ("INTEGER", "NUMERIC"):
+        return
+    text = str(literal["text"]).lower()
+    digits = sum(letter.isdigit() for letter in text.lstrip("-0."))
+    if "e" not in text and "x" not in text and digits > DIGITS_MAX:
+        raise Invalid(
+            "a number of the condition has more digits than are compared",
+            hint="write fewer digits, or 1e40 for a double",
+            number=text[:80],
+            digits_max=DIGITS_MAX,
+        )
 
 
 def _for_engine(column: pa.Array) -> pa.Array:

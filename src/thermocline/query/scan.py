@@ -90,7 +90,9 @@ def relation(
     shapes: dict[_Physical, list[str]] = {}
     known: dict[tuple[Any, ...], tuple[_Physical, list[str]]] = {}
     for segment, file in zip(segments, files, strict=True):
-        kind = (segment.schema_id, segment.absent, tuple(segment.stored.items()))
+        # A nested type is an object of JSON, which has no hash; its text has one.
+        stored = repr(segment.stored) if segment.stored else ""
+        kind = (segment.schema_id, segment.absent, stored)
         if kind not in known:
             physical = _physical(state, segment, columns)
             known[kind] = physical, shapes.setdefault(physical, [])

@@ -5,7 +5,7 @@ Out:  Python values, as `Lake.sql` takes them
 
 | type | value |
 |---|---|
-| `timestamp` | ISO 8601, with a zone or without one |
+| `timestamp` | ISO 8601, with a zone or without one, up to nine digits of a second |
 | `date`, `time` | ISO 8601 |
 | `decimal` | its digits |
 | `binary` | hexadecimal |
@@ -14,13 +14,15 @@ Out:  Python values, as `Lake.sql` takes them
 | `uuid` | the usual form |
 """
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from thermocline.errors import Invalid
+from thermocline.format.instant import parse_exact
 
 VALUES_MAX = 10_000
 DEPTH_MAX = 32
@@ -52,7 +54,7 @@ def _value(value: Any, name: str, depth: int = 0) -> Any:
         )
     try:
         return KINDS[value["type"]](value["value"])
-    except (ValueError, TypeError, InvalidOperation, OverflowError) as error:
+    except (Invalid, ValueError, TypeError, InvalidOperation, OverflowError) as error:
         raise Invalid(
             "a parameter is not of the type it says",
             hint="see the API's page for how values are written",
@@ -73,6 +75,18 @@ def _duration(value: Any) -> timedelta:
     return timedelta(microseconds=value)
 
 
+def _time(text: str) -> time:
+    if re.search(r"[.,]\d{6}\d*[1-9]", text):
+        raise ValueError("the engine's times have microseconds")
+    return time.fromisoformat(text)
+
+
+def _decimal(text: str) -> Decimal:
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return Decimal(text)
+
+
 def _text(make: Callable[[str], Any]) -> Callable[[Any], Any]:
     def made(value: Any) -> Any:
         if not isinstance(value, str):
@@ -83,10 +97,10 @@ def _text(make: Callable[[str], Any]) -> Callable[[Any], Any]:
 
 
 KINDS: Mapping[str, Callable[[Any], Any]] = {
-    "timestamp": _text(datetime.fromisoformat),
+    "timestamp": _text(parse_exact),
     "date": _text(date.fromisoformat),
-    "time": _text(time.fromisoformat),
-    "decimal": _text(Decimal),
+    "time": _text(_time),
+    "decimal": _text(_decimal),
     "binary": _text(bytes.fromhex),
     "float": _float,
     "duration": _duration,

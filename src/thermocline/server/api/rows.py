@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
+from thermocline.ingest.exact_values import has_decimals, json_conversion, shown
 from thermocline.ingest.rows import ROWS_MAX, fitted, rows_table
 
 LINE_LOOKS_MAX = 100_000
@@ -32,9 +33,6 @@ VALUE_BYTES = 64  # what a value of JSON costs in memory, at the least
 DECODED_BYTES_MAX = 256 << 20  # of all batches of a body together
 FIXED_BYTES_MAX = 32  # the widest value that has one width is a decimal
 OFFSET_BYTES = 8
-
-_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-
 
 Row = dict[str, Any]
 
@@ -64,17 +62,16 @@ def check_values(values: int) -> None:
 
 def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
     """Return the rows of a JSON array (or one object), or of JSON lines."""
-    has_decimals = any(kinds.is_decimal(field.type) for field in schema)
-    decoder = msgspec.json.Decoder(float_hook=Decimal) if has_decimals else msgspec.json.Decoder()
+    exact = {field.name for field in schema if has_decimals(field.type)}
+    decoder = msgspec.json.Decoder(float_hook=Decimal) if exact else msgspec.json.Decoder()
     found = _array(data, decoder) if is_list else _lines(data, decoder)
     if len(found.rows) > ROWS_MAX:
         raise Invalid("more rows than one write takes", hint="send fewer", rows_max=ROWS_MAX)
     for field in schema:
-        convert = _conversion(field.type)
+        convert = json_conversion(field.type)
         if convert is not None:
             _convert(found, field.name, convert)
-    if has_decimals:
-        exact = {field.name for field in schema if kinds.is_decimal(field.type)}
+    if exact:
         for row in found.rows:
             row |= {name: _doubles(value) for name, value in row.items() if name not in exact}
     return found
@@ -116,30 +113,21 @@ def _row(value: Any, place: dict[str, int]) -> Row:
     return value
 
 
-def _convert(found: JsonRows, name: str, convert: Callable[[str], Any]) -> None:
+def _convert(found: JsonRows, name: str, convert: Callable[[Any], Any]) -> None:
     for index, row in enumerate(found.rows):
         value = row.get(name)
-        if isinstance(value, str):
+        if isinstance(value, str | list | dict):
             try:
                 row[name] = convert(value)
-            except (ValueError, InvalidOperation, KeyError) as error:
+            except ValueError as error:
                 raise Invalid(
                     "a value does not fit its column",
                     hint="see the API's page for how values are written",
                     column=name,
+                    value=shown(value),
+                    why=str(error),
                     **found.fact(index),
                 ) from error
-
-
-def _conversion(kind: pa.DataType) -> Callable[[str], Any] | None:
-    """Return how a text becomes a value of a type, where Arrow would mistake it."""
-    if kinds.is_floating(kind):
-        return _FLOATS.__getitem__
-    if kinds.is_decimal(kind):
-        return Decimal
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
-        return bytes.fromhex
-    return None
 
 
 def _doubles(value: Any) -> Any:
