@@ -42,13 +42,34 @@ def wire_value(value: Any, depth: int = 0) -> Any:
     for kind, name, write in _FORMS:
         if isinstance(value, kind):
             return {"type": name, "value": write(value)}
-    if hasattr(value, "item") and not isinstance(value, Sequence):  # a number of numpy
-        return wire_value(value.item(), depth + 1)
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return _wire_numpy(value, depth + 1)
     if isinstance(value, Sequence):
         return [wire_value(one, depth + 1) for one in value]
     raise Invalid(
         "a parameter is of a type that cannot be passed on",
         hint="use numbers, texts, times and lists of them",
+        type=type(value).__name__,
+    )
+
+
+def _wire_numpy(value: Any, depth: int) -> Any:
+    """Return a value or an array of numpy as JSON."""
+    if getattr(value, "ndim", 0):
+        return [wire_value(one, depth) for one in value]
+    if value.dtype.kind not in "mM":
+        return wire_value(value.tolist(), depth)
+    if str(value) == "NaT":
+        return None
+    # Order matters: of nanoseconds `tolist` would make a number, which is no time any more.
+    plain = value.astype(f"{value.dtype.kind}8[us]")
+    if plain == value:
+        return wire_value(plain.tolist(), depth)
+    if value.dtype.kind == "M":
+        return {"type": "timestamp", "value": str(value.astype("M8[ns]"))}
+    raise Invalid(
+        "a parameter cannot be passed on exactly",
+        hint="the engine's intervals have microseconds",
         type=type(value).__name__,
     )
 

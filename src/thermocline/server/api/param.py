@@ -5,8 +5,8 @@ Out:  Python values, as `Lake.sql` takes them
 
 | type | value |
 |---|---|
-| `timestamp` | ISO 8601, with a zone or without one |
-| `date`, `time` | ISO 8601 |
+| `timestamp` | ISO 8601, with a zone or without one, down to nanoseconds |
+| `date`, `time` | ISO 8601; a time of day has six digits at most |
 | `decimal` | its digits |
 | `binary` | hexadecimal |
 | `float` | `NaN`, `Infinity`, `-Infinity` or a number |
@@ -14,6 +14,7 @@ Out:  Python values, as `Lake.sql` takes them
 | `uuid` | the usual form |
 """
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
@@ -21,9 +22,12 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from thermocline.errors import Invalid
+from thermocline.format.instant import parse
+from thermocline.query.parameter import Nanoseconds
 
 VALUES_MAX = 10_000
 DEPTH_MAX = 32
+_FRACTION = re.compile(r"[.,]\d{6}(\d+)")
 
 
 def parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | dict[str, Any] | None:
@@ -82,10 +86,29 @@ def _text(make: Callable[[str], Any]) -> Callable[[Any], Any]:
     return made
 
 
+def _timestamp(text: str) -> datetime | Nanoseconds:
+    """Return an instant; one with nanoseconds, which `datetime` would cut, keeps them."""
+    found = datetime.fromisoformat(text)
+    if not _has_nanoseconds(text):
+        return found
+    return Nanoseconds(parse(text), has_zone=found.tzinfo is not None)
+
+
+def _time(text: str) -> time:
+    if _has_nanoseconds(text):
+        raise ValueError(text)
+    return time.fromisoformat(text)
+
+
+def _has_nanoseconds(text: str) -> bool:
+    fraction = _FRACTION.search(text)
+    return fraction is not None and fraction[1].strip("0") != ""
+
+
 KINDS: Mapping[str, Callable[[Any], Any]] = {
-    "timestamp": _text(datetime.fromisoformat),
+    "timestamp": _text(_timestamp),
     "date": _text(date.fromisoformat),
-    "time": _text(time.fromisoformat),
+    "time": _text(_time),
     "decimal": _text(Decimal),
     "binary": _text(bytes.fromhex),
     "float": _float,
