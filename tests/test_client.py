@@ -486,3 +486,28 @@ def test_a_parameter_that_would_change_is_refused_before_it_is_sent(client, embe
     for lake in (client, embedded):
         with pytest.raises(Invalid):
             lake.sql("select $1 as x", [value])
+
+
+TIMES = [
+    np.datetime64("2024-06-01T00:00:00.123456789"),
+    pd.Timestamp("2024-06-01T00:00:00.123456789+02:00"),
+    np.datetime64("2024-06-01T00:00:00.5"),
+    np.datetime64("NaT"),
+    np.array(["2024-06-01T00:00:00.123456789"], "M8[ns]"),
+    np.timedelta64(5, "s"),
+    np.arange(3),
+    np.zeros((2, 2)),
+]
+
+
+@pytest.mark.parametrize("value", TIMES, ids=repr)
+def test_a_parameter_of_numpy_keeps_its_type_and_every_digit_on_the_way(client, embedded, value):
+    query = "select ? as a, typeof(?) as kind"
+    found = [one.sql(query, [value, value]).to_pylist() for one in (client, embedded)]
+    assert found[0] == found[1]
+
+
+def test_a_duration_that_no_interval_holds_is_refused_by_both(client, embedded):
+    for one in (client, embedded):
+        with pytest.raises(Invalid, match="cannot be passed on exactly"):
+            one.sql("select ?", [np.timedelta64(5, "ns")])

@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -82,6 +83,9 @@ WRONG = {
     "a decimal": lambda: Decimal("1.5"),
     "a decimal that is none": lambda: Decimal("sNaN"),
     "a complex number": lambda: 1j,
+    "an array": lambda: np.arange(3),
+    "a table of such": lambda: np.zeros((2, 2)),
+    "no time": lambda: np.datetime64("NaT"),
 }
 ROWS = [{"ts": datetime(2024, 6, 1, hour), "symbol": "NVDA", "close": 1.0} for hour in range(3)]
 ARROW = pa.Table.from_pylist(ROWS)
@@ -511,7 +515,8 @@ def test_connect_accepts_any_kind_or_refuses_it_by_our_errors(world, argument):
 def test_what_starts_spark_is_checked_before_it_starts(argument):
     for word, make in WRONG.items():
         value = make()
-        if isinstance(value, str) or (argument == "settings" and not value):
+        is_empty = value is None or (isinstance(value, dict) and not value)
+        if isinstance(value, str) or (argument == "settings" and is_empty):
             continue  # Spark would start
         with pytest.raises(Invalid) as refused:
             thermocline.spark.session(**{argument: value})

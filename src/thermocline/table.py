@@ -100,7 +100,7 @@ class TimeSeriesTable:
             retention=retention,
         )
         lake.create(spec)
-        return cls(lake)
+        return TimeSeriesTable(lake)
 
     @classmethod
     def open(
@@ -112,7 +112,7 @@ class TimeSeriesTable:
         """Open a table; `NotFound` when there is none."""
         lake = Table(open_storage(table_root, storage_options))
         lake.state()
-        return cls(lake)
+        return TimeSeriesTable(lake)
 
     def root(self) -> str:
         """Return where the table is."""

@@ -175,6 +175,25 @@ def test_why_spark_does_not_start_is_said_once_and_what_needs_it_is_not_run(tmp_
     assert "AssertionError" not in out + err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("master", "reason"),
+    [
+        ("spark://127.0.0.1:1", "All masters are unresponsive"),
+        ("sc://127.0.0.1:1", "Connection refused"),
+    ],
+)
+def test_a_cluster_where_nothing_listens_is_the_reason_in_good_time(tmp_path, master, reason):
+    code, err, out = run_jobs(tmp_path, java_home(), "--json", "--master", master)
+    assert code == 6
+    first, *others, last = json.loads(out)["ran"]
+    assert reason in first["error_message"]
+    assert {one["state"] for one in others} == {"not run"}
+    assert last["state"] == "done"
+    assert reason in str(json.loads(err.splitlines()[-1])["error"]["facts"])
+    assert first["took_ms"] < 200_000
+
+
 def test_the_reason_why_spark_does_not_start_is_the_commands_error(tmp_path):
     home = java_that(tmp_path / "java", NO_HEAP)
     code, err, out = run_jobs(tmp_path, home)

@@ -133,7 +133,7 @@ class ClientEntityTable:
         return self._found(id, mode=None if mode is None else mode_of(mode).value)
 
     def _found(self, key: str, **params: Any) -> EntityAnswer:
-        if key == "schema":
+        if parse_id(key) == "schema":
             hint = "page with a filter of _id"
             raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
         try:
@@ -231,11 +231,11 @@ class ClientEntityTable:
         return f"ClientEntityTable({self.name!r} at {self._wire.url})"
 
     def _address(self, key: str) -> str:
-        if key in (".", ".."):
+        if parse_id(key) in (".", ".."):
             # On the way they are taken for steps through folders: it would be another address.
             hint = "write it with bulk, read it with page"
             raise Invalid("a key of dots has no address", hint=hint, id=key)
-        return f"{self._path}/{quoted(parse_id(key))}"
+        return f"{self._path}/{quoted(key)}"
 
     def _asked(self, path: str, **params: Any) -> Any:
         return decode(self._wire.sent("GET", path, params=params, is_repeatable=True).content)

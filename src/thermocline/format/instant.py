@@ -8,6 +8,7 @@
 - Years 1 to 9999 only: what cannot be written down is refused, never wrapped.
 """
 
+import operator
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -118,7 +119,10 @@ def instant(value: object) -> TimeNs:
     if type(value).__name__ == "datetime64":
         return parse(str(value))
     if hasattr(value, "__index__") and not isinstance(value, bool):
-        return from_count(int(value))
+        try:
+            return from_count(operator.index(value))
+        except TypeError as error:  # an array has it too, and only some are a number
+            raise _not_an_instant(repr(value)) from error
     raise _not_an_instant(repr(value))
 
 

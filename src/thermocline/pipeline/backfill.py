@@ -132,7 +132,7 @@ def _declared(state: TableState, types: Mapping[str, str], drift: str) -> dict[s
 
 def _check(on_bad: str, drift: str, bad_rows_max: int) -> None:
     for name, got, allowed in (("on_bad", on_bad, ON_BAD), ("drift", drift, DRIFT)):
-        if got not in allowed:
+        if not isinstance(got, str) or got not in allowed:
             hint = f"use one of {', '.join(allowed)}"
             raise Invalid("not a policy of a backfill", hint=hint, policy=name, got=got)
     if not 0 <= bad_rows_max <= BAD_ROWS_MAX_LIMIT:

@@ -6,11 +6,12 @@ Out:  for Parquet an Arrow schema; for CSV and JSON what every cell is, counted 
 
 - Parquet says what it is. Of CSV and JSON every cell of every file is counted, not the first rows:
   what stands last may be another kind.
-- A column has the kind that at least `MAJORITY_SHARE` of its cells have; empty ones and nulls do
-  not count. Rows whose cell is of another kind are refused when they are read. Below that share the
+- A column has the kind that more than half of its cells have; empty ones and nulls do not count.
+  Rows whose cell is of another kind are refused when they are read. Without such a majority the
   column is a text, which holds every cell of CSV as it is.
 - Whole and broken numbers together are broken ones, unless a whole number is larger than 2**53: a
-  double would round it. Then the column is whole or broken by the same share.
+  double would round it. Then the column is the one of the two that refuses fewer cells.
+- Days and moments together are moments, of which a day is one.
 - A whole number with zeros in front (`00501`) makes its column a text: a number would lose them.
 - The time column is a time, in microseconds, or in nanoseconds where a text has that many digits or
   a time is a whole number.
@@ -32,7 +33,6 @@ from thermocline.pipeline.incoming import Incoming
 from thermocline.pipeline.parse import BROKEN, csv_names, json_rows, open_bytes, quick_texts
 from thermocline.pipeline.record import records
 
-MAJORITY_SHARE = 0.9
 ROWS_AT_ONCE = 16_384
 WHOLE_MAX = 1 << 53
 _FINE = r"[.]\d{7,9}"
@@ -93,10 +93,8 @@ class Census:
             return numbers
         if self._is_most(self.truth):
             return pa.bool_()
-        if self._is_most(self.day):
-            return pa.date32()
         if self._is_most(self.day + self.moment):
-            return self.time_type()
+            return self.time_type() if self.moment else pa.date32()
         if self._is_most(self.nested) and self.nested_type is not None:
             return self.nested_type
         return pa.string()
@@ -108,14 +106,13 @@ class Census:
         return pa.timestamp(unit, tz="UTC" if self.has_zone or in_zone or is_counted else None)
 
     def _number(self) -> pa.DataType | None:
-        if self.broken and not self.large and self._is_most(self.whole + self.broken):
-            return pa.float64()
-        if self._is_most(self.whole + self.large):
-            return pa.int64()
-        return pa.float64() if self._is_most(self.whole + self.broken) else None
+        is_broken = self.broken > self.large if self.large else self.broken > 0
+        if not self._is_most(self.whole + (self.broken if is_broken else self.large)):
+            return None
+        return pa.float64() if is_broken else pa.int64()
 
     def _is_most(self, count: int) -> bool:
-        return count >= MAJORITY_SHARE * self.cells
+        return 2 * count > self.cells
 
 
 Counts = dict[str, Census]

@@ -9,13 +9,16 @@ Out:  a session that knows `format("thermocline")`
 """
 
 import os
+import socket
 import subprocess
 import sys
+import time as clock
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from thermocline.errors import Invalid, Unavailable
 from thermocline.format.argument import check_options, check_seconds, check_text, wrong_kind
@@ -28,7 +31,11 @@ MASTER_DEFAULT = "local[*]"
 MEMORY_DEFAULT = "1g"
 APP_DEFAULT = "thermocline"
 CONNECT_SCHEME = "sc://"
+CONNECT_PORT = 15002
+REACH_LIMIT_S = 10.0
+REACH_EVERY_S = 0.5
 ENDED_LIMIT_S = 0.5
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _SCHEMES = ("local", "spark://", "k8s://", "yarn", CONNECT_SCHEME)
 
 _ALWAYS = {
@@ -155,6 +162,7 @@ def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
 
     builder: Any = SparkSession.builder.remote(master)
     try:
+        _reach(master)
         found = builder.getOrCreate()
         for name, value in settings.items():
             if name.startswith("spark.sql."):
@@ -167,6 +175,27 @@ def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
             why=_first_word(error),
         ) from error
     return found
+
+
+def _reach(master: str) -> None:
+    """Raise `OSError` when nothing listens at an address: PySpark would try for ten minutes.
+
+    Where a proxy is set, gRPC may use it, and PySpark alone can tell.
+    """
+    if any(os.environ.get(name) for name in _PROXIES):
+        return
+    address = urlsplit(master)
+    where = (address.hostname or "", address.port or CONNECT_PORT)
+    deadline_s = clock.monotonic() + REACH_LIMIT_S
+    while True:
+        try:
+            socket.create_connection(where, REACH_LIMIT_S).close()
+        except OSError:
+            if clock.monotonic() >= deadline_s:
+                raise
+            clock.sleep(REACH_EVERY_S)
+        else:
+            return
 
 
 def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "SparkSession":
@@ -219,11 +248,13 @@ def _forget_java() -> None:
 
 
 def _why_not(error: BaseException, gateway: Gateway) -> str:
-    """Return why Spark did not start: what Java said last where Java itself has ended."""
+    """Return why Spark did not start: what Java logged, or said last where Java has ended."""
     try:
         code = gateway.process.wait(ENDED_LIMIT_S)
     except subprocess.TimeoutExpired:
-        return _first_word(error)
+        # A context that was stopped meanwhile says only that; why it was is in Java's log.
+        logged = [line.partition(" ERROR ")[2] for line in gateway.last_lines()]
+        return "; ".join([*filter(None, logged), _first_word(error)])
     return "; ".join([describe_exit(code), *gateway.last_lines()])
 
 

@@ -69,7 +69,8 @@ def check_count(bad: Sequence[Bad], rows_max: int) -> None:
         first = bad[0]
         raise Overloaded(
             "too many rows cannot be taken in",
-            hint="look at the first of them; raise bad_rows_max if that is how the files are",
+            hint="look at the first of them; declare another type of its column (--column-type), "
+            "or raise bad_rows_max if that is how the files are",
             bad_rows_max=rows_max,
             file=first.file,
             line=first.line,

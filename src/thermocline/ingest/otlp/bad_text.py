@@ -203,21 +203,21 @@ def _varint(value: int) -> bytes:
     return bytes(written)
 
 
-def _names(*names: str) -> frozenset[str]:
+def json_names(*fields: str) -> frozenset[str]:
     """Return names of the JSON mapping: as they are, and in lowerCamelCase."""
-    camel = [one[0] + one.title().replace("_", "")[1:] for one in names]
-    return frozenset([*names, *camel])
+    camel = [one[0] + one.title().replace("_", "")[1:] for one in fields]
+    return frozenset([*fields, *camel])
 
 
-_DATA = _names("gauge", "sum", "histogram", "exponential_histogram", "summary")
+DATA = json_names("gauge", "sum", "histogram", "exponential_histogram", "summary")
 _JSON_LEVELS: dict[str, tuple[frozenset[str], ...]] = {
     "metrics": (
-        *(_names(one) for one in ("resource_metrics", "scope_metrics", "metrics")),
-        _DATA,
-        _names("data_points"),
+        *(json_names(one) for one in ("resource_metrics", "scope_metrics", "metrics")),
+        DATA,
+        json_names("data_points"),
     ),
-    "logs": tuple(_names(one) for one in ("resource_logs", "scope_logs", "log_records")),
-    "traces": tuple(_names(one) for one in ("resource_spans", "scope_spans", "spans")),
+    "logs": tuple(json_names(one) for one in ("resource_logs", "scope_logs", "log_records")),
+    "traces": tuple(json_names(one) for one in ("resource_spans", "scope_spans", "spans")),
 }
 
 

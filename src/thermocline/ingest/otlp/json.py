@@ -7,13 +7,16 @@ OTLP's JSON is protobuf's with exceptions, so a stock parser is wrong:
 
 - Trace and span ids are hexadecimal, upper or lower case; other bytes are base64.
 - Enumerations are integers only. Keys are in lowerCamelCase, or as the protocol's files name them;
-  unknown ones are ignored. A document with none of a request's keys, but with others, is refused.
+  unknown ones are ignored. A document with none of a request's keys, but with others, is refused,
+  and so is one whose items are all under unknown keys; beside other items that is told.
 - 64-bit integers are numbers or texts, and exact: a number that a double cannot be trusted with is
   refused. NaN and the infinities are the texts "NaN", "Infinity", "-Infinity", never literals.
 - Of a key that comes twice the last counts; two members of one choice are refused.
 - A double keeps its sign: `-0` is the negative zero, as `-0.0` is.
-- An item with a lone surrogate (`\\ud800`) in a text is refused alone, and counted.
-- Text that is not UTF-8, numbers out of range, deep nesting: `Invalid`.
+- An item with a text that is not Unicode (bytes that are not UTF-8, a lone surrogate such as
+  `\\ud800`), or with a value that its field does not hold, is refused alone, and counted. When no
+  item can be taken because of such values, the request is `Invalid`.
+- What is not JSON, and wrong values outside of items: `Invalid`.
 """
 
 import base64
@@ -27,7 +30,7 @@ from typing import Any
 import orjson
 
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.bad_text import without_lone_surrogates
+from thermocline.ingest.otlp.bad_text import DATA, json_names, without_lone_surrogates
 from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
 from thermocline.ingest.otlp.protobuf import empty_message, message_batches
 
@@ -37,6 +40,23 @@ _NEGATIVE_ZERO = re.compile(rb"-0(?![.0-9eE])")
 _TEXT_OR_NEGATIVE_ZERO = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")|-0(?![.0-9eE])', re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SAFE_INTEGER = 1 << 53
+OTHERS = "a list of another signal, ignored"
+_POINTS = ("NumberDataPoint", "HistogramDataPoint", "ExponentialHistogramDataPoint")
+_ITEMS = frozenset({*_POINTS, "SummaryDataPoint", "LogRecord", "Span"})
+_REQUESTS = frozenset(f"Export{kind}ServiceRequest" for kind in ("Metrics", "Logs", "Trace"))
+_OF_SIGNALS = json_names("resource_metrics", "resource_logs", "resource_spans")
+_DATA_KINDS = ("Gauge", "Sum", "Histogram", "ExponentialHistogram", "Summary")
+# What holds items, directly or not, and under which names.
+_BELOW = {
+    "ResourceMetrics": json_names("scope_metrics"),
+    "ScopeMetrics": json_names("metrics"),
+    "Metric": DATA,
+    **{kind: json_names("data_points") for kind in _DATA_KINDS},
+    "ResourceLogs": json_names("scope_logs"),
+    "ScopeLogs": json_names("log_records"),
+    "ResourceSpans": json_names("scope_spans"),
+    "ScopeSpans": json_names("spans"),
+}
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -51,23 +71,29 @@ def decode_json(
     document = _document(signal, data, tally)
     if isinstance(document, dict) and document.keys().isdisjoint(_fields(message.DESCRIPTOR)):
         _check_empty(signal, document, message)
-    _fill(message, document, signal, 0)
-    return message_batches(signal, message, arrived_ns, limits or Limits(), tally)
+    filling = _Filling(tally)
+    filling.fill(message, document, signal, 0)
+    decoded = message_batches(signal, message, arrived_ns, limits or Limits(), tally)
+    if filling.failure is not None and not decoded.accepted:
+        raise filling.failure
+    return decoded
 
 
 def _document(signal: str, data: bytes, tally: Tally) -> Any:
-    """Return the document of a body; the items that hold a lone surrogate are left out."""
+    """Return the document of a body; the items that hold a text that is none are left out."""
     if _NEGATIVE_ZERO.search(data):
         # The parser would make the integer 0 of it, which has no sign.
         data = _TEXT_OR_NEGATIVE_ZERO.sub(lambda found: found[1] or b"-0.0", data)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        if not _SURROGATE.search(data):
+        # A byte that is not UTF-8 becomes a lone surrogate, so both are looked for as one.
+        text = data.decode(errors="surrogateescape")
+        if text.isascii() and not _SURROGATE.search(data):
             raise _not_json(error) from error
     try:
         document = json.loads(
-            data.decode(), parse_constant=_no_constant, parse_float=_finite, parse_int=_finite_int
+            text, parse_constant=_no_constant, parse_float=_finite, parse_int=_finite_int
         )
     except (ValueError, RecursionError) as error:
         raise _not_json(error) from error
@@ -113,41 +139,84 @@ def _check_empty(signal: str, document: dict[str, Any], message: Any) -> None:
     )
 
 
-def _fill(message: Any, value: Any, path: str, depth: int) -> None:
-    if not isinstance(value, dict):
-        raise _wrong(path, "an object", value)
-    if depth > MESSAGES_DEEP_MAX:
-        raise Invalid(
-            "the body is nested too deep",
-            hint="flatten the values",
-            nesting_max=MESSAGES_DEEP_MAX,
-        )
-    chosen: set[str] = set()
-    seen: set[int] = set()
-    fields = _fields(message.DESCRIPTOR)
-    for key, one in value.items():
-        field = fields.get(key)
-        if field is None or one is None:
-            continue
-        where = f"{path}.{key}"
-        if field.number in seen:
-            raise Invalid("a field under two names", hint="send one of them", path=_short(where))
-        seen.add(field.number)
-        choice = field.containing_oneof
-        if choice is not None:
-            if choice.name in chosen:
+class _Filling:
+    """Fills the message of a request, without the items that hold what their fields do not.
+
+    `failure` is the error of the first such item.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self.failure: Invalid | None = None
+
+    def fill(self, message: Any, value: Any, path: str, depth: int) -> None:
+        """Fill a message with the members of an object."""
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object", value)
+        if depth > MESSAGES_DEEP_MAX:
+            raise Invalid(
+                "the body is nested too deep",
+                hint="flatten the values",
+                nesting_max=MESSAGES_DEEP_MAX,
+            )
+        chosen: set[str] = set()
+        seen: set[int] = set()
+        fields = _fields(message.DESCRIPTOR)
+        self._note_unknown(message.DESCRIPTOR.name, value, fields)
+        for key, one in value.items():
+            field = fields.get(key)
+            if field is None or one is None:
+                continue
+            where = f"{path}.{key}"
+            if field.number in seen:
                 raise Invalid(
-                    "two members of one choice", hint="send one of them", path=_short(where)
+                    "a field under two names", hint="send one of them", path=_short(where)
                 )
-            chosen.add(choice.name)
-        if field.is_repeated:
-            _fill_repeated(message, field, one, where, depth)
-        elif field.message_type is not None:
-            part = getattr(message, field.name)
-            part.SetInParent()
-            _fill(part, one, where, depth + 1)
-        else:
-            setattr(message, field.name, _scalar(field, one, where))
+            seen.add(field.number)
+            choice = field.containing_oneof
+            if choice is not None:
+                if choice.name in chosen:
+                    raise Invalid(
+                        "two members of one choice", hint="send one of them", path=_short(where)
+                    )
+                chosen.add(choice.name)
+            if field.is_repeated:
+                self._fill_repeated(message, field, one, where, depth)
+            elif field.message_type is not None:
+                part = getattr(message, field.name)
+                part.SetInParent()
+                self.fill(part, one, where, depth + 1)
+            else:
+                setattr(message, field.name, _scalar(field, one, where))
+
+    def _fill_repeated(self, message: Any, field: Any, value: Any, path: str, depth: int) -> None:
+        if not isinstance(value, list):
+            raise _wrong(path, "an array", value)
+        repeated = getattr(message, field.name)
+        if field.message_type is None:
+            repeated.extend(_scalar(field, one, path) for one in value)
+            return
+        is_item = field.message_type.name in _ITEMS
+        for one in value:
+            try:
+                self.fill(repeated.add(), one, path, depth + 1)
+            except Invalid as error:
+                if not is_item:
+                    raise
+                del repeated[-1]
+                self.failure = self.failure or error
+                self._tally.reject(error.message, str(error.facts.get("path", "")))
+
+    def _note_unknown(self, kind: str, value: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Note an object where items are expected, and where only unknown names are."""
+        expected = _BELOW.get(kind)
+        if expected is not None and expected.isdisjoint(value):
+            unknown = value.keys() - fields.keys()
+            if unknown:
+                self._tally.note_unknown(", ".join(sorted(unknown)))
+        elif kind in _REQUESTS:
+            for _ in value.keys() & (_OF_SIGNALS - fields.keys()):
+                self._tally.note(OTHERS)
 
 
 @functools.cache
@@ -155,17 +224,6 @@ def _fields(descriptor: Any) -> dict[str, Any]:
     """Return a message's fields by the names that protobuf's JSON mapping has for them."""
     camel = {field.camelcase_name: field for field in descriptor.fields}
     return camel | {field.name: field for field in descriptor.fields}
-
-
-def _fill_repeated(message: Any, field: Any, value: Any, path: str, depth: int) -> None:
-    if not isinstance(value, list):
-        raise _wrong(path, "an array", value)
-    repeated = getattr(message, field.name)
-    if field.message_type is None:
-        repeated.extend(_scalar(field, one, path) for one in value)
-        return
-    for one in value:
-        _fill(repeated.add(), one, path, depth + 1)
 
 
 def _scalar(field: Any, value: Any, path: str) -> Any:

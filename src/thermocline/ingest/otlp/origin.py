@@ -26,7 +26,10 @@ def origins(groups: Any, scopes_field: str, values: Values) -> Iterator[tuple[Or
     """Yield every scope message of a request together with its origin."""
     for group in groups:
         resource = resource_columns(group.resource, group.schema_url, values)
-        for scope in getattr(group, scopes_field):
+        scopes = getattr(group, scopes_field)
+        if not scopes:
+            values.note_unknown(_unknown_fields(group))
+        for scope in scopes:
             yield joined(resource, scope_columns(scope.scope, scope.schema_url, values)), scope
 
 
@@ -91,6 +94,14 @@ def is_foreign(item: Any) -> bool:
     known = item.DESCRIPTOR.fields_by_number
     unknown: Any = UnknownFieldSet(item)  # its stubs do not say that it is iterable
     return any(field.field_number in known for field in unknown)
+
+
+def _unknown_fields(message: Any) -> str:
+    """Return the fields of a message that this version does not know, as a text."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    unknown: Any = UnknownFieldSet(message)
+    return ", ".join(f"field {number}" for number in sorted({f.field_number for f in unknown}))
 
 
 def _word(value: Any) -> str | None:

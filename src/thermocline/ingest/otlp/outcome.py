@@ -15,6 +15,7 @@ import pyarrow as pa
 
 EXAMPLE_LENGTH_MAX = 100
 FOREIGN = "an item of another signal"
+UNKNOWN = "items under names that OTLP does not have, ignored"
 ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
 
 
@@ -54,6 +55,7 @@ class Tally:
     _rejected: Counter[str] = field(default_factory=Counter)
     _noted: Counter[str] = field(default_factory=Counter)
     _example: str = ""
+    _unknown: str = ""
 
     def reject(self, reason: str, name: str, count: int = 1) -> None:
         """Count items that were refused, and remember the name of the first."""
@@ -64,6 +66,16 @@ class Tally:
     def note(self, what: str, count: int = 1) -> None:
         """Count things that were taken, but changed or odd."""
         self._noted[what] += count
+
+    def note_unknown(self, names: str) -> None:
+        """Count a place where items are expected, and where only unknown names are."""
+        self._unknown = self._unknown or names[:EXAMPLE_LENGTH_MAX]
+        self.note(UNKNOWN)
+
+    @property
+    def unknown(self) -> str | None:
+        """The unknown names of the first such place, when the request has no other item."""
+        return None if self.accepted or self._rejected else self._unknown or None
 
     @property
     def is_noted(self) -> bool:

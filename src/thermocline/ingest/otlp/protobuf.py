@@ -6,7 +6,8 @@ Out:  `Decoded`: batches by table, and what the sender must be told
 - Bytes that are no such message, that are nested deeper than protobuf's own limit, or whose items
   are all of another signal: `Invalid`, and nothing of them is taken.
 - An item with a text that is not UTF-8 is refused alone, and counted (`bad_text.py`).
-- Fields that this version does not know are ignored, as the specification says.
+- Fields that this version does not know are ignored, as the specification says. A resource that
+  has such fields and no scopes is told; a request of nothing else is `Invalid`.
 - Requests in the common shape are decoded by compiled code once `warm_up` has returned; the
   outcome is the same.
 - The protobuf library is imported when the first request is decoded, the compiler by `warm_up`.
@@ -104,6 +105,13 @@ def message_batches(
     decoded = _batches(signal, message, arrived_ns, limits, tally)
     if tally.is_foreign:
         raise _not_a_request(signal)
+    if tally.unknown is not None:
+        raise Invalid(
+            "all items are under names that OTLP does not have",
+            hint="name the fields as OTLP 1.x does; update the exporter",
+            signal=signal,
+            got=tally.unknown,
+        )
     return decoded
 
 

@@ -88,6 +88,11 @@ class Values:
             self._tally.note(KEY_TOO_LONG)
         return is_long
 
+    def note_unknown(self, names: str) -> None:
+        """Note names or fields that are unknown in a place where items are expected, if any."""
+        if names:
+            self._tally.note_unknown(names)
+
     def text(self, value: str) -> str:
         """Return a text of an item, cut to the limit of values."""
         return self._cut(value, self._limits.value_bytes_max, TEXT_CUT)
