@@ -3,11 +3,11 @@
 In:   a version that is being read
 Out:  `_pins/<id>.json` with the version and the time the lease ends
 
-- A pin is a hint with an end: a reader that died holds its version no longer than the lease.
-- Where no pin can be written (a read-only file system), reading goes on; the grace period of
-  vacuum is then what protects it.
-- Order matters: the log is read after the pin is written, and vacuum reads the pins after its
-  commit landed. One of the two sees the other, so a version is kept or refused, never half gone.
+- A pin is a hint that expires: a dead reader holds its version no longer than the lease.
+- If no pin can be written (a read-only file system), the reader goes on, protected only by the
+  grace period of vacuum.
+- Order matters: a reader reads the log after it wrote the pin, and vacuum reads the pins after its
+  commit. At least one sees the other, so a version is kept whole or the reader gets an error.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[V
         table.storage.put_hint(path, orjson.dumps({"version": version, "until_ns": until}))
     try:
         if version < table.log.head().oldest:
-            table.log.state(version)  # raises, and says that it has expired
+            table.log.state(version)  # raises: the version has expired
         yield version
     finally:
         with suppress(ThermoclineError):
@@ -45,7 +45,7 @@ def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[V
 
 
 def pinned_versions(table: Table) -> set[Version]:
-    """Return the versions under a lease that has not ended; leases that ended are removed."""
+    """Return the versions with a running lease; remove leases that have ended."""
     now, found = table.log.now(), set()
     for stored in table.storage.list(layout.PINS_FOLDER):
         try:
@@ -54,7 +54,7 @@ def pinned_versions(table: Table) -> set[Version]:
         except NotFound:
             continue
         except (ValueError, TypeError, KeyError):
-            # Could not find out which version is meant: as long as the file is young, keep all.
+            # The pin is unreadable: keep all versions until the file is older than a lease.
             version, until = 1, stored.modified_ns + LEASE_S * NS_PER_S
         if until > now:
             found.add(Version(version))
