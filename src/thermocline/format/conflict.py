@@ -9,8 +9,8 @@ The rules compare files, time windows and settings, never the names of operation
     table_changed   anything                 sets the table           old columns, written as new
     table_changing  sets the table           anything but an expiry   checked against too little
     same_segment    takes rows from s        takes rows from s        rows go twice, or come back
-    read_changed    looked at some time      adds or takes rows there the look saw other rows
-    read_expired    looked at some time      expires versions         what it read may be gone
+    read_changed    read some time           adds or takes rows there it read other rows
+    read_expired    read some time           expires versions         what it read may be gone
     same_mark       moves a source's mark    moves the same mark      two flushes of one source
     same_writer     sets a writer's number   sets the same number     a batch would count twice
 

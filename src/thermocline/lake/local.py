@@ -254,7 +254,7 @@ class LocalStorage:
             if linked:
                 raise OutcomeUnknown(
                     "a new file was made but may not be durable",
-                    hint="look whether it is there before trying again",
+                    hint="check whether it exists before trying again",
                     path=path,
                     error=os.strerror(error.errno or 0),
                 ) from error

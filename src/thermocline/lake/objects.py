@@ -344,7 +344,7 @@ class ObjectStorage:
         if isinstance(error, ValueError | foreign.InvalidPathError):
             return Invalid("the object store cannot take this", hint="check the path", **facts)
         if is_create:
-            hint = "look whether it is there before trying again"
+            hint = "check whether it exists before trying again"
             return OutcomeUnknown("the object store gave no answer to a create", hint=hint, **facts)
         hint = "check the address and the network, then try again"
         return Unavailable("the object store failed", hint=hint, **facts)
