@@ -162,7 +162,7 @@ def test_O06_an_empty_variable_is_no_value_and_variables_of_others_are_left_alon
     [
         ({"tls_certificate": "a.pem"}, "tls_key"),
         ({"tls_key": "a.pem"}, "tls_certificate"),
-        ({"http": "127.0.0.1:1", "api": "127.0.0.1:1"}, "give each its own"),
+        ({"http": "127.0.0.1:1", "api": "127.0.0.1:1"}, "give each listener its own"),
         ({"http": "off", "grpc": "off", "api": "off"}, "leave one"),
         ({"body_bytes_max": "2MB", "inflight_bytes_max": "1MB"}, "inflight_bytes_max"),
     ],
@@ -181,7 +181,7 @@ def test_two_listeners_may_both_take_any_port():
 def test_O06_a_file_that_is_none_or_not_toml_is_refused(file, tmp_path):
     with pytest.raises(NotFound):
         node_settings({}, {}, str(tmp_path / "nothing.toml"))
-    with pytest.raises(Invalid, match="not a file of settings"):
+    with pytest.raises(Invalid, match="the settings file is not TOML"):
         node_settings({}, {}, file("data: yes"))
     with pytest.raises(Invalid, match="quotas of a tenant"):
         node_settings({}, {}, file("tenants = 3"))

@@ -604,7 +604,7 @@ def test_a_timedelta_is_a_duration(world, kind):
     ],
 )
 def test_a_number_without_a_unit_is_no_duration(world, call, argument):
-    with pytest.raises(Invalid, match="has a unit") as refused:
+    with pytest.raises(Invalid, match="needs a unit") as refused:
         call(world)
     assert refused.value.hint == "give a unit: '30d', or a timedelta"
     assert refused.value.facts["argument"] == argument

@@ -1,4 +1,4 @@
-"""Thermocline: a lakehouse that knows which stretches of time it holds.
+"""Thermocline: a lakehouse that knows which ranges of time it holds.
 
     import thermocline as tc
 
@@ -58,7 +58,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "spark":  # a module of its own, for those who have Spark
+    if name == "spark":  # a separate module, because Spark is optional
         return import_module("thermocline.spark")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)

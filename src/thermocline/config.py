@@ -1,12 +1,12 @@
-"""The settings of a lake and of a node: names, defaults, what values they may have, who set them.
+"""The settings of a lake and of a node: names, defaults, allowed values, and their origins.
 
 In:   names and values as a user wrote them: arguments, options, the environment, a TOML file
-Out:  frozen settings; `Invalid` that names the setting, what came, from where, what is allowed
+Out:  frozen settings; `Invalid` that names the setting, the value, its origin and what is allowed
 
 - A setting has one name: `hot_bytes_max` is `--set hot_bytes_max=64MB`, `hot_bytes_max = "64MB"` in
   the file and `THERMOCLINE_HOT_BYTES_MAX`. Option, environment, file, default: the first wins.
-- A name that is none is refused with the nearest one, wherever it stands.
-- Nothing insecure is a default: who may reach the node, and how, is said or it is this machine.
+- An unknown setting is an error that suggests the closest name, whatever its origin.
+- The defaults are secure: other machines reach the node only if the settings allow it.
 """
 
 import difflib
@@ -24,7 +24,7 @@ from thermocline.errors import Invalid, NotFound
 
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
 CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
-# Variables of other parts: of clients, of tests, of benchmarks.
+# Variables that are not settings of a node: those of clients, tests and benchmarks.
 _OTHERS = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
 FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
 OFF = "off"
@@ -36,7 +36,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@|(?<=password=)('[^']*'|\S+)|tck_\w+_[
 
 
 class Sync(enum.Enum):
-    """When written rows are made durable: before the answer, at an interval, by the system."""
+    """When written rows are synced: before the response, at an interval, or by the system."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -44,14 +44,14 @@ class Sync(enum.Enum):
 
 
 class Address(NamedTuple):
-    """Where a listener listens; port 0 takes any that is free."""
+    """The address of a listener; port 0 means any free port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -62,7 +62,7 @@ class Address(NamedTuple):
 
 
 def setting(default: Any, kind: str, low: float = 0) -> Any:
-    """Return the field of a setting: its default, what is read as its value, its least value."""
+    """Return the dataclass field of a setting: its default, its type and its minimum."""
     return field(default=default, metadata={"kind": kind, "low": low})
 
 
@@ -70,9 +70,9 @@ def setting(default: Any, kind: str, low: float = 0) -> Any:
 class WalSettings:
     """How a journal is written and how much may be hot.
 
-    `sync="interval"` answers before the rows are durable: a power cut may take what was written
-    in the last `sync_interval_s`. `sync="os"` leaves it to the operating system. A killed process
-    loses nothing either way.
+    With `sync="interval"`, writes return before the rows are durable: a power cut may lose the
+    writes of the last `sync_interval_s`. With `sync="os"`, the operating system decides when to
+    sync. A killed process loses nothing in either mode.
     """
 
     sync: Sync = setting(Sync.ALWAYS, "sync")
@@ -85,12 +85,12 @@ class WalSettings:
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """How a lake is kept: its journal, how long rows may stay hot, where queries and entities are.
+    """How a lake runs: its journal, how long rows may stay hot, its queries and its entities.
 
-    `postgres` is where entities are written: a DSN, or `embedded` for a server of the lake's own.
-    They are exported to the lake when `export_changes` wait, or any for `export_age_s`. Without
-    `query_workers` a query runs in this process and may take what the process may. With them it
-    runs in a process of its own, within `query_memory_bytes` and `query_timeout_s`.
+    `postgres` is where entities are written: a DSN, or `embedded` for a server that the lake
+    starts. They are exported to the lake when `export_changes` changes wait, or when one has waited
+    `export_age_s`. Without `query_workers` a query runs in this process, without limits. With them
+    it runs in a worker process, within `query_memory_bytes` and `query_timeout_s`.
     """
 
     wal: WalSettings = field(default_factory=WalSettings)
@@ -106,7 +106,7 @@ class LakeSettings:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """What one tenant may take; 0 is no limit of its own."""
+    """The limits of one tenant; 0 means no limit."""
 
     ingest_bytes_per_s: int = setting(0, "bytes")
     ingest_burst_bytes: int = setting(64 << 20, "bytes", 1)
@@ -118,9 +118,10 @@ class QuotaSettings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How a node is run: where its data is, who may reach it, what it may take.
+    """How a node runs: where its data is, who may connect, how much it may use.
 
-    `tenants` has quotas that differ from `quota`, `pipeline` what jobs read, `origins` who set it.
+    `tenants` has the quotas that differ from `quota`, `pipeline` the settings of jobs, `origins`
+    the source of each setting.
     """
 
     data: str = setting("thermocline-data", "text")
@@ -142,7 +143,7 @@ class NodeSettings:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def quota_of(self, tenant: str) -> QuotaSettings:
-        """Return what a tenant may take."""
+        """Return the limits of a tenant."""
         return self.tenants.get(tenant, self.quota)
 
     def listeners(self) -> dict[str, Address]:
@@ -151,7 +152,7 @@ class NodeSettings:
         return {name: address for name, address in found.items() if address is not None}
 
     def described(self) -> list[dict[str, Any]]:
-        """Return every setting with its value and who set it; nothing secret is in it."""
+        """Return every setting with its value and its origin, without secrets."""
         told = []
         for name in _NODE:
             origin, value = self.origins.get(name, "default"), shown(_value(self, name))
@@ -165,7 +166,7 @@ class NodeSettings:
 
 
 def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:
-    """Return the settings that classes have, by name."""
+    """Return the settings of some classes, by name."""
     return {one.name: one for kind in kinds for one in fields(kind) if "kind" in one.metadata}
 
 
@@ -180,7 +181,7 @@ def _value(node: NodeSettings, name: str) -> Any:
 
 
 def settings_of(given: Mapping[str, Any]) -> LakeSettings:
-    """Return the settings that these names stand for; `Invalid` for an unknown name or value."""
+    """Return settings from names and values; `Invalid` for an unknown name or a bad value."""
     values = read_settings(given, _LAKE, "argument")
     wal = {name: value for name, value in values.items() if name in settings_in(WalSettings)}
     own = {name: value for name, value in values.items() if name not in wal}
@@ -194,8 +195,8 @@ def node_settings(
 ) -> NodeSettings:
     """Return a node's settings from options, the environment and a TOML file.
 
-    Options that are None were not given. `Invalid` for what is unknown, wrong or contradictory;
-    nothing has been opened then but the file.
+    Options that are None count as not given. `Invalid` for unknown, wrong or contradictory
+    settings; up to then only the file has been opened.
     """
     environment = environment or {}
     path = path or environment.get(CONFIG_VARIABLE)
@@ -232,16 +233,18 @@ def _file(path: str) -> dict[str, Any]:
             return tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         hint = 'write TOML, such as: data = "/var/lib/thermocline"'
-        raise Invalid("not a file of settings", hint=hint, path=path, why=str(error)) from error
+        raise Invalid(
+            "the settings file is not TOML", hint=hint, path=path, why=str(error)
+        ) from error
     except OSError as error:
-        hint, why = "check the path and its rights", error.strerror or str(error)
-        raise NotFound("the settings cannot be read", hint=hint, path=path, why=why) from error
+        hint, why = "check the path and its permissions", error.strerror or str(error)
+        raise NotFound("the settings file cannot be read", hint=hint, path=path, why=why) from error
 
 
 def _tenants(
     given: Any, quota: QuotaSettings, origin: str, origins: dict[str, str]
 ) -> dict[str, QuotaSettings]:
-    """Return the quotas of tenants that have their own; what they leave out is everybody's."""
+    """Return the quotas of tenants that have their own; omitted ones are those of all tenants."""
     found = {}
     for tenant, values in given.items() if isinstance(given, dict) else [("", given)]:
         if not isinstance(values, dict) or not re.fullmatch("[a-z_][a-z0-9_]{0,39}", tenant):
@@ -254,7 +257,7 @@ def _tenants(
 
 
 def _agreed(node: NodeSettings) -> NodeSettings:
-    """Return settings that do not contradict each other."""
+    """Return the settings; `Invalid` if they contradict each other."""
     if bool(node.tls_certificate) != bool(node.tls_key):
         missing = "tls_key" if node.tls_certificate else "tls_certificate"
         hint = f"set {missing} as well, or neither"
@@ -266,11 +269,12 @@ def _agreed(node: NodeSettings) -> NodeSettings:
     for name, address in node.listeners().items():
         if address.port and address in taken:
             facts = {"settings": [taken[address], name], "address": str(address)}
-            raise Invalid("two listeners have one address", hint="give each its own", **facts)
+            hint = "give each listener its own address"
+            raise Invalid("two listeners have the same address", hint=hint, **facts)
         taken[address] = name
     if node.inflight_bytes_max < node.body_bytes_max:
         raise Invalid(
-            "one request could be larger than all requests together",
+            "the limit for one request exceeds the limit for all requests",
             hint="raise inflight_bytes_max, or lower body_bytes_max",
             body_bytes_max=node.body_bytes_max,
             inflight_bytes_max=node.inflight_bytes_max,
@@ -286,7 +290,7 @@ def read_settings(
     prefix: str = "",
     written: str | None = None,
 ) -> dict[str, Any]:
-    """Return the values that were meant; `Invalid` names the setting, the value and the origin."""
+    """Return the values of settings; `Invalid` names the setting, the value and its origin."""
     found = {}
     for name, value in given.items():
         label = written or f"{prefix}{name}"
@@ -312,12 +316,12 @@ def read_settings(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like this one."""
+    """Return the known name that is most similar to this one."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
 
 
 def shown(value: Any) -> Any:
-    """Return a value as a person may see it: plain, and without what is secret."""
+    """Return a value for display: plain, and without secrets."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Address):

@@ -1,7 +1,7 @@
-"""One way in: a folder is a lake of this process, an address is one of a node's.
+"""`connect`: opens the lake in a folder in this process, or the lake of a node by its URL.
 
 In:   a path or a URL
-Out:  a lake; both kinds have the same surface
+Out:  a lake; both kinds have the same interface
 """
 
 import os
@@ -23,9 +23,9 @@ def connect(
     api_key: str | None = None,
     **settings: Any,
 ) -> "Lake | Client":
-    """Open the lake in a folder, or make one in an empty folder; or reach a node by its URL.
+    """Open the lake in a folder, create one in an empty folder, or connect to a node by its URL.
 
-    `read_only` reads beside the process that writes. Settings are those of `config.py`, such as
+    With `read_only`, another process may write the lake. Settings are those of `config.py`, such as
     `sync` ("always", "interval", "os"), `hot_bytes_max`, `flush_age_s`, `query_workers`. A node
     takes an `api_key`, and has its own settings.
     """
@@ -38,11 +38,11 @@ def connect(
 
         if read_only or settings:
             given = sorted([*settings, *(["read_only"] if read_only else [])])
-            hint = "leave them out: a node has settings of its own, a key has its scopes"
-            raise Invalid("a node's settings are not a client's", hint=hint, settings=given)
+            hint = "omit them: the node has its own settings, and the key its scopes"
+            raise Invalid("a client cannot set a node's settings", hint=hint, settings=given)
         return Client(where, api_key)
     if api_key is not None:
-        raise Invalid("a lake in a folder has no keys", hint="leave api_key out", folder=where)
+        raise Invalid("a lake in a folder has no keys", hint="omit api_key", folder=where)
     from thermocline.node import open_lake
 
     return open_lake(where, settings_of(settings), is_read_only=read_only)

@@ -3,20 +3,20 @@
     ThermoclineError
     ├── Invalid                 fix the request
     │   └── BodyTooLarge          send it in smaller parts
-    ├── Unauthenticated         show a key that is valid
+    ├── Unauthenticated         send a valid key
     ├── Forbidden               use a key that may do this
     ├── NotFound                name something that exists
     ├── Conflict                reload and try again
     │   └── CoverageOverlapError  the buckets are already held
     ├── Overloaded              send less, or later
     ├── Unavailable             try again later
-    │   └── OutcomeUnknown        it may or may not have happened; look before repeating
+    │   └── OutcomeUnknown        the write may have happened; check before repeating it
     ├── Unsupported             use a newer Thermocline
     └── Corruption              stop; a person looks
 
-- A message is lower case and carries no values; values are `facts`; `hint` is the way out.
-- Every error survives pickling, so that worker processes can raise it.
-- No error of a library or of the operating system leaves the room that met it.
+- A message is lower case and contains no values; values are `facts`; `hint` is the way out.
+- Every error can be pickled, so that worker processes can raise it.
+- No package lets an error of a library or of the operating system out: it translates it.
 """
 
 import pickle
@@ -48,37 +48,37 @@ class ThermoclineError(Exception):
 
 
 class Invalid(ThermoclineError):
-    """The request cannot be right; fix it."""
+    """The request is wrong; fix it."""
 
     code = "invalid"
 
 
 class BodyTooLarge(Invalid):
-    """A body is larger than its limit, before or after inflating; sending it again is no help."""
+    """A body exceeds its limit, before or after decompression; send it in smaller parts."""
 
     code = "body_too_large"
 
 
 class Unauthenticated(ThermoclineError):
-    """Nobody knows who asks: there is no key, or none that is valid; show one that is."""
+    """No valid API key was supplied; send a valid one."""
 
     code = "unauthenticated"
 
 
 class Forbidden(ThermoclineError):
-    """The key is valid and may not do this; use one that may."""
+    """The key is valid but lacks the right to do this; use another key."""
 
     code = "forbidden"
 
 
 class NotFound(ThermoclineError):
-    """What was named does not exist; name something that does."""
+    """The named thing does not exist; name one that does."""
 
     code = "not_found"
 
 
 class Conflict(ThermoclineError):
-    """Somebody else changed the same thing first, and this change was definitely not made."""
+    """Another writer changed the same thing first; this change was definitely not made."""
 
     code = "conflict"
 
@@ -96,13 +96,13 @@ class Overloaded(ThermoclineError):
 
 
 class Unavailable(ThermoclineError):
-    """Something that is needed is not there now; try again later."""
+    """Something that is needed is not available now; try again later."""
 
     code = "unavailable"
 
 
 class OutcomeUnknown(Unavailable):
-    """The write may or may not have happened; look for it before repeating it."""
+    """The write may or may not have happened; check before repeating it."""
 
     code = "outcome_unknown"
 

@@ -3,9 +3,9 @@
 In:   the hot half of a table and its cold half
 Out:  the mark that the table's newest version has reached
 
-- Committed before retired: the hot copy goes only when a version is known to contain it.
-- A crash after any step is finished by calling `flush` again, which never commits a row twice:
-  the commit that names the segments carries the mark.
+- Committed before retired: the hot copy is dropped only when a version is known to contain it.
+- After a crash at any step, call `flush` again to finish. It never commits a row twice: the commit
+  that names the segments also carries the mark.
 """
 
 from thermocline.format.action import Mark
@@ -17,8 +17,8 @@ from thermocline.snapshot import View, hot_rows, names_held
 def flush(hot: HotTable, table: Table) -> Mark | None:
     """Carry what the tier has frozen into the lake; return its mark, or None if nothing was hot.
 
-    When this returns, the rows are in a committed version and no longer hot. An error means that
-    they are still hot, and possibly in a version too: the next flush finds out.
+    When this returns, the rows are in a committed version and no longer hot. After an error they
+    are still hot, and possibly in a version too: the next flush finds out.
     """
     frozen = hot.freeze()
     if frozen is None:

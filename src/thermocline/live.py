@@ -1,12 +1,12 @@
-"""A table of a lake as its users meet it: cold rows and hot ones, and writes durable at once.
+"""The public table of a lake: cold and hot rows together, and writes that are durable at once.
 
-In:   rows, conditions, times; the lake that the table is one of
-Out:  what `TimeSeriesTable` gives, of cold and hot rows together
+In:   rows, conditions, times; the lake that has the table
+Out:  the results of `TimeSeriesTable`, over cold and hot rows together
 
-- `write` returns when its rows are durable and visible; a write is whole or not at all.
-- What changes cold rows (`delete`, `retain`, `restore`) carries the hot ones over first, so that
-  it reaches every row that was acknowledged before it began.
-- A version of the past has the rows that were committed then; hot rows are in none yet.
+- `write` returns when its rows are durable and visible; a write is atomic.
+- `delete`, `retain` and `restore` change cold rows, so they flush the hot rows first. They reach
+  every row that was acknowledged before they began.
+- A past version has the rows that were committed then. No version has rows that are still hot.
 """
 
 import threading
@@ -41,7 +41,7 @@ GATE_WAIT_S = 30.0
 
 
 class Owner(Protocol):
-    """The lake that a table is one of."""
+    """What a table needs of its lake."""
 
     def hot(self, table_id: bytes) -> WalTable:
         """Return the hot half of a table, to write to."""
@@ -57,7 +57,7 @@ class Owner(Protocol):
 
 
 class LakeTable(TimeSeriesTable):
-    """A table of a lake: what `TimeSeriesTable` is, and rows that are durable at once."""
+    """A table of a lake: a `TimeSeriesTable` with hot rows, which are durable at once."""
 
     def __init__(self, owner: Owner, name: str, lake: Table) -> None:
         super().__init__(lake)
@@ -71,9 +71,9 @@ class LakeTable(TimeSeriesTable):
         self.is_keyed = ENTITIES in lake.state().spec.features
 
     def info(self, at: At = None) -> dict[str, Any]:
-        """Return what the table is and holds, by the names that the API's page has.
+        """Return what the table is and holds, under the names of the HTTP API.
 
-        Of one reading: no row is counted hot and cold. `rows` are the cold ones.
+        All numbers are of one reading: no row counts as both hot and cold. `rows` counts cold rows.
         """
         from thermocline.show.facts import table_values
 
@@ -91,10 +91,10 @@ class LakeTable(TimeSeriesTable):
     ) -> int:
         """Write rows and return how many; they are durable and visible when this returns.
 
-        `rows` is a list of dicts, or anything that gives an Arrow stream. All of them are
-        written or none. `evolve` adds columns that the table does not have. `Overloaded` when
-        nothing made room within `wait_s`; then nothing was written. A write whose `request_id`
-        was written before does nothing, and returns what the first one did.
+        `rows` is a list of dicts, or anything with an Arrow stream. Either all rows are written or
+        none. `evolve` adds columns that the table lacks. `Overloaded` when the journal has no room
+        within `wait_s`; then nothing was written. `request_id` is an idempotency key: a repeated
+        write does nothing, and returns the result of the first one.
         """
         return self.submit(rows, evolve=evolve, wait_s=wait_s, request_id=request_id).result()
 
@@ -106,7 +106,7 @@ class LakeTable(TimeSeriesTable):
         wait_s: float | None = None,
         request_id: str | None = None,
     ) -> "Future[int]":
-        """Write rows as `write` does; the future is done when they are durable and visible."""
+        """Write rows as `write` does; the future completes when they are durable and visible."""
         check_flag(evolve, "evolve")
         if wait_s is not None:
             wait_s = check_seconds(wait_s, "wait_s")
@@ -142,7 +142,7 @@ class LakeTable(TimeSeriesTable):
         return outcome
 
     def _widen_to_doubles(self, rows: Any) -> pa.Table:
-        """Return rows as a table, for which columns of whole numbers may have become doubles."""
+        """Return rows as a table, after widening integer columns to doubles where they need it."""
         state = self.lake.state()
         given = rows_table(rows, state.schema, state.spec, may_widen=True)
         for field in given.schema:
@@ -152,9 +152,9 @@ class LakeTable(TimeSeriesTable):
         return given
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
-        """Give a column a type that holds all its values, hot ones too: they are flushed first."""
+        """Widen the type of a column, also for hot rows: they are flushed first."""
         with self._gate.alone():
-            # Order matters: a row that is written between the look and the change is not looked at.
+            # Order matters: writes are blocked, so that no row arrives between check and change.
             self.flush()
             return super().widen_column(name, kind)
 
@@ -163,7 +163,7 @@ class LakeTable(TimeSeriesTable):
         check_not_entities(spec, "write")
         if spec.overlap != "allow":
             raise Invalid(
-                "this table takes whole buckets, not single rows",
+                "this table accepts whole buckets only, not single rows",
                 hint="append to it, or set_overlap('allow') first",
                 table=self.name,
                 overlap=spec.overlap,
@@ -177,7 +177,7 @@ class LakeTable(TimeSeriesTable):
         wait_s: float | None,
         request: str | None,
     ) -> "Future[int]":
-        """Submit rows while the table's columns change only by what the rows themselves bring."""
+        """Submit rows; the gate ensures that only such writes change the table's columns now."""
         state = self.lake.state()
         is_made = isinstance(rows, Made)
         given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
@@ -190,9 +190,9 @@ class LakeTable(TimeSeriesTable):
         new = self._checked_entities(state, batch)
         try:
             if columns.is_new:
-                # Order matters: rows that are refused leave the table's columns as they were.
+                # Order matters: rejected rows must not change the table's columns.
                 state = self.lake.adopt(given.schema, evolve=evolve)
-                # Another writer may have been first with the new columns.
+                # Another writer may have added the new columns first.
                 batch = fitted(given, state.schema, state.spec, is_valid=is_made)
             requests = {} if request is None else {request: batch.num_rows}
             outcome = self._written(hot, state, batch, wait_s, requests)
@@ -212,16 +212,16 @@ class LakeTable(TimeSeriesTable):
         wait_s: float | None,
         requests: Mapping[str, int],
     ) -> "Future[int]":
-        """Write rows that fit: to the journal, or as a segment of their own where they are many."""
-        # The first figure is cheap and never the smaller one.
+        """Write rows that fit: to the journal, or directly as a segment if there are many."""
+        # `get_total_buffer_size` is cheap, and never less than `nbytes`.
         is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
         if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
-            # Through the journal a write this large would be written twice.
+            # The journal would write so many rows twice: to the journal, then to a segment.
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
             self.lake.append(reader, Wish(overlap="allow", requests=requests))
             return _done(batch.num_rows)
         outcome: Future[int] = Future()
-        outcome.set_running_or_notify_cancel()  # what is on its way cannot be called back
+        outcome.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
 
         def answer(done: "Future[Lsn]") -> None:
             error = done.exception()
@@ -235,7 +235,7 @@ class LakeTable(TimeSeriesTable):
         return outcome
 
     def _requests(self) -> Mapping[str, int]:
-        """Return the requests that the table's log and its hot rows know of."""
+        """Return the idempotency keys that the table's log and its hot rows have."""
         view = self._view()
         hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
         return {**view.state.requests, **hot}
@@ -244,18 +244,18 @@ class LakeTable(TimeSeriesTable):
         return self.held().coverage.entities.keys()
 
     def _checked_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
-        """Return the entities that are new; refuse rows without a time, and too many entities."""
+        """Reserve and return the new entities; raise for null times and for too many entities."""
         found = entities_in(batch, state.spec)
         if not found:
             return found
         return self._room.take(found, state.spec.entities_max, self.name)
 
     def hot(self) -> WalTable:
-        """Return the hot half, to write to; `Invalid` where the lake is read only."""
+        """Return the hot half, for writing; `Invalid` if the lake is read-only."""
         return self._owner.hot(self.table_id)
 
     def flush(self) -> Version:
-        """Carry the hot rows into the lake; return the version that has them."""
+        """Flush the hot rows into the lake; return the version that has them."""
         self._owner.flush(self.name)
         return self.version()
 
@@ -266,20 +266,20 @@ class LakeTable(TimeSeriesTable):
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
-        """Delete rows, hot ones too: what is hot now is flushed first."""
+        """Delete rows, including hot ones: hot rows are flushed first."""
         check_not_entities(self.lake.state().spec, "delete")
         self.flush()
         return super().delete(where, start=start, end=end)
 
     def retain(self, *, yes: bool = False) -> Version:
-        """Delete the rows past the table's retention, hot ones too."""
+        """Delete the rows past the table's retention, including hot ones."""
         check_flag(yes, "yes")
         check_not_entities(self.lake.state().spec, "retain")
         self.flush()
         return super().retain(yes=yes)
 
     def restore(self, at: At) -> Version:
-        """Make the table what it was at a version or instant; what is hot now is flushed first."""
+        """Restore the table to a version or instant; hot rows are flushed first."""
         check_not_entities(self.lake.state().spec, "restore")
         self.flush()
         return super().restore(at)
@@ -287,14 +287,14 @@ class LakeTable(TimeSeriesTable):
     def _view(self, at: At = None) -> View:
         if at is not None:
             return super()._view(at)
-        # Order matters: the hot rows first, then the version that may have taken some of them.
+        # Order matters: the hot rows first, then the version to which some of them may have moved.
         return resolve(self.snapshot(), self.lake)
 
 
 class WriteGate:
-    """Lets many writes of a table go on together, or one change of its columns alone.
+    """Allows many writes of a table at once, or one change of its columns exclusively.
 
-    A write is on its way until its outcome is known: before that its rows are in no snapshot.
+    A write counts as running until its outcome is known: until then no snapshot has its rows.
     """
 
     def __init__(self) -> None:
@@ -303,7 +303,7 @@ class WriteGate:
         self._is_closed = False
 
     def enter(self) -> None:
-        """Begin a write; `Overloaded` when a change of the columns does not end in time."""
+        """Begin a write; `Overloaded` when a change of the columns does not finish in time."""
         with self._moved:
             self._wait_for(lambda: not self._is_closed)
             self._writes += 1
@@ -316,7 +316,7 @@ class WriteGate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold new writes back, and wait for those on their way; `Overloaded` as for `enter`."""
+        """Block new writes, and wait for running ones; `Overloaded` as for `enter`."""
         with self._moved:
             self._wait_for(lambda: not self._is_closed)
             self._is_closed = True
@@ -332,7 +332,7 @@ class WriteGate:
     def _wait_for(self, is_free: Callable[[], bool]) -> None:
         if not self._moved.wait_for(is_free, GATE_WAIT_S):
             raise Overloaded(
-                "a change of the table's columns waits for writes, or writes for it",
+                "timed out: a change of the table's columns waits for writes, or writes for it",
                 hint="try again",
                 waited_s=GATE_WAIT_S,
             )

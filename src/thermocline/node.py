@@ -3,11 +3,11 @@
 In:   a folder, settings
 Out:  the lake of each tenant
 
-- The only place that names concrete tiers. What it opens it closes in the reverse order.
-- Flushes run beside writers and readers: when much is hot, when something has been hot for long,
-  on demand and at `close`. One that fails is tried again; its rows stay hot and durable.
-- A node opened for reading follows the journal of whoever owns it. It writes no rows; what it reads
-  it pins, as every reader does.
+- Only this module names concrete tiers. A node closes in the reverse order of opening.
+- Flushes run concurrently with writers and readers: when much is hot, when rows have been hot for
+  long, on demand and at `close`. A failed flush is retried; its rows stay hot and durable.
+- A read-only node follows the journal of the process that writes it. It writes no rows; it pins
+  the versions it reads, as every reader does.
 """
 
 import atexit
@@ -99,30 +99,30 @@ class Node:
             self._clock.start()
             if self._entities is not None:
                 self._entities.keep(self._keyed)
-        # A node that nobody closes is closed with the process. Its hot rows stay in the journal.
+        # A node that is not closed closes with the process. Its hot rows stay in the journal.
         atexit.register(self.close, is_flushed=False)
 
     @property
     def tier(self) -> WalTier:
-        """The journal and the hot rows; `Invalid` where the node is open for reading only."""
+        """The journal and the hot rows; `Invalid` if the node is open for reading only."""
         self.check_open()
         if self._tier is None:
-            hint = "connect without read_only, where no other process writes"
+            hint = "connect without read_only, if no other process writes"
             raise Invalid("the lake is open for reading only", hint=hint)
         return self._tier
 
     @property
     def export_error(self) -> ThermoclineError | None:
-        """Why the last export of entities by the clock failed; None when it did not."""
+        """The error of the last export of entities by the clock; None if it succeeded."""
         return None if self._entities is None else self._entities.error
 
     @property
     def recovered(self) -> Recovered:
-        """What the journal gave back when it was opened."""
+        """What the journal recovered when it was opened."""
         return self.tier.recovered
 
     def lake(self, tenant: str = DEFAULT_TENANT) -> Lake:
-        """Return the lake of a tenant; `NotFound` when there is no such tenant."""
+        """Return the lake of a tenant; `NotFound` for an unknown tenant."""
         with self._lock:
             if tenant not in self._lakes:
                 self._lakes[tenant] = Lake(self, self._catalog(tenant), tenant)
@@ -133,7 +133,7 @@ class Node:
         return list(self._tenants)
 
     def create_tenant(self, name: str) -> Lake:
-        """Make a tenant and return its lake; `Conflict` when there is one of this name."""
+        """Create a tenant and return its lake; `Conflict` when there is one of this name."""
         _ = self.tier
         self._tenants.create(name)
         return self.lake(name)
@@ -145,19 +145,19 @@ class Node:
         return self.tier.table(table_id).snapshot()
 
     def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
-        """Return a tenant's entity types; `Invalid` where the node has no PostgreSQL."""
+        """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         self.check_open()
         if self._entities is None:
-            hint = "set postgres: a DSN, or embedded for a server of the lake's own"
+            hint = "set postgres to a DSN, or to embedded for a server that the lake starts"
             raise Invalid("this lake has no entities", hint=hint)
         return self._entities.types(tenant, catalog)
 
     def check_open(self) -> None:
-        """Raise `Invalid` where the node is closed, or was opened by another process."""
+        """Raise `Unavailable` if the node is closed, `Invalid` if another process opened it."""
         if self._is_closed:
             raise Unavailable("the lake is closed", hint="connect again")
         if os.getpid() != self._process:
-            # Its hot rows here are those of the moment of the fork, and nobody adds to them.
+            # The hot rows in this process are a copy from the time of the fork and never change.
             hint = "connect again in this process, with read_only"
             raise Invalid("the lake was opened by the process that forked this one", hint=hint)
 
@@ -188,9 +188,9 @@ class Node:
                 yield catalog, named
 
     def flush(self) -> None:
-        """Carry what is hot into the lake, of every table of every tenant.
+        """Flush the hot rows of every table of every tenant.
 
-        A table that fails keeps no other from being flushed; its error is raised at the end.
+        If one table fails, the others are still flushed; the error is raised at the end.
         """
         self._flush_each(self.tier.tables())
 
@@ -202,7 +202,7 @@ class Node:
             try:
                 flush_table(self._by_id(hot.table_id))
             except ThermoclineError as error:
-                trouble = error  # one table's trouble is not another's
+                trouble = error  # go on with the other tables
         if trouble is not None:
             raise trouble
 
@@ -216,12 +216,12 @@ class Node:
                 self._flush_each(self._due())
                 self.flush_error = None
             except ThermoclineError as error:
-                self.flush_error = error  # the rows stay hot and durable; the next look tries again
-            except Exception as error:  # noqa: BLE001  a clock that stopped would flush nothing more
+                self.flush_error = error  # the rows stay hot and durable; the next round retries
+            except Exception as error:  # noqa: BLE001  the clock must not stop
                 self.flush_error = Unavailable("a flush failed", why=repr(error))
 
     def _due(self) -> list[WalTable]:
-        """Return the tables whose rows have been hot for long, or take much room; largest first."""
+        """Return the tables with rows that are old, or all tables if memory is short; by size."""
         tier = self.tier
         old_s = clock.monotonic() - self._settings.flush_age_s
         is_full = tier.hot_bytes * 2 > tier.hot_bytes_max
@@ -233,7 +233,7 @@ class Node:
         ]
 
     def _keyed(self) -> Iterator[Callable[[], object]]:
-        """Yield what to do for every table of entities when the clock looks."""
+        """Yield the export task of every entity table, for the export clock."""
         for tenant in self._tenants:
             lake = self.lake(tenant)
             for name in lake.tables():
@@ -245,12 +245,13 @@ class Node:
             table = self.lake(tenant).by_id(table_id)
             if table is not None:
                 return table
-        raise NotFound("no table has these rows", hint="look at the journal", id=table_id.hex())
+        hint = "`thermocline journal inspect` shows the rows"
+        raise NotFound("no table has the id of these hot rows", hint=hint, id=table_id.hex())
 
     def close(self, *, is_flushed: bool = True) -> None:
-        """Flush, and let go of the journal. Rows that cannot be flushed stay in the journal.
+        """Flush, and close the journal. Rows that cannot be flushed stay in the journal.
 
-        In a forked process this does nothing: the journal is still that of the other one.
+        In a forked process this does nothing: the journal belongs to the parent process.
         """
         if os.getpid() != self._process:
             return
@@ -267,7 +268,7 @@ class Node:
             self._let_go()
 
     def _let_go(self) -> None:
-        """End what runs and release what is held, in the reverse order of opening."""
+        """Stop the clock and release all resources, in the reverse order of opening."""
         self._is_closed = True
         self._wake.set()
         if self._clock is not None:
@@ -289,7 +290,7 @@ class Node:
         self.close()
 
     def _opened(self) -> WalTier:
-        """Open the journal; in a folder that is no lake yet, make one."""
+        """Open the journal; in a folder without a lake, create one."""
         catalog = self._catalog(DEFAULT_TENANT)
         identity = catalog.identity()
         if identity is None:
@@ -318,7 +319,7 @@ class Node:
 def open_lake(
     root: str | os.PathLike[str], settings: LakeSettings | None = None, **how: Any
 ) -> Lake:
-    """Open a node for its default tenant's lake alone; closing the lake closes the node."""
+    """Open a node and return its default tenant's lake; closing the lake closes the node."""
     node = Node(os.fspath(root), settings, **how)
     lake = node.lake()
     lake.on_close = lambda is_flushed: node.close(is_flushed=is_flushed)
@@ -326,10 +327,10 @@ def open_lake(
 
 
 def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -> list[Aside]:
-    """Put the frames that no table of a lake can take into its journal's quarantine.
+    """Move the frames that belong to no table of a lake into its journal's quarantine.
 
-    Returns which they are. Refused while a name of the lake is damaged: a table that is found
-    again by restoring its name takes its frames itself.
+    Returns these frames. Raises while a name of the lake is damaged: restore the name instead, and
+    the table gets its frames.
     """
     disk = disk or OsDisk()
     tenants = Tenants(root, disk)
@@ -353,7 +354,7 @@ def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -
 
 
 def _mark_in(tables: Iterable[tuple[Catalog, Named]], table_id: bytes, source: str) -> Mark | None:
-    """Return the mark of a source that a table has reached; None when no name leads to it."""
+    """Return the mark of a source that a table has reached; None when no table has the id."""
     for catalog, named in tables:
         if named.table_id == table_id.hex():
             return catalog.table(named.name).state().marks.get(source, Mark(0))
@@ -361,7 +362,7 @@ def _mark_in(tables: Iterable[tuple[Catalog, Named]], table_id: bytes, source: s
 
 
 def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity) -> None:
-    """Refuse a `lake.json` that belongs to another journal than the one beside it."""
+    """Raise `Corruption` if `lake.json` belongs to another journal than the one beside it."""
     journal = read_identity(disk, catalog.journal_folder)
     if journal is not None and journal.journal_id.hex() != identity.journal_id:
         raise Corruption(
@@ -383,7 +384,7 @@ def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHa
     try:
         from thermocline.entity.half import EntityHalf
     except ImportError as error:
-        hint = "pip install 'thermocline[entities]', or leave the setting postgres out"
+        hint = "pip install 'thermocline[entities]', or omit the setting postgres"
         raise Unsupported(
             "a package that entities need is not installed", hint=hint, why=str(error)
         ) from error
@@ -401,7 +402,7 @@ def _pool(settings: LakeSettings) -> QueryPool | None:
 
 
 def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
-    """Refuse a journal that lacks what a table took from it; note the holes a repair left."""
+    """Raise if the journal or the table lacks flushed rows; record the holes of a repair."""
     mark = table.state().marks.get(tier.source, Mark(0))
     if mark >= tier.next_lsn:
         raise Corruption(
@@ -414,7 +415,7 @@ def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
     retired = tier.retired_mark(bytes.fromhex(named.table_id))
     if mark < retired:
         raise Corruption(
-            "the table's log is behind what the journal handed over to it: commits were lost",
+            "the table's log is behind what the journal flushed to it: commits were lost",
             hint="restore the table's `_log` from a copy; `thermocline table repair` says what is "
             "lost without it",
             table=named.name,

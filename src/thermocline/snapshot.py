@@ -1,16 +1,16 @@
-"""Pairs the hot half of a table with the one lake version it is exact against.
+"""Pairs the hot half of a table with the one cold version it exactly complements.
 
 In:   a `HotSnapshot`, then the newest state of the table's log, read in that order
 Out:  a `View`: the cold rows of `state`, plus the hot parts that it does not contain
 
-- Every row acknowledged before the snapshot is in exactly one half of the view. A flush that
-  landed in between has moved the version's mark past its parts, and they are left out.
-- A snapshot of rows that change names the one version it goes with, and the rows of it that do not
-  count any more; no other version would do.
-- Order matters: a version read first would miss rows that a flush moved there before the
-  snapshot was taken.
-- A version whose mark is behind what the tier has retired is not one that can be paired: the log
-  went back, and rows are missing from both halves. That is an error, never a shorter answer.
+- Every row acknowledged before the snapshot is in exactly one half of the view. If a flush commits
+  in between, the version's mark is past the flushed parts, and the view omits them.
+- A snapshot of entities, whose rows change, names the one version it belongs to and the rows of
+  that version that it hides. It fits no other version.
+- Order matters: a version read before the snapshot would lack the rows that a flush moved into a
+  newer version before the snapshot was taken.
+- If a version's mark is behind what the tier has retired, the log went back, and rows are missing
+  from both halves. That is an error, never a shorter answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,12 +30,12 @@ from thermocline.lake.measure import measure
 from thermocline.lake.segment import filtered, measure_segment, presented, within
 from thermocline.lake.table import Table
 
-CHUNKS_MAX = 128  # 5,000 batches cost an engine 300 ms to look at, 50 cost nothing
+CHUNKS_MAX = 128  # 5,000 batches cost the engine 300 ms of overhead, 50 cost nothing
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One exact reading of a table; where it is not exact, its pairing says what is missing."""
+    """One exact reading of a table; if it is not exact, `pairing` says what is missing."""
 
     state: TableState
     parts: tuple[HotPart, ...] = ()
@@ -45,7 +45,7 @@ class View:
 def resolve(hot: HotSnapshot | None, table: Table) -> View:
     """Return the view of a snapshot that was taken before this call.
 
-    `Corruption` when the log no longer has what the tier handed over to it.
+    `Corruption` when the log no longer has rows that the tier flushed to it.
     """
     if hot is not None and hot.pairing is not None:
         state = table.log.state(hot.pairing.version)
@@ -60,7 +60,7 @@ def not_arrived(hot: HotSnapshot, marks: Mapping[str, Mark]) -> tuple[HotPart, .
     if arrived < hot.mark:
         raise Corruption(
             "the table's log is behind what was flushed to it",
-            hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
+            hint="the log was replaced or rolled back outside of Thermocline; restore its `_log`",
             flushed=hot.mark,
             found=arrived,
         )
@@ -88,7 +88,7 @@ def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def names_held(view: View) -> list[str]:
-    """Return the columns that any hot row may have a value of, and those that name entities."""
+    """Return the columns in which a hot row may have a value, and the entity columns."""
     state, kept = view.state, view.state.spec.entity_columns
     shapes = {(part.schema_id, tuple(part.batch.schema.names)) for part in view.parts}
     held = {_columns_then(state, then).column(name).id for then, names in shapes for name in names}
@@ -96,7 +96,7 @@ def names_held(view: View) -> list[str]:
 
 
 class _Nulls:
-    """Gives nulls; those of one type are made once, and shared by all that have no more rows."""
+    """Makes null arrays: one array for each type, from which all others are slices."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -113,7 +113,7 @@ def _columns_then(state: TableState, schema_id: int) -> Schema:
     if then is None:
         raise Corruption(
             "hot rows have columns that the table's log does not know",
-            hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
+            hint="the log was replaced or rolled back outside of Thermocline; restore its `_log`",
             schema_id=schema_id,
         )
     return then
@@ -144,9 +144,9 @@ def hot_within(view: View, names: Sequence[str], window: Window) -> Iterator[pa.
 
 
 def covered(view: View, table: Table) -> Coverage:
-    """Return which buckets a view holds, hot rows included.
+    """Return which buckets a view holds, including those of hot rows.
 
-    Where rows are hidden, those of their segments that are not are measured again.
+    The visible rows of segments with hidden rows are measured again.
     """
     hidden = {} if view.pairing is None else view.pairing.hidden
     cold = _shown(view.state, hidden, table) if hidden else table.index.at(view.state)

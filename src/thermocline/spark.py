@@ -6,9 +6,9 @@
     prices = tc.spark.read(spark, "lake/prices", start="2024-06-01")
     prices.write.format("thermocline").mode("append").save("lake/copy")
 
-- Spark is loaded when one of these is used: `pip install 'thermocline[spark]'`. No Java needs to be
-  installed.
-- A session that was started elsewhere, by `spark-submit` say, learns the format by `register`.
+- Spark is loaded when one of these names is first used: `pip install 'thermocline[spark]'`. Java
+  need not be installed.
+- In a session started elsewhere, for example by `spark-submit`, `register` adds the format.
 """
 
 from importlib import import_module

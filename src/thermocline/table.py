@@ -1,11 +1,11 @@
-"""`TimeSeriesTable`: the table as its users meet it.
+"""`TimeSeriesTable`: the public interface to a table.
 
 In:   paths, Arrow data, times as datetimes or text, conditions as SQL
-Out:  versions, Arrow tables and streams, small results that show themselves
+Out:  versions, Arrow tables and streams, small results with a readable form
 
 - Every method that changes the table returns the new version, or the present one when there was
   nothing to do; when it returns, the change is durable and visible to every reader.
-- Times without a zone are UTC. A stretch of time is half-open: its end is not part of it.
+- Times without a zone are UTC. A range of time is half-open: its end is not part of it.
 - Data comes in from anything with `__arrow_c_stream__`: pyarrow, polars, pandas, DuckDB.
 """
 
@@ -57,7 +57,7 @@ At = object
 
 
 class TimeSeriesTable:
-    """A table of rows with a time, which knows which stretches of time it holds.
+    """A table of rows with a time, which knows which ranges of time it holds.
 
     >>> table = TimeSeriesTable.create("prices", time_column="ts", bucket="1h",
     ...                                entity_columns=["symbol"])
@@ -82,12 +82,12 @@ class TimeSeriesTable:
         entities_max: int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
-        """Make a table in a folder or under an object store's URL.
+        """Create a table in a folder or under an object store's URL.
 
         `bucket` and `retention` are texts such as `1h` and `30d`, or a `timedelta`.
-        `timezone` is the zone of clock times that come without one; None takes them as UTC.
-        `overlap` says what an append into buckets already held does: `reject` refuses it,
-        `allow` adds the rows, `replace` swaps whole buckets. `Conflict` when there is a table.
+        `timezone` is the zone of times that come without one; None means UTC. `overlap` says what
+        an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
+        `replace` replaces whole buckets. `Conflict` when there is a table.
         """
         lake = Table(open_storage(table_root, storage_options))
         spec = new_spec(
@@ -115,7 +115,7 @@ class TimeSeriesTable:
         return TimeSeriesTable(lake)
 
     def root(self) -> str:
-        """Return where the table is."""
+        """Return the path or URL of the table."""
         return self.lake.storage.root
 
     def version(self) -> Version:
@@ -141,12 +141,12 @@ class TimeSeriesTable:
         evolve: bool = False,
         txn: tuple[str, int] | None = None,
     ) -> Version:
-        """Append one Parquet file, or many in one commit, each byte for byte where it fits.
+        """Append one Parquet file, or many in one commit, each byte for byte if its columns fit.
 
         The file is copied; `link=True` shares its bytes instead, for a file that will never be
-        written again. `evolve=True` adds columns the table does not have and widens types.
+        written again. `evolve=True` adds columns that the table lacks and widens types.
         `txn=("job", 7)` makes a repeated append of the same number a no-op.
-        `CoverageOverlapError` names the buckets that are held already.
+        `CoverageOverlapError` names the buckets that the table already holds.
         """
         wish = Wish(overlap, evolve, txn)
         paths = list_paths(source, "source")
@@ -160,16 +160,16 @@ class TimeSeriesTable:
         evolve: bool = False,
         txn: tuple[str, int] | None = None,
     ) -> Version:
-        """Append anything that gives an Arrow stream, in one commit; see `append_parquet`."""
+        """Append anything with an Arrow stream, in one commit; see `append_parquet`."""
         return self.lake.append(row_stream(data), Wish(overlap, evolve, txn)).version
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
-        """Delete the rows for which the SQL condition holds, in a stretch of time if given."""
+        """Delete the rows that match the SQL condition, within a range of time if given."""
         if where is None and start is None and end is None:
             raise Invalid(
-                "a delete needs a condition or a stretch of time",
+                "a delete needs a condition or a range of time",
                 hint="pass where='true' to delete every row",
             )
         window, matcher, columns = _window(start, end), everything, ()
@@ -179,31 +179,31 @@ class TimeSeriesTable:
         return self.lake.delete(matcher, columns, window)[0].version
 
     def retain(self, *, yes: bool = False) -> Version:
-        """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
+        """Delete the rows past the table's retention; `yes` allows deleting every row."""
         return self.lake.retain(is_confirmed=check_flag(yes, "yes"))[0].version
 
     def restore(self, at: At) -> Version:
-        """Make the table what it was at a version or instant, as a new version."""
+        """Restore the table to a version or instant, as a new version."""
         return self.lake.restore(at).version
 
     def add_column(self, name: str, kind: pa.DataType) -> Version:
-        """Add a column that is null in every row so far."""
+        """Add a column; it is null in all existing rows."""
         check_names([name])
         check_type(kind, "kind")
         return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
-        """Give a column a type that holds all its values.
+        """Widen the type of a column; the new type must hold all its values.
 
-        Whole numbers become doubles when none of those kept is larger than 2**53; the files of
-        the table are read to find out.
+        Integers become doubles only if no stored one is larger than 2**53; the table's files are
+        read to check that.
         """
         check_type(kind, "kind")
         check_not_entities(self.lake.state().spec, "widen column")
         return self.lake.widen(name, kind).version
 
     def rename_column(self, old: str, new: str) -> Version:
-        """Call a column by another name; its values stay."""
+        """Rename a column; its values stay."""
         check_text(old, "old")
         check_names([new])
 
@@ -216,12 +216,12 @@ class TimeSeriesTable:
         return self._change("rename column", renamed)
 
     def set_retention(self, retention: str | timedelta | None) -> Version:
-        """Keep rows for this long, such as `90d` or a `timedelta`; None keeps them for ever."""
+        """Set how long rows are kept, such as `90d` or a `timedelta`; None keeps all rows."""
         kept = None if retention is None else write_duration(retention, "retention")
         return self._change("set retention", lambda s, c: (replace(s, retention=kept), c))
 
     def set_overlap(self, overlap: str) -> Version:
-        """Change what an append into buckets already held does."""
+        """Set what an append into buckets already held does."""
         return self._change("set overlap", lambda s, c: (replace(s, overlap=overlap), c))
 
     def _change(
@@ -246,7 +246,7 @@ class TimeSeriesTable:
         """Return the rows of one version as a stream with the table's exact types.
 
         `where` is a SQL condition over the table's columns. The version stays pinned until the
-        stream is read to its end, fails, is closed or dropped.
+        stream is read to its end, fails, is closed or is garbage-collected.
         """
         view = self._view(at)
         state = view.state
@@ -260,7 +260,7 @@ class TimeSeriesTable:
 
         def batches() -> Generator[pa.RecordBatch, None, None]:
             with pinned(self.lake, state.version):
-                yield None  # the pin is held from here on, though nobody reads yet
+                yield None  # the pin is held from here on, before the first read
                 for batch in chain(
                     self.lake.read(state, loaded, window), hot_within(view, loaded, window)
                 ):
@@ -276,11 +276,11 @@ class TimeSeriesTable:
         return RowReader(schema, stream)
 
     def _view(self, at: At = None) -> View:
-        """Return what is read now, or at a version or instant."""
+        """Return the view to read now, or at a version or instant."""
         return View(self.lake.state(at))
 
     def held(self, at: At = None) -> answer.Held:
-        """Return what is held, now or at a version or instant, to ask all about coverage."""
+        """Return a report of what is held, now or at a version or instant."""
         return self._held(self._view(at))
 
     def _held(self, view: View) -> answer.Held:
@@ -291,7 +291,7 @@ class TimeSeriesTable:
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, **which: Any) -> pa.Table:
-        """Return the rows as one Arrow table; takes what `scan` takes."""
+        """Return the rows as one Arrow table; takes the arguments of `scan`."""
         return self.scan(**which).read_all()
 
     def pin(self, at: At = None) -> AbstractContextManager[Version]:
@@ -309,7 +309,7 @@ class TimeSeriesTable:
     # Coverage, from metadata alone
 
     def coverage(self, at: At = None, *, per_entity: bool = True) -> pa.Table:
-        """Return the stretches that are held: entity columns, start, end, buckets."""
+        """Return the ranges that are held: entity columns, start, end, buckets."""
         return self.held(at).runs(per_entity=per_entity)
 
     def gaps(
@@ -321,10 +321,10 @@ class TimeSeriesTable:
         per_entity: bool = True,
         at: At = None,
     ) -> pa.Table:
-        """Return the stretches that are missing: entity columns, start, end, buckets.
+        """Return the ranges that are missing: entity columns, start, end, buckets.
 
-        Told for each entity where entity columns are declared; `entity` names one, and
-        `per_entity=False` asks which buckets no entity has.
+        If the table has entity columns, the gaps are those of each entity. `entity` selects one;
+        `per_entity=False` returns the buckets that no entity has.
         """
         held = self.held(at)
         return held.gaps(start, end, entity, per_entity=per_entity)
@@ -359,7 +359,7 @@ class TimeSeriesTable:
         return to_datetime(bucket.start(found[0])), to_datetime(bucket.start(found[1]))
 
     def silent_entities(self, start: object, end: object = None, *, at: At = None) -> pa.Table:
-        """Return the entities without a row in the stretch, and before when they were seen."""
+        """Return the entities without a row in the range, and before when each was last seen."""
         return self.held(at).silent(start, end)
 
     def holes(self) -> pa.Table:
@@ -376,7 +376,7 @@ class TimeSeriesTable:
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Vacuumed:
-        """Remove files that no kept version names; by default only say which."""
+        """Remove files that no kept version names; by default only return which they are."""
         return vacuum(
             self.lake,
             grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace, "grace"),
@@ -390,7 +390,7 @@ class TimeSeriesTable:
         return fsck(self.lake, check_function(progress, "progress"))
 
     def checkpoint(self) -> Version:
-        """Write the newest state down, so that opening need not replay the log to here."""
+        """Write a checkpoint of the newest version, so that opening the table is faster."""
         version = self.version()
         self.lake.log.write_checkpoint(version)
         return version
@@ -412,16 +412,16 @@ class TimeSeriesTable:
 def survey_loss(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
 ) -> Loss:
-    """Return which commits the table in a folder has lost, whether or not it opens."""
+    """Return which commits the table in a folder has lost, even if it does not open."""
     return survey(*_to_repair(table_root, storage_options))
 
 
 def repair_table(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
 ) -> Repaired | None:
-    """Accept the loss of a table's newest commits; None when the log is whole.
+    """Accept the loss of a table's newest commits; None when the log is intact.
 
-    The table opens again, at its newest intact version and a commit that says so.
+    The table opens again, at its newest intact version plus a commit that records the repair.
     """
     return repair(*_to_repair(table_root, storage_options))
 
@@ -452,7 +452,7 @@ def new_spec(
     timezone: str | None = None,
     retention: str | timedelta | None = None,
 ) -> TableSpec:
-    """Return what a new table is to be, from what its maker wrote."""
+    """Return the spec of a new table from the caller's arguments."""
     entities = list_names(entity_columns, "entity_columns")
     kept = None if retention is None else write_duration(retention, "retention")
     spec = TableSpec("", time_column, parse_bucket(bucket), entities, overlap, timezone, kept)
@@ -460,7 +460,7 @@ def new_spec(
 
 
 def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Window]:
-    """Return the condition, and the part of the window outside which it is never true."""
+    """Return the condition, and the window narrowed to the times at which it can be true."""
     from thermocline.query.predicate import compile_predicate
 
     predicate = compile_predicate(where, state.schema.arrow)
@@ -471,5 +471,5 @@ def _window(start: object, end: object) -> Window:
     first = None if start is None else instant(start)
     after = None if end is None else instant(end)
     if first is not None and after is not None and after <= first:
-        raise Invalid("the end is not after the start", hint="the end is not part of the stretch")
+        raise Invalid("the end is not after the start", hint="the end is not part of the range")
     return Window(first, after)

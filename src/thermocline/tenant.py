@@ -1,9 +1,9 @@
-"""The lake of one tenant: its tables by name, hot and cold rows alike, and SQL over them.
+"""The lake of one tenant: its tables by name, with hot and cold rows, and SQL over them.
 
 In:   names, rows, SQL; the node whose journal it shares
-Out:  `Lake` and `LakeTable`, the same surface whether rows are hot or cold
+Out:  `Lake` and `LakeTable`, with one interface to hot and cold rows
 
-- A tenant is a folder and an engine session of its own: another tenant's tables do not exist here.
+- Each tenant has a separate folder and a separate engine session, without other tenants' tables.
 - A write returns when its rows are durable, and every query that starts after it sees them once.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The node that a lake is one tenant of."""
+    """What a lake needs of its node."""
 
     pool: QueryPool | None
     flush_error: ThermoclineError | None
@@ -53,11 +53,11 @@ class Host(Protocol):
         ...
 
     def check_open(self) -> None:
-        """Raise `Invalid` where the node is closed, or another process's."""
+        """Raise when the node is closed, or was opened by another process."""
         ...
 
     def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
-        """Return a tenant's entity types; `Invalid` where the node has no PostgreSQL."""
+        """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         ...
 
 
@@ -73,17 +73,17 @@ class Lake:
         self._session = Session()
         self._registered: set[str] = set()
         self._entities: EntityTypes | None = None
-        self._opening = threading.Lock()  # PostgreSQL may take its time, and tables do not wait
+        self._opening = threading.Lock()  # separate: opening PostgreSQL must not block tables
         self.on_close: Callable[[bool], None] = lambda is_flushed: None
 
     @property
     def tier(self) -> WalTier:
-        """The journal and the hot rows; `Invalid` where the lake is open for reading only."""
+        """The journal and the hot rows; `Invalid` if the lake is open for reading only."""
         return self.node.tier
 
     @property
     def flush_error(self) -> ThermoclineError | None:
-        """Why the last flush by the clock failed; None when it did not."""
+        """The error of the last flush by the clock; None if it succeeded."""
         return self.node.flush_error
 
     def root(self) -> str:
@@ -100,7 +100,7 @@ class Lake:
         overlap: str = "allow",
         **more: Any,
     ) -> LakeTable:
-        """Make a table; takes what `TimeSeriesTable.create` takes.
+        """Create a table; takes the arguments of `TimeSeriesTable.create`.
 
         `Conflict` when there is one of this name.
         """
@@ -125,7 +125,7 @@ class Lake:
 
     @property
     def entities(self) -> "EntityTypes":
-        """The entity types of the tenant; `Invalid` where the lake has no PostgreSQL."""
+        """The entity types of the tenant; `Invalid` if the lake has no PostgreSQL."""
         with self._opening:
             if self._entities is None:
                 self._entities = self.node.entity_types(self.tenant, self._catalog)
@@ -143,7 +143,8 @@ class Lake:
     def entity(self, name: str) -> "EntityTable":
         """Return the entities of a type; `NotFound` when none of this name is registered.
 
-        Where PostgreSQL was never there, it is what the lake has: it answers `best_effort` alone.
+        If PostgreSQL was never available, the result reads from the lake alone, in mode
+        `best_effort` only.
         """
         try:
             return self.entities.table(name)
@@ -153,14 +154,14 @@ class Lake:
             return cold_table(self._catalog, name, error)
 
     def by_id(self, table_id: bytes) -> LakeTable | None:
-        """Return the table of an id, or None when it is none of this lake's."""
+        """Return the table of an id, or None when this lake has no such table."""
         for named in self._catalog:
             if named.table_id == table_id.hex():
                 return self.table(named.name)
         return None
 
     def hot(self, table_id: bytes) -> WalTable:
-        """Return the hot half of a table, to write to."""
+        """Return the hot half of a table, for writing."""
         return self.tier.table(table_id)
 
     def snapshot(self, table: LakeTable) -> HotSnapshot:
@@ -173,10 +174,10 @@ class Lake:
         return self.node.snapshot(table.table_id)
 
     def sql(self, query: str, params: Params = None, *, mode: Mode | str | None = None) -> pa.Table:
-        """Return the answer of one SELECT over the lake's tables, hot and cold rows alike.
+        """Return the answer of one SELECT over the hot and cold rows of the lake's tables.
 
-        `mode` says how entities are answered when their PostgreSQL is down. What such an answer
-        is worth is in the report of `answer`.
+        `mode` says how to answer queries of entities while PostgreSQL is down. The report of
+        `answer` says how exact such an answer is.
         """
         if self.node.pool is not None:
             references = self._references(_checked_mode(mode))
@@ -202,11 +203,11 @@ class Lake:
         query_id: str | None = None,
         mode: Mode | str | None = None,
     ) -> Answer:
-        """Return the answer as a stream that says what it was read from, and can be cancelled.
+        """Return the answer as a stream that can be cancelled and reports what it was read from.
 
-        `mode` says how entities are answered when their PostgreSQL is down: `best_effort` and
-        `cached` answers have a warning in the report of the table. `Invalid` in a lake whose
-        queries have no workers.
+        `mode` says how to answer queries of entities while PostgreSQL is down: for `best_effort`
+        and `cached` answers the report of the table has a warning. `Invalid` in a lake without
+        query workers.
         """
         pool = self.node.pool
         if pool is None:
@@ -218,12 +219,12 @@ class Lake:
         )
 
     def cancel(self, query_id: str) -> bool:
-        """End a running query within a second; False when none of this id is running."""
+        """Cancel a running query within a second; False when no query of this id is running."""
         check_text(query_id, "query_id")
         return self.node.pool is not None and self.node.pool.cancel(query_id)
 
     def _references(self, mode: Mode | None) -> dict[str, TableRef]:
-        """Return every table of the lake, as a worker process finds it."""
+        """Return a reference to every table of the lake, for a worker process."""
         self.node.check_open()
         tables = [self.table(name) for name in self.tables()]
         return {
@@ -232,7 +233,7 @@ class Lake:
         }
 
     def _ready(self) -> Session:
-        """Return the session with every table of the lake in it."""
+        """Return the session, after registering every table of the lake."""
         self.node.check_open()
         with self._lock:
             for name in self.tables():
@@ -243,10 +244,10 @@ class Lake:
         return self._session
 
     def flush(self, name: str | None = None) -> dict[str, Mark]:
-        """Carry hot rows into the lake, of one table or of all; return the marks reached.
+        """Flush hot rows into the lake, of one table or of all; return the marks reached.
 
         When this returns, all rows that were hot when it was called are in committed versions.
-        A table that fails keeps no other from being flushed; its error is raised at the end.
+        If one table fails, the others are still flushed; the error is raised at the end.
         """
         reached: dict[str, Mark] = {}
         trouble: ThermoclineError | None = None
@@ -258,7 +259,7 @@ class Lake:
                     continue
                 mark = flush_table(table)
             except ThermoclineError as error:
-                trouble = error  # one table's trouble is not another's
+                trouble = error  # go on with the other tables
                 continue
             if mark is not None:
                 reached[table.name] = mark
@@ -267,11 +268,11 @@ class Lake:
         return reached
 
     def let_go(self) -> None:
-        """Let the session go; the node does so when it closes."""
+        """Close the session; the node calls this when it closes."""
         self._session.close()
 
     def close(self, *, is_flushed: bool = True) -> None:
-        """Flush and let go of the journal, where this lake was opened by itself.
+        """Flush and close the journal, if this lake was opened by `connect`.
 
         Rows that are not flushed stay in the journal.
         """
@@ -285,7 +286,7 @@ class Lake:
 
 
 _mode: ContextVar[Mode | None] = ContextVar("thermocline_mode", default=None)
-"""How the query that this thread prepares wants to be answered."""
+"""The read mode of the query that this thread prepares."""
 
 
 def _checked_mode(mode: Mode | str | None) -> Mode | None:
@@ -294,7 +295,7 @@ def _checked_mode(mode: Mode | str | None) -> Mode | None:
 
 @contextmanager
 def _asked_in(mode: Mode | str | None) -> Iterator[None]:
-    """Let snapshots that this thread takes in the block be of a mode."""
+    """Set the read mode of the snapshots that this thread takes in the block."""
     token = _mode.set(_checked_mode(mode))
     try:
         yield
@@ -303,12 +304,12 @@ def _asked_in(mode: Mode | str | None) -> Iterator[None]:
 
 
 def flush_table(table: LakeTable) -> Mark | None:
-    """Carry every row of a table that is hot now into the lake; return the mark reached."""
+    """Flush every row of a table that is hot now; return the mark reached."""
     hot = table.hot()
     with table.flushing:
         last = hot.snapshot().parts[-1:]
         mark = flush(hot, table.lake)
-        # An earlier flush may have been frozen before rows that the caller means.
+        # Rows may have been frozen by an earlier flush, before the caller's newest rows came.
         while last and mark is not None and mark < last[0].mark:
             mark = flush(hot, table.lake)
     return mark

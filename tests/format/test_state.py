@@ -58,9 +58,9 @@ def started(*segments):
 
 
 def test_a_log_that_does_not_say_what_the_table_is_is_corruption():
-    with pytest.raises(Corruption, match="does not begin"):
+    with pytest.raises(Corruption, match="does not say what the table is"):
         fold(None, [commit(1, AddSegment(segment()))])
-    with pytest.raises(Corruption, match="does not begin"):
+    with pytest.raises(Corruption, match="does not say what the table is"):
         fold(None, [])
 
 

@@ -398,7 +398,7 @@ def test_O10_a_restore_that_was_interrupted_is_no_lake(node, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert (tmp_path / "back" / "tables").exists()
-    with pytest.raises(Corruption, match="which lake this is") as raised:
+    with pytest.raises(Corruption, match=r"lake\.json is missing") as raised:
         Node(str(tmp_path / "back"), calm())
     assert "restore again into an empty folder" in raised.value.hint
 

@@ -8,11 +8,11 @@
     SetTxn         the last sequence of an application, for writers that must write once
     Expire         versions before this one can no longer be read
     NoteHole       writes of a hot source that were lost before they were flushed
-    NoteRequests   the requests whose rows this version contains, so that a resend is known
+    NoteRequests   the idempotency keys of the writes in this version, so that a retry is recognised
     NoteFlush      the changes of entities that this version contains, or that it changes no row
 
-- A field this version does not know survives: it is kept in `extra` and written back.
-- A required feature this version does not know refuses the open and is named.
+- An unknown field is kept in `extra` and written back.
+- Opening a table that requires an unknown feature fails; the error names the feature.
 - Every path is checked before it is written and after it is read.
 """
 
@@ -56,7 +56,7 @@ class TableSpec:
 
     @property
     def retention_s(self) -> int | None:
-        """The age in seconds past which rows go, or None to keep all."""
+        """The age in seconds past which rows are deleted, or None to keep all."""
         return parse_duration_s(self.retention) if self.retention else None
 
 
@@ -89,7 +89,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SetTable:
-    """The table is this from here on."""
+    """Sets the table's spec and schema from this version on."""
 
     name: ClassVar[str] = "SetTable"
     spec: TableSpec
@@ -107,7 +107,7 @@ class AddSegment:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSegment:
-    """A segment is no longer live; its counts make running totals possible without the state."""
+    """A segment is no longer live; its counts let running totals be kept without the state."""
 
     name: ClassVar[str] = "RemoveSegment"
     segment_id: str
@@ -122,7 +122,7 @@ class RemoveSegment:
 
 @dataclass(frozen=True, slots=True)
 class SetDeletes:
-    """Rows of a live segment are deleted: the segment as it is from here on."""
+    """Rows of a live segment are deleted; `segment` is its new description."""
 
     name: ClassVar[str] = "SetDeletes"
     segment: Segment
@@ -259,7 +259,7 @@ def encode_spec(spec: TableSpec) -> Json:
 
 
 def decode_spec(body: Json) -> TableSpec:
-    """Return the spec of its JSON; `Unsupported` names required features that are unknown."""
+    """Return the spec of its JSON; `Unsupported` names the required features it does not know."""
     missing = sorted(set(body["features"]) - FEATURES_SUPPORTED)
     if missing:
         raise Unsupported(
@@ -269,7 +269,7 @@ def decode_spec(body: Json) -> TableSpec:
             supported=sorted(FEATURES_SUPPORTED),
         )
     if body["overlap"] not in OVERLAP_POLICIES:
-        raise Corruption("not an overlap policy", overlap=body["overlap"])
+        raise Corruption("unknown overlap policy in a commit", overlap=body["overlap"])
     return TableSpec(
         **{name: body[name] for name in _SPEC_PLAIN},
         bucket=parse_bucket(body["bucket"]),
@@ -284,7 +284,7 @@ _SEGMENT_OPTIONAL = {"level": 0, "deleted_count": 0, "deletes": ""}
 
 
 def encode_segment(segment: Segment) -> Json:
-    """Return the segment as JSON; what is at its default is left out."""
+    """Return the segment as JSON; fields at their default are omitted."""
     layout.checked(segment.path)
     layout.checked(segment.coverage_path)
     body: Json = {"format": "parquet", **segment.extra}
@@ -316,7 +316,7 @@ def decode_segment(body: Json) -> Segment:
 
 
 def with_deletes(segment: Segment, **changes: Any) -> SetDeletes:
-    """Return the action that gives a live segment another deletion vector and coverage."""
+    """Return the action that replaces a live segment's deletion vector and coverage."""
     return SetDeletes(replace(segment, **changes), segment.deleted_count, segment.coverage_checksum)
 
 

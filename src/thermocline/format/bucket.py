@@ -2,7 +2,7 @@
 
 Bucket `b` of width `w` seconds holds the instants from `b*w` up to, not including, `(b+1)*w`
 seconds after 1970-01-01T00:00:00Z. Instants before 1970 have negative buckets. Every instant is
-in exactly one bucket; daylight saving and leap seconds do not exist in UTC as computers count it.
+in exactly one bucket: UTC, as computers count it, has no daylight saving and no leap seconds.
 """
 
 import re
@@ -50,7 +50,7 @@ class Bucket:
         return instant // (self.width_s * NS_PER_S)
 
     def start(self, bucket: int) -> TimeNs:
-        """Return the first instant of a bucket, which is the end of the one before."""
+        """Return the first instant of a bucket, which is the end of the previous bucket."""
         return TimeNs(bucket * self.width_s * NS_PER_S)
 
     def span(self, start: int, end: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> i
         return _whole_seconds(duration, argument)
     if not isinstance(duration, str):
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-        message = "a duration has a unit" if is_number else "not a duration"
+        message = "a duration needs a unit" if is_number else "not a duration"
         hint = "give a unit: '30d', or a timedelta"
         raise Invalid(message, hint=hint, argument=argument, type=type(duration).__name__)
     found = _WRITTEN.match(duration.strip())
@@ -97,7 +97,7 @@ def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> i
 
 
 def write_duration(duration: str | timedelta, argument: str = "duration") -> str:
-    """Return a duration as text; a text stays as it is, once it was read."""
+    """Return a duration as text; a valid text is returned unchanged."""
     seconds = parse_duration_s(duration, argument)
     if isinstance(duration, str):
         return duration
@@ -113,7 +113,7 @@ def write_duration(duration: str | timedelta, argument: str = "duration") -> str
 def _whole_seconds(duration: timedelta, argument: str) -> int:
     if duration < timedelta(0) or duration % timedelta(seconds=1):
         raise Invalid(
-            "a duration is of whole seconds, 0 or more",
+            "a duration must be whole seconds, 0 or more",
             hint="round the timedelta to seconds",
             argument=argument,
             value=duration,

@@ -1,12 +1,12 @@
-"""The change ids that one flush of entities contains, as they stand in a commit.
+"""The change ids that one export of entities contains, as a commit stores them.
 
 In:   ids of changes, in any order
 Out:  the base64 text of a 64-bit roaring bitmap in its portable form, and back
 
-- Ids are near each other but not dense, and never assumed to be: a sequence leaves gaps, and
-  transactions commit in another order than they took their ids.
-- A bitmap of them is small: at most two bytes an id, a few bytes for a dense stretch. So they
-  need no file of their own, and a commit cannot name one that is missing.
+- Ids are close together but not dense: a PostgreSQL sequence leaves gaps, and transactions commit
+  in another order than they drew their ids. Nothing here assumes dense ids.
+- The bitmap is small: at most two bytes for each id, a few bytes for a dense range. The commit
+  stores it inline, so no separate file can go missing.
 """
 
 import base64
@@ -22,7 +22,7 @@ CHANGES_BYTES_MAX = 32 << 20
 
 
 def encode_changes(ids: Iterable[int]) -> str:
-    """Return change ids as they stand in a commit, "" for none; `Overloaded` past 32 MB."""
+    """Return change ids as a commit stores them, "" for none; `Overloaded` past 32 MB."""
     held = BitMap64(ids)
     if not held:
         return ""
@@ -31,7 +31,7 @@ def encode_changes(ids: Iterable[int]) -> str:
     if len(data) > CHANGES_BYTES_MAX:
         raise Overloaded(
             "one flush has too many changes",
-            hint="export more often, or raise the number of keys that may be dirty less",
+            hint="export more often, or allow fewer dirty keys",
             changes=len(held),
             size_bytes=len(data),
             size_bytes_max=CHANGES_BYTES_MAX,

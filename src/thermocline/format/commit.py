@@ -3,8 +3,9 @@
 A commit file is one JSON object on one line that ends in a newline, in the form that `sealed.py`
 describes: its last field is the checksum of everything before it.
 
-- A commit is decoded only after its checksum was found right.
-- A format version newer than this one is refused and named, before anything else is read.
+- A commit is decoded only after its checksum has been verified.
+- If the format version is newer than this release supports, the error names it, before any other
+  field is read.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ _HINT = "restore this file from a copy; earlier versions are still readable"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One step of a table's history; `base` is the version its actions were made against.
+    """One step of a table's history; its actions were planned against version `base`.
 
     `previous` is the `txn_id` of the commit before it; empty in the first commit and in commits of
     releases that did not write it.
@@ -61,8 +62,8 @@ def encode_commit(commit: Commit) -> bytes:
     )
     if len(body) > COMMIT_BYTES_MAX:
         raise Overloaded(
-            "one commit does too much",
-            hint="do it in several steps, and compact in between",
+            "the commit is too large",
+            hint="split the change into several commits, and compact in between",
             size_bytes=len(body),
             size_bytes_max=COMMIT_BYTES_MAX,
         )
@@ -72,8 +73,8 @@ def encode_commit(commit: Commit) -> bytes:
 def decode_commit(data: bytes, version: int) -> Commit:
     """Return the commit of a file's bytes.
 
-    `Corruption` when the bytes are not those that were written or speak of another version;
-    `Unsupported` when they are of a newer format.
+    `Corruption` when the bytes are damaged or name another version; `Unsupported` when they have a
+    newer format.
     """
     json = unseal(data, commit_path(version), hint=_HINT)
     try:
@@ -87,7 +88,7 @@ def decode_commit(data: bytes, version: int) -> Commit:
             )
         if json["version"] != version:
             raise Corruption(
-                "a commit speaks of another version than its name",
+                "a commit file contains another version than its name says",
                 hint=_HINT,
                 path=commit_path(version),
                 version=json["version"],
@@ -103,9 +104,11 @@ def decode_commit(data: bytes, version: int) -> Commit:
             str(json.get("previous", "")),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, Invalid) as error:
-        # What would be a caller's mistake elsewhere was written by somebody here.
+        # `Invalid` here is not the caller's mistake: the bad value is in the file.
         raise Corruption(
-            "a commit lacks what every commit has", hint=_HINT, path=commit_path(version)
+            "a commit lacks a required field, or has a bad value in one",
+            hint=_HINT,
+            path=commit_path(version),
         ) from error
     except ThermoclineError as error:
         error.facts.setdefault("path", commit_path(version))

@@ -1,24 +1,23 @@
-"""Whether a change may still land after another one landed first: rules, as a table.
+"""The conflict rules: whether a planned change is still valid after another commit was first.
 
-In:   what a change was going to do and what it looked at; a commit that landed meanwhile
-Out:  the rule that is broken, or None: the change may land on top as it is
+In:   what the planned change does and read; what the commit that was first does
+Out:  the broken rule, or None when the change can be committed on top unchanged
 
-The rules speak of files, stretches of time and settings touched, never of the names of
-operations:
+The rules compare files, time windows and settings, never the names of operations:
 
     rule            mine                     theirs                   because
     table_changed   anything                 sets the table           old columns, written as new
     table_changing  sets the table           anything but an expiry   checked against too little
     same_segment    takes rows from s        takes rows from s        rows go twice, or come back
-    read_changed    looked at some time      adds or takes rows there the look saw other rows
-    read_expired    looked at some time      expires versions         what it read may be gone
+    read_changed    read some time           adds or takes rows there it read other rows
+    read_expired    read some time           expires versions         what it read may be gone
     same_mark       moves a source's mark    moves the same mark      two flushes of one source
     same_writer     sets a writer's number   sets the same number     a batch would count twice
 
-Two appends that looked at nothing (policy `allow`) never conflict. An append that must not
-overlap looked at its own stretch of time; a delete looked at the stretch it searched; a restore
-looked at everything, so that no row comes or goes beside it. A note of a flush of entities counts
-as a move of one mark, whatever their source.
+Two appends with the policy `allow` read nothing, so they never conflict. An append that must not
+overlap reads its own time window; a delete reads the window it searches; a restore reads
+everything, so it conflicts with any commit that adds or removes rows. A `NoteFlush` counts as
+moving one shared mark, whatever its source.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,17 +39,17 @@ from thermocline.format.note import NoteFlush, NoteRequests
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A half-open stretch of time; None is no bound."""
+    """A half-open range of time; None is no bound."""
 
     start: int | None = None
     end: int | None = None
 
     def meets(self, first: int, last: int) -> bool:
-        """Tell whether rows from `first` to `last`, both included, may lie in it."""
+        """Tell whether rows from `first` to `last`, both inclusive, may lie in this window."""
         return (self.end is None or first < self.end) and (self.start is None or last >= self.start)
 
     def narrowed(self, start: int | None, end: int | None) -> "Window":
-        """Return the part of this stretch that lies in another as well."""
+        """Return the intersection of this window and another."""
         starts = [bound for bound in (self.start, start) if bound is not None]
         ends = [bound for bound in (self.end, end) if bound is not None]
         return Window(max(starts, default=None), min(ends, default=None))
@@ -61,7 +60,7 @@ EVERYTHING = Window()
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a change touches, and what it looked at to decide that."""
+    """What a change touches, and the time windows it read to decide that."""
 
     added: tuple[tuple[int, int], ...]
     taken: tuple[tuple[int, int], ...]
@@ -84,8 +83,8 @@ def touched(actions: Iterable[Action], looked_at: tuple[Window, ...] = ()) -> To
         added=tuple((segment.ts_min, segment.ts_max) for segment in adds),
         taken=tuple((taken.ts_min, taken.ts_max) for taken in takes),
         segments=frozenset(taken.segment_id for taken in takes),
-        # Two flushes of entities exclude each other, whatever their sources: the second one was
-        # made against a version that is not the newest any more.
+        # Two exports of entities always conflict, whatever their sources: the second one was
+        # planned against a version that is no longer the newest.
         marks=frozenset(
             a.source if isinstance(a, SetMark) else a.name
             for a in actions

@@ -19,8 +19,8 @@ Out:  a `Coverage`, its bytes (`.roar`), and the runs that are held or missing
 All integers are little-endian and unsigned. A bitmap's value is the bucket number plus 2**40, so
 that buckets before 1970 are positive and in order.
 
-- The whole is the union of the entities where entities are declared.
-- Bitmaps of entities are decoded only when they are asked for.
+- Where entity columns are declared, `whole` is the union of the entities' bitmaps.
+- An entity's bitmap is decoded only when it is first needed.
 """
 
 import struct
@@ -78,7 +78,7 @@ class Buckets:
 
     @property
     def bitmap(self) -> BitMap64:
-        """The biased bitmap; callers do not change it."""
+        """The biased bitmap; callers must not change it."""
         if self._bitmap is None:
             try:
                 self._bitmap = BitMap64.deserialize(bytes(self._bytes))
@@ -88,13 +88,13 @@ class Buckets:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the bytes are at hand."""
+        """Whether the serialized bytes are cached."""
         return bool(self._bytes)
 
     def serialized(self) -> bytes | memoryview:
-        """Return the portable Roaring bytes, kept for the next time."""
+        """Return the portable Roaring bytes, and cache them."""
         if not self._bytes:
-            self.bitmap.run_optimize()  # changes how the bits are kept, not which
+            self.bitmap.run_optimize()  # changes how the bits are stored, not which are set
             self._bytes = self.bitmap.serialize()
         return self._bytes
 
@@ -140,14 +140,14 @@ class Buckets:
 
     def holds_all(self, first: int, end: int) -> bool:
         """Tell whether every bucket of the range is held."""
-        # Counted, because the library's own `contains_range` (1.2.0) overlooks a container that
-        # is missing where the range ends.
+        # Counted, because the library's `contains_range` (1.2.0) overlooks a container that is
+        # missing where the range ends.
         return end <= first or self.count(first, end) == end - first
 
     def runs(self) -> list[Run]:
-        """Return the held stretches, in order."""
-        # A run starts where a bit has no bit before it, and ends where it has none after it:
-        # the cost is that of the containers, not of the bits.
+        """Return the runs of held buckets, in order."""
+        # A run starts where a bit has no bit before it, and ends where it has none after it: the
+        # cost grows with the containers, not with the bits.
         bits = self.bitmap
         starts = (bits - bits.shift(1)).to_array()
         ends = (bits - bits.shift(-1)).to_array()
@@ -157,7 +157,7 @@ class Buckets:
         ]
 
     def missing(self, first: int, end: int) -> list[Run]:
-        """Return the stretches of the range that are not held, in order."""
+        """Return the runs of the range that are not held, in order."""
         if self.holds_all(first, end):
             return []
         return (Buckets.between(first, end) - self).runs()
@@ -165,7 +165,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The buckets that are held, in all and by each entity."""
+    """The buckets that are held, in total and by each entity."""
 
     width_s: int
     whole: Buckets
@@ -173,7 +173,7 @@ class Coverage:
     digest: int = 0
 
     def union(self, other: "Coverage") -> "Coverage":
-        """Return what either holds."""
+        """Return the union of both."""
         entities = dict(self.entities)
         for key, buckets in other.entities.items():
             entities[key] = entities[key] | buckets if key in entities else buckets
@@ -182,8 +182,8 @@ class Coverage:
     def minus(self, other: "Coverage") -> "Coverage":
         """Return what this holds and the other does not, entity by entity.
 
-        Its bytes are those of a coverage measured from rows: what is left of a segment is
-        written down, and may have to be made again.
+        The result has the same bytes as a coverage measured from the remaining rows: a lost sidecar
+        of a segment must be rebuilt with the same checksum.
         """
         if not self.entities:
             return Coverage(self.width_s, _remade(self.whole - other.whole), {})
@@ -196,7 +196,7 @@ class Coverage:
         return Coverage(self.width_s, _remade(united(entities.values())), entities)
 
     def overlap(self, other: "Coverage", *, has_entities: bool) -> dict[str, Buckets]:
-        """Return the buckets both hold, by entity; the key is empty where none are declared."""
+        """Return the buckets both hold, by entity; without entity columns the key is empty."""
         if not has_entities:
             both = self.whole & other.whole
             return {"": both} if both else {}
@@ -212,8 +212,8 @@ class Coverage:
 
 
 def _remade(buckets: Buckets) -> Buckets:
-    # A bitmap remembers how it came about: a run of three cut from a longer one stays a run,
-    # three single bits stay single, and their bytes differ. Made from its numbers, it forgets.
+    # A bitmap's bytes depend on how it was made: a run of three cut from a longer run stays a run,
+    # three single bits stay single. Built again from its numbers, its bytes depend on these alone.
     return Buckets.of(buckets.numbers())
 
 
@@ -231,9 +231,9 @@ def united(parts: Iterable[Buckets]) -> Buckets:
 def entity_key(values: Iterable[Any]) -> str:
     """Return the key of an entity: the JSON array of its columns' values.
 
-    One value has one written form, whatever unit, zone or scale it came in: an instant is
-    `2024-06-01T00:00:00Z` (without `Z` where the column has no zone), and neither it nor a
-    decimal ends in zeros after the point.
+    A value has one written form, whatever its unit, zone or scale: an instant is
+    `2024-06-01T00:00:00Z` (without `Z` where the column has no zone), and neither instants nor
+    decimals end in zeros after the point.
     """
     return orjson.dumps([_named(value) for value in values], default=str).decode()
 
@@ -250,7 +250,7 @@ def _named(value: Any) -> Any:
 
 
 def instant_name(instant: int, *, has_zone: bool) -> str:
-    """Return how an instant stands in an entity's key."""
+    """Return an instant as an entity's key has it."""
     return trimmed(written(instant)[:-1]) + ("Z" if has_zone else "")
 
 
@@ -280,9 +280,9 @@ def encode_coverage(coverage: Coverage) -> bytes:
 
 
 def sidecar_checksum(data: bytes) -> str:
-    """Return the checksum by which the log names a sidecar: that of all but its own CRC.
+    """Return the checksum that the log stores for a sidecar: the CRC of all bytes but the last 4.
 
-    The CRC of bytes that end in their own CRC is the same number for all of them.
+    Bytes that end in their own CRC all have the same CRC, so the last 4 must be excluded.
     """
     return f"crc32c:{google_crc32c.value(data[:-4]):08x}"
 

@@ -1,16 +1,16 @@
-"""CURRENT: which version a table had reached when the file was written.
+"""CURRENT: the newest version of a table when the file was written.
 
 In:   the newest version of a log
-Out:  one sealed line; read back as a `Current`, or None where the bytes prove nothing
+Out:  one sealed line; read back as a `Current`, or None where the file is not intact
 
 A writer makes a commit durable before it writes CURRENT. A CURRENT that names a version without a
 commit file therefore proves that commits were lost. It is written without fsync, so it may also
 be missing, torn or behind; such a file is ignored.
 
-- `table_id` and `txn_id` say which log the file belongs to: those of the table and of the commit
+- `table_id` and `txn_id` tie the file to one log: they are those of the table and of the commit
   that CURRENT names.
-- Older releases wrote `{"version": n}` without a checksum. It is believed as well: a wrong number
-  is then an error that a person can resolve, never a shorter table.
+- Older releases wrote `{"version": n}` without a checksum. Readers trust that form too: a wrong
+  number then causes an error that a person can resolve, never a silently shorter table.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _UNSEALED_FIELDS = frozenset({"version"})
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What CURRENT says; without a table and a transaction where an older release wrote it."""
+    """What CURRENT says; `table_id` and `txn_id` are empty where an older release wrote it."""
 
     version: Version
     table_id: str = ""
@@ -43,7 +43,7 @@ def encode_current(current: Current) -> bytes:
 
 
 def decode_current(data: bytes) -> Current | None:
-    """Return what CURRENT says, or None when its bytes are not those of a whole file."""
+    """Return what CURRENT says, or None when its bytes are torn or damaged."""
     try:
         fields = unseal(data, CURRENT_PATH, unsealed_fields=_UNSEALED_FIELDS)
     except Corruption:

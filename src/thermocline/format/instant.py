@@ -1,4 +1,4 @@
-"""Instants as whole nanoseconds since 1970 in UTC, and their one written form.
+"""Instants as whole nanoseconds since 1970 in UTC, and their one text form.
 
 - An instant is a Python integer, so that no year and no unit overflows.
 - A time without a zone is UTC.
@@ -23,9 +23,9 @@ NS_PER_S = 1_000_000_000
 NS_PER_UNIT = {"s": NS_PER_S, "ms": 1_000_000, "us": NS_PER_US, "ns": 1}
 
 PLAUSIBLE_NS_MIN = 10**17
-"""The smallest count that is taken as nanoseconds since 1970: it is in 1973.
+"""The smallest count accepted as nanoseconds since 1970: it is in 1973.
 
-The same number of microseconds is in the year 5138, so no present time is read in a wrong unit."""
+The same count of microseconds is in the year 5138, so no present time is read in a wrong unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ def from_datetime(moment: datetime) -> TimeNs:
     """Return the instant of a datetime; one without a zone is UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     exact = (aware - _EPOCH) // timedelta(microseconds=1) * NS_PER_US
-    # Checked: a zone moves the ends of the years 1 and 9999 out of them, and NaT is a datetime.
+    # Checked: a zone offset can move an instant out of the years 1 to 9999, and NaT is a datetime.
     return TimeNs(checked(exact + getattr(moment, "nanosecond", 0)))
 
 
 def to_datetime(instant: int) -> datetime:
-    """Return the datetime in UTC, nanoseconds cut off."""
+    """Return the datetime in UTC, truncated to microseconds."""
     return _EPOCH + timedelta(microseconds=checked(instant) // NS_PER_US)
 
 

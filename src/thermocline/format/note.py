@@ -1,4 +1,4 @@
-"""What a commit writes down beside what it does to segments: losses, requests, entity changes.
+"""What a commit records besides its changes to segments: losses, requests, entity changes.
 
 In:   values
 Out:  their JSON, and back
@@ -16,9 +16,9 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NoteHole:
-    """Writes of a hot source, numbered `first` to `last`, were lost: coverage may lack their rows.
+    """Writes `first` to `last` of a hot source were lost: coverage may lack their rows.
 
-    They had been written after `after` and before `before`, where that is known.
+    They were written after `after` and before `before`; None where that is not known.
     """
 
     name: ClassVar[str] = "NoteHole"
@@ -31,7 +31,7 @@ class NoteHole:
 
 @dataclass(frozen=True, slots=True)
 class NoteRequests:
-    """This version contains the rows of these requests; each has the number of its rows."""
+    """This version contains the rows of these idempotency keys; each with its number of rows."""
 
     name: ClassVar[str] = "NoteRequests"
     requests: Mapping[str, int]
@@ -39,10 +39,10 @@ class NoteRequests:
 
 @dataclass(frozen=True, slots=True)
 class NoteFlush:
-    """This version contains these changes of an entity store, which had them all at `as_of`.
+    """This version contains these changes of an entity store, all made by `as_of`.
 
-    `changes` are their ids as `format/change.py` writes them. A commit that only rewrites segments,
-    and leaves every row as it is, has none. `epoch` is the try that made it, as the store counts.
+    `changes` are their ids as `format/change.py` encodes them; empty in a commit that only rewrites
+    segments and changes no row. `epoch` is the number that the store gave to the export attempt.
     """
 
     name: ClassVar[str] = "NoteFlush"

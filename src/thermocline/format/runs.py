@@ -4,8 +4,8 @@ In:   the portable 64-bit Roaring bytes of many bitmaps
 Out:  three arrays: which bitmap, first value and end of every run of set bits
 
 A thousand entities over ten years of minutes are five thousand million bits but only some
-hundred thousand runs. Decoding each bitmap and taking it apart costs 100 microseconds an entity;
-reading the run containers of all of them as one array costs about 10.
+hundred thousand runs. Decoding each bitmap and listing its runs costs 100 microseconds per entity;
+reading the run containers of all bitmaps as one array costs about 10.
 
     offset  size  field of one 64-bit bitmap
     0       8     number of 32-bit parts
@@ -16,8 +16,8 @@ reading the run containers of all of them as one array costs about 10.
     ..      4*c   offset of each container from the cookie, where there are at least 4
     ..            a run container: 2 bytes count, then 2 bytes start and 2 bytes length - 1 each
 
-- Only bitmaps of one part, at least four containers and run containers alone are read this way;
-  every other goes through the bitmap library. The answers are the same.
+- Only bitmaps with one part, at least four containers, and no other kind of container than runs
+  are read this way. The bitmap library reads all others. Both ways give the same result.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ def runs_of(bitmaps: Sequence[bytes | memoryview]) -> Runs:
 def complement(runs: Runs, owners: int, start: int, stop: int) -> Runs:
     """Return the runs of unset bits from `start` up to, not including, `stop`, of each bitmap."""
     keep = (runs.end > start) & (runs.first < stop)
-    # Each bitmap is closed off by an empty run at `stop`, so that what follows its last run is
-    # a hole like any other; a hole begins where the run before it in the same bitmap ends.
+    # An empty run at `stop` ends each bitmap, so that the gap after its last run is found like any
+    # other. A gap begins where the run before it in the same bitmap ends.
     owner = np.concatenate([runs.owner[keep], np.arange(owners)])
     first = np.concatenate([runs.first[keep], np.full(owners, stop)])
     end = np.concatenate([runs.end[keep], np.full(owners, stop)])
@@ -117,7 +117,7 @@ def _read_containers(bitmaps: Sequence[bytes | memoryview], owners: list[int]) -
 
 
 def _joined(owner: Array, first: Array, end: Array) -> Runs:
-    """Join runs that touch: a run is cut where a container ends."""
+    """Join runs that touch: a container's end cuts a run in two."""
     fresh = np.ones(len(first), dtype=bool)
     fresh[1:] = (first[1:] != end[:-1]) | (owner[1:] != owner[:-1])
     starts = np.flatnonzero(fresh)
@@ -126,7 +126,7 @@ def _joined(owner: Array, first: Array, end: Array) -> Runs:
 
 
 def _spread(counts: Array) -> tuple[Array, Array]:
-    """Return, for counts 2 and 3, the owners 0 0 1 1 1 and the places 0 1 0 1 2."""
+    """Return, for counts 2 and 3, the owners 0 0 1 1 1 and the positions 0 1 0 1 2."""
     owner = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     return owner, place

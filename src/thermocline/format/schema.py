@@ -1,10 +1,10 @@
 """A table's columns: stable ids, names and types, and how they may change.
 
 In:   Arrow schemas of what is appended
-Out:  a `Schema`, the JSON of it, and a `Fit`: how a file's columns stand for the table's
+Out:  a `Schema`, its JSON, and a `Fit`: how a file's columns map to the table's
 
-- A column is its id. Ids are never used twice, so a renamed column keeps its old values and a
-  column added later reads as null in older segments.
+- A column's id is its identity. Ids are never reused, so a renamed column keeps its old values and
+  a column added later reads as null in older segments.
 - The time column is never null; every other column may be.
 - A dictionary's index has at least 32 bits: 8 would hold the first append and break the next. Its
   values are of a type that Parquet and Arrow keep in dictionaries; views become what they view.
@@ -42,7 +42,7 @@ INDEX_BITS_MIN = 32
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `id` is its identity, `name` only what it is called now."""
+    """One column; `id` is its identity, `name` its present name."""
 
     id: int
     name: str
@@ -77,7 +77,7 @@ class Schema:
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
     def is_that_of(self, arrow: pa.Schema) -> bool:
-        """Tell whether data has just these columns, in this order and these types."""
+        """Tell whether data has exactly these columns, in this order and with these types."""
         return bool(arrow.equals(self.arrow) or arrow.equals(self._nullable))
 
     def column(self, name: str) -> Column:
@@ -102,15 +102,16 @@ class Schema:
         return _checked(Schema(tuple(columns), next_id))
 
     def renamed(self, old: str, new: str) -> "Schema":
-        """Return the schema with one column called by another name."""
+        """Return the schema with one column renamed."""
         return self._with(replace(self.column(old), name=new))
 
     def widened(
         self, name: str, kind: pa.DataType, *, are_values_checked: bool = False
     ) -> "Schema":
-        """Return the schema with one column of a type that holds all its present values.
+        """Return the schema with one column of a wider type.
 
-        A type that holds only some values of the old one needs a caller that has looked at them.
+        If the new type does not hold every value of the old type, the caller must have checked the
+        values and pass `are_values_checked=True`.
         """
         column = self.column(name)
         encode_type(kind)
@@ -133,11 +134,11 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How the columns of one file stand for the columns of a table.
+    """How the columns of one file map to the columns of a table.
 
-    `absent` are the ids the file lacks, `stored` the types of those it has in a narrower type,
-    `unknown` the fields that the table does not have, `wider` the fields whose type holds the
-    table's. `must_rewrite` is set when the file cannot be taken byte for byte.
+    `absent` are the ids that the file lacks. `stored` are the file's types where they are narrower
+    than the table's. `unknown` are fields that the table lacks. `wider` are fields of a type that
+    is wider than the table's. `must_rewrite` means that the file cannot be copied byte for byte.
     """
 
     absent: tuple[int, ...] = ()
@@ -148,7 +149,7 @@ class Fit:
 
 
 def adopt(arrow: pa.Schema, time_column: str) -> Schema:
-    """Return the schema that a first append with these columns gives the table."""
+    """Return the schema that the first append, with these columns, gives a table."""
     schema = Schema().added(arrow)
     if time_column not in schema.by_name:
         raise Invalid(
@@ -189,7 +190,7 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
         elif new.name == time_column and kinds.is_timestamp(new.type):
             must_rewrite = True
         elif is_finer_timestamp(column.type, new.type):
-            must_rewrite = True  # the cast refuses a time that nanoseconds do not reach
+            must_rewrite = True  # the cast fails for times outside the range of nanoseconds
         elif holds(column.type, new.type):
             stored[column.id] = new.type
             must_rewrite = must_rewrite or kinds.is_temporal(new.type)
@@ -202,7 +203,7 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
 
 
 def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
-    """Tell whether whole numbers are to become doubles, which hold them all only up to 2**53."""
+    """Tell whether a change turns integers into doubles, which hold them exactly up to 2**53."""
     is_double = kinds.is_float64(kind) and kinds.is_integer(column)
     return is_double and not holds(kind, column)
 
@@ -300,7 +301,7 @@ def encode_schema(schema: Schema) -> dict[str, Any]:
 
 
 def decode_schema(json: Mapping[str, Any]) -> Schema:
-    """Return the schema of its JSON; `Corruption` when it is none."""
+    """Return the schema of its JSON; `Corruption` when the JSON is not a schema."""
     try:
         columns = tuple(
             Column(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))

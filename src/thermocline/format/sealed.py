@@ -1,16 +1,16 @@
-"""Sealed JSON: a small file whose last field is the checksum of everything before it.
+"""Sealed JSON: a small file whose last field is the checksum of all bytes before it.
 
-In:   the fields of a file, or the bytes of one
-Out:  one line of JSON that ends in a newline; the fields, after the checksum was compared
+In:   the fields of a file, or its bytes
+Out:  one line of JSON that ends in a newline; the fields, after the checksum was verified
 
 The last field is `"checksum":"crc32c:xxxxxxxx"`, the CRC32C of the object without that field: of
-the bytes up to the comma before it, followed by `}`. The bytes themselves are checked, so no rule
-about spaces or the order of fields is needed. Commits and the small files of a lake share it.
+the bytes up to the comma before it, followed by `}`. The checksum covers the bytes themselves, so
+no rule about spaces or the order of fields is needed. Commits and the small files of a lake use it.
 
-- A file is decoded only after its checksum was compared: a changed byte is `Corruption`.
-- A file that an older release wrote has no checksum. Accepted only when its fields are exactly
-  the fields of that release, so that a damaged checksum cannot pass for an older file.
-- A checksum does not notice a whole file in another file's place. The reader compares the fields
+- A file is decoded only after its checksum was verified: a changed byte is `Corruption`.
+- A file that an older release wrote has no checksum. It is accepted only when its fields are
+  exactly the fields of that release, so that a damaged checksum cannot pass for an older file.
+- A checksum cannot detect that one intact file replaced another. The reader compares the fields
   that say what the file belongs to.
 """
 

@@ -3,10 +3,10 @@
 In:   a state (or nothing) and the commits that follow it
 Out:  the state after them
 
-- `fold` is the only way a state is made from commits; a checkpoint is a state written down.
-- A state is never changed: a reader keeps the one it began with.
-- The segments of a checkpoint stay in columns until one is needed, so that the cost of opening
-  a table does not grow with how many it has.
+- Only `fold` makes a state from commits; a checkpoint is a stored state.
+- A state is immutable: a reader keeps the one it began with.
+- The segments of a checkpoint stay in columns until one is needed, so that the cost of opening a
+  table does not grow with the number of its segments.
 """
 
 import hashlib
@@ -39,13 +39,13 @@ from thermocline.format.note import NoteFlush, NoteHole, NoteRequests
 from thermocline.format.schema import Schema
 
 REQUESTS_KEPT_MAX = 16_384
-"""How many requests a table remembers: a resend of one of the last ones is known as such."""
+"""How many idempotency keys a table remembers: a retry with one of these is recognised."""
 
 
 class SegmentColumns(Protocol):
-    """The segments of a checkpoint, in columns; `segments` makes the few that are needed.
+    """The segments of a checkpoint, in columns; `segments` decodes the few that are needed.
 
-    `ts_min_us` is rounded down and `ts_max_us` up, so that a look at them never misses a row.
+    `ts_min_us` is rounded down and `ts_max_us` up, so that a filter on them never misses a row.
     """
 
     @property
@@ -72,7 +72,7 @@ class SegmentSet:
         return iter(self.overlapping(None, None))
 
     def overlapping(self, start: int | None, end: int | None) -> list[Segment]:
-        """Return the segments that may have rows from `start` up to `end`, which is left out."""
+        """Return the segments that may have rows from `start` up to, not including, `end`."""
         found = [
             segment
             for segment in self.changed.values()
@@ -99,7 +99,7 @@ class SegmentSet:
         return exact + found
 
     def find(self, segment_id: str) -> Segment | None:
-        """Return the live segment of this id, or None when no live one has it."""
+        """Return the live segment of this id, or None when there is none."""
         if segment_id in self.changed:
             return self.changed[segment_id]
         if self.base is None or segment_id in self.gone or segment_id not in self._rows:
@@ -118,7 +118,7 @@ class SegmentSet:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the live segments; `digest` names their coverage, whatever order it came in."""
+    """Sums over the live segments; `digest` identifies their coverage, in any order."""
 
     segments: int = 0
     rows: int = 0
@@ -130,8 +130,8 @@ class Totals:
 class TableState:
     """A table at one version.
 
-    `txn_id` is that of the version's commit. `clock_steps` are the versions whose time is not
-    after the time of the version before them: a writer's clock had run ahead, and was set back.
+    `txn_id` is that of the version's commit. `clock_steps` are the versions whose time is not after
+    the time of the version before: a writer's clock had run ahead and was set back.
     """
 
     version: Version
@@ -170,7 +170,7 @@ def coverage_digest(segment_id: str, coverage_checksum: str) -> int:
 
 
 class _Folding:
-    """A state while commits are applied to it; nobody else sees it before it is done."""
+    """A mutable state while commits are applied to it; private to one `fold`."""
 
     def __init__(self, state: TableState | None) -> None:
         self._start = state
@@ -254,7 +254,7 @@ class _Folding:
                 known = [*self._requests.items(), *requests.items()]
                 self._requests = dict(known[-REQUESTS_KEPT_MAX:])
             case NoteFlush():
-                pass  # what it says is of this commit alone; the rows are in the other actions
+                pass  # it describes this commit alone; the other actions have the rows
 
     def _count(self, segment: Segment | RemoveSegment, sign: int) -> None:
         rows = segment.row_count - segment.deleted_count
@@ -262,8 +262,8 @@ class _Folding:
             self._sums[place] += sign * value
         self._digest ^= coverage_digest(segment.segment_id, segment.coverage_checksum)
 
-    # Whether a checkpoint has a segment is not looked up: that would read all its ids and make
-    # opening slower with every segment. A fold from the first commit, as in fsck, checks it all.
+    # Checkpoints are not searched for a segment: that would read all ids and make opening slower
+    # with every segment. A fold from the first commit, as fsck does it, checks every segment.
 
     def _present(self, segment_id: str, version: Version) -> None:
         is_in_base = self._set.base is not None and segment_id not in self._gone
@@ -277,7 +277,7 @@ class _Folding:
     def state(self) -> TableState:
         if self._spec is None:
             raise Corruption(
-                "the log does not begin with what the table is",
+                "the first commit does not say what the table is",
                 hint="restore the first commit from a copy",
             )
         base_gone = frozenset(self._gone) if self._set.base is not None else frozenset()

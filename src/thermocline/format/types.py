@@ -1,14 +1,14 @@
-"""Arrow types as JSON, and which of them hold which others without loss.
+"""Arrow types as JSON, and which types hold the values of which others without loss.
 
 In:   `pyarrow.DataType`
-Out:  a word such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
+Out:  a text such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
 
 - `decode_type(encode_type(t)) == t` for every type a table can hold.
 - Two types are *alike* when Parquet stores them the same way and their values are the same:
   string, large_string, string_view and a dictionary of strings are alike.
 - A type *holds* another when every value of the other is a value of it, exactly. Timestamps
   are those of the years 1 to 9999: microseconds hold them all, nanoseconds do not.
-- A type is nested no deeper than the limit, when it is written and when it is read.
+- The limit for nesting is checked both when a type is written and when it is read.
 """
 
 import re
@@ -82,7 +82,7 @@ def _encode(kind: pa.DataType, depth: int) -> TypeJson:
 
 
 def _encode_nested(kind: pa.DataType, depth: int) -> TypeJson:
-    if kinds.is_fixed_size_list(kind) and kind.list_size:  # of none, Parquet is unreadable
+    if kinds.is_fixed_size_list(kind) and kind.list_size:  # size 0 makes an unreadable Parquet file
         return {"fixed_list": _encode_field(kind.value_field, depth), "size": kind.list_size}
     if kinds.is_large_list(kind):
         return {"large_list": _encode_field(kind.value_field, depth)}
@@ -115,7 +115,7 @@ def is_column_name(name: str) -> bool:
 
 
 def check_inner_names(kind: pa.DataType, column: str) -> None:
-    """Raise `Invalid` for fields inside of a column that SQL could not tell apart or name."""
+    """Raise `Invalid` for nested fields that SQL cannot name or tell apart."""
     fields = [kind.field(place) for place in range(kind.num_fields)]
     if kinds.is_struct(kind):
         names = [field.name for field in fields]
@@ -132,7 +132,7 @@ def check_inner_names(kind: pa.DataType, column: str) -> None:
 
 
 def decode_type(json: TypeJson) -> pa.DataType:
-    """Return the type of its JSON; `Corruption` when it is none."""
+    """Return the type of its JSON; `Corruption` when the JSON is not a type."""
     try:
         return _decode(json, 0)
     except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
@@ -188,7 +188,7 @@ def _decode_field(json: dict[str, Any], depth: int) -> pa.Field:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type that stands for all its alikes: what a value is, not how Arrow packs it."""
+    """Return the one type that represents all its alikes: the value's type, not Arrow's packing."""
     if kinds.is_dictionary(kind):
         return plain(kind.value_type)
     if kinds.is_timestamp(kind) and kind.tz:
@@ -244,9 +244,9 @@ def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 def is_finer_timestamp(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Tell whether `wide` counts the same timestamps in at least as small a unit.
+    """Tell whether both are timestamps and `wide` has the same or a smaller unit.
 
-    It need not hold them all: nanoseconds reach from 1677 to 2262 only.
+    `wide` need not hold them all: nanoseconds reach only from 1677 to 2262.
     """
     if not (kinds.is_timestamp(wide) and kinds.is_timestamp(narrow)):
         return False
@@ -254,7 +254,7 @@ def is_finer_timestamp(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 def _holds_nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Tell whether plain nested types differ only in what `wide` leaves open: nulls and sizes."""
+    """Tell whether plain nested types differ only where `wide` is less strict: nulls and sizes."""
     if kinds.is_list(wide) and (kinds.is_list(narrow) or kinds.is_fixed_size_list(narrow)):
         return _holds_field(wide.value_field, narrow.value_field)
     if kinds.is_fixed_size_list(wide) and kinds.is_fixed_size_list(narrow):

@@ -1,15 +1,15 @@
-"""Answers from metadata alone: what is missing, what is held, what happened. No Parquet is opened.
+"""Reports from metadata alone: gaps, coverage, history, differences. No Parquet file is opened.
 
-In:   a table, a stretch of time, perhaps one entity
+In:   a table, a time range, optionally one entity
 Out:  Arrow tables (`gaps`, `coverage`, `history`, `diff`) and single values
 
-- A stretch is half-open and in UTC; without one, it is from the first bucket held to the last.
-- Where entity columns are declared, gaps are told for each entity; with `per_entity=False` a
+- A range is half-open and in UTC; the default is from the first bucket held to the last.
+- Where entity columns are declared, gaps are listed for each entity; with `per_entity=False` a
   bucket counts as held when any entity has it.
-- An entity that was never seen is an error, never "no gaps". Where no entity was ever seen, the
-  gap is the whole stretch, of an entity of nulls.
-- Tables of stretches and entities carry `verified` in their schema's metadata: `false` when a
-  sidecar they are made from contradicts the log.
+- An unknown entity is an error, never "no gaps". In a table without any entity, the whole range is
+  the gap, of an entity whose values are null.
+- Tables of ranges and entities carry `verified` in their schema's metadata: `false` when a sidecar
+  they are computed from contradicts the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ HISTORY_ROWS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a version holds: the answer to every question about coverage."""
+    """What a version holds, with methods for every question about coverage."""
 
     state: TableState
     coverage: Coverage
@@ -48,11 +48,11 @@ class Held:
 
     @property
     def has_entities(self) -> bool:
-        """Whether coverage is kept for each entity."""
+        """Whether the table keeps coverage for each entity."""
         return bool(self.state.spec.entity_columns)
 
     def span(self, start: object, end: object) -> tuple[int, int]:
-        """Return the range of buckets of a stretch; what is not given is what is held."""
+        """Return the bucket numbers of a time range; a missing end is that of what is held."""
         bucket, whole = self.state.spec.bucket, self.coverage.whole
         if not whole and (start is None or end is None):
             return (0, 0)
@@ -95,7 +95,7 @@ class Held:
     def gaps(
         self, start: object, end: object, entity: object = None, *, per_entity: bool = True
     ) -> pa.Table:
-        """Return the missing stretches: entity columns, start, end, buckets."""
+        """Return the missing ranges: entity columns, start, end, buckets."""
         check_flag(per_entity, "per_entity")
         keys: list[str] | None
         first, after = self.span(start, end)
@@ -113,7 +113,7 @@ class Held:
         return self._stretches(holes, keys)
 
     def runs(self, *, per_entity: bool = True) -> pa.Table:
-        """Return the held stretches: entity columns, start, end, buckets."""
+        """Return the held ranges: entity columns, start, end, buckets."""
         check_flag(per_entity, "per_entity")
         keys: list[str] | None = None
         parts = [self.coverage.whole]
@@ -122,7 +122,7 @@ class Held:
         return self._stretches(runs_of([part.serialized() for part in parts]), keys)
 
     def _by_entity(self) -> tuple[list[str], list[Buckets]]:
-        """Return the entities' keys and buckets in order of the keys, however they were met."""
+        """Return the entities' keys and buckets, sorted by key."""
         entities = self.coverage.entities
         keys = sorted(entities)
         return keys, [entities[key] for key in keys]
@@ -139,7 +139,7 @@ class Held:
         return self._marked(pa.table(columns))
 
     def ratio(self, start: object, end: object, entity: object = None) -> float:
-        """Return the share of buckets held, of one entity or of all that were ever seen."""
+        """Return the share of buckets held, of one entity or of all known entities."""
         first, after = self.span(start, end)
         parts = [self._of(entity)] if entity is not None else self._parts()
         cells = (after - first) * len(parts)
@@ -147,7 +147,7 @@ class Held:
         return held / cells if cells else 0.0
 
     def is_covered(self, start: object, end: object, entity: object = None) -> bool:
-        """Tell whether every bucket of the stretch is held, by every entity if none is named."""
+        """Tell whether every bucket of the range is held, by every entity if none is named."""
         first, after = self.span(start, end)
         parts = [self._of(entity)] if entity is not None else self._parts()
         return bool(parts) and all(part.holds_all(first, after) for part in parts)
@@ -155,9 +155,9 @@ class Held:
     def last_full(
         self, buckets: int, before: object = None, entity: object = None
     ) -> tuple[int, int] | None:
-        """Return the newest stretch of this many buckets that is held in full, or None."""
+        """Return the newest range of this many buckets that is held in full, or None."""
         if check_count(buckets, "buckets") < 1:
-            raise Invalid("a window has at least one bucket", hint="ask for a longer window")
+            raise Invalid("a window must have at least one bucket", hint="ask for a longer window")
         parts = [self._of(entity)] if entity is not None else self._parts()
         if not parts:
             return None
@@ -170,7 +170,7 @@ class Held:
         return None
 
     def silent(self, start: object, end: object) -> pa.Table:
-        """Return the entities without a row in the stretch: entity columns and last_seen."""
+        """Return the entities without a row in the range: entity columns and last_seen_before."""
         if not self.has_entities:
             raise Invalid(
                 "the table has no entity columns", hint="declare entity_columns at creation"
@@ -227,7 +227,7 @@ HOLES = pa.schema(
 
 
 def holes(state: TableState) -> pa.Table:
-    """Return the writes that were lost before they were flushed, as far as they are known of."""
+    """Return the known writes that were lost before they were flushed."""
     times = [
         pa.array([None if time is None else time // NS_PER_US for time in column], pa.int64()).cast(
             TIME
@@ -290,9 +290,9 @@ def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
 
 
 def _note(commit: Commit, earliest_ns: int | None) -> str | None:
-    """Return what a reader of the history should know of a commit; None for most.
+    """Return a remark on a commit for the reader of the history; None for most commits.
 
-    `earliest_ns` is the earliest time of the versions after it.
+    `earliest_ns` is the earliest time of the later versions.
     """
     notes = []
     if earliest_ns is not None and commit.time >= earliest_ns:
@@ -309,7 +309,7 @@ def _note(commit: Commit, earliest_ns: int | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What changed between two versions, told by segments and counts."""
+    """What changed between two versions, as segments and counts."""
 
     old: int
     new: int
@@ -351,7 +351,7 @@ def diff(table: Table, old: object, new: object) -> Diff:
 
 def _entity_column(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the values of entities' keys in their column's type; the inverse of `entity_key`."""
-    if kinds.is_time(kind):  # Arrow reads no clock time from a text, but a moment of a day
+    if kinds.is_time(kind):  # Arrow cannot parse a time of day, so parse a timestamp instead
         moments = [None if value is None else f"1970-01-01T{value}" for value in values]
         return pa.array(moments, pa.string()).cast(pa.timestamp(kind.unit)).cast(kind)
     if kinds.is_duration(kind):
@@ -362,7 +362,7 @@ def _entity_column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:
-    """Return the name, or, where an entity column has it, the name with an underscore."""
+    """Return the name, with an underscore appended where an entity column has this name."""
     return f"{name}_" if name in taken else name
 
 

@@ -1,12 +1,12 @@
-"""Appends: staged data, fitted to the table, checked against what it covers, in one commit.
+"""Appends: plans the one commit that adds staged data to a table.
 
-In:   staged segments, and what the caller wants done about overlap and new columns
+In:   staged segments, and the caller's options for overlap and new columns
 Out:  a plan for the transaction
 
-- The check for overlap is part of the plan, so it is made again whenever another writer was
+- The plan includes the overlap check, so the check runs again whenever another writer commits
   first.
-- `replace` removes exactly the buckets (of the entities) that the new data holds, in the same
-  commit that adds the new data: a run repeated gives the same table.
+- `replace` removes exactly the buckets (of the entities) that the new data holds, in the commit
+  that adds the new data: repeating a run gives the same table.
 - The first append gives the table its columns.
 """
 
@@ -46,7 +46,7 @@ BUCKETS_NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the caller wants of an append besides the rows."""
+    """The options of an append."""
 
     overlap: str | None = None
     evolve: bool = False
@@ -75,8 +75,8 @@ def _check_txn(txn: Any) -> None:
         case (str(application), int(sequence)) if application and sequence >= 0:
             return
     raise Invalid(
-        "not a writer and its number",
-        hint="pass a name and a number that goes up from 0, such as ('nightly', 7)",
+        "txn must be a writer's name and a number",
+        hint="pass a name and a number that increases from 0, such as ('nightly', 7)",
         got=txn,
     )
 
@@ -101,7 +101,7 @@ class Appending:
         self._wish = wish
 
     def plan(self, state: TableState) -> Plan | None:
-        """Return the commit that appends the staged data; None when it is there already."""
+        """Return the commit that appends the staged data; None when the table has it already."""
         wish = self._wish
         if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
             return None
@@ -167,7 +167,7 @@ class Appending:
             )
 
     def _incoming(self, state: TableState) -> list[pa.Schema]:
-        """Return the columns of the staged data; without a row, those it gives a new table."""
+        """Return the schemas of the staged data, or, without rows, those that add first columns."""
         if self._stage.staged:
             return [staged.arrow for staged in self._stage.staged]
         return [schema for schema in self._stage.schemas if brings_columns(schema, state)]
@@ -179,8 +179,8 @@ class Appending:
     def _check_apart(self, state: TableState) -> None:
         """Raise when two files of one call hold rows of the same bucket.
 
-        Appended one after the other, the second would be refused, or would replace the first.
-        In one call there is no order to decide by.
+        In two calls, the second file would be rejected or would replace the first. Within one call
+        the files have no order that could decide.
         """
         total = empty(state.spec.bucket.width_s)
         has_entities = bool(state.spec.entity_columns)
@@ -218,7 +218,7 @@ class Appending:
 
 
 def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool) -> Columns:
-    """Return the columns once data of these schemas is in; `Invalid` where it does not fit."""
+    """Return the columns after data of these schemas is added; `Invalid` where it does not fit."""
     schema, spec, is_new = state.schema, state.spec, False
     for arrow in incoming:
         if schema.columns and schema.is_that_of(arrow):
@@ -247,9 +247,9 @@ def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: b
 
 
 def brings_columns(arrow: pa.Schema, state: TableState) -> bool:
-    """Tell whether data without a row gives a table its first columns.
+    """Tell whether data without rows gives a table its first columns.
 
-    Only when each has a type: a column without a value and a type says nothing of what will come.
+    Only if every column has a type: a column of type null does not tell the type of later values.
     """
     needed = {state.spec.time_column, *state.spec.entity_columns}
     is_typed = not any(pa.types.is_null(field.type) for field in arrow)
@@ -257,13 +257,13 @@ def brings_columns(arrow: pa.Schema, state: TableState) -> bool:
 
 
 def check_entities(schema: Schema, spec: TableSpec) -> None:
-    """Raise unless every entity column is there, in a type that can name an entity."""
+    """Raise unless every entity column exists and has a type that can identify an entity."""
     if not schema.columns:
         return
     for name in spec.entity_columns:
         schema.column(name)
     try:
-        # Not `empty_table`, which loads pandas where there is one: 0.3 s at the first append.
+        # Not `empty_table`, which imports pandas if it is installed: 0.3 s at the first append.
         nothing = [pa.nulls(0, schema.column(name).type) for name in spec.entity_columns]
         row_entities(pa.RecordBatch.from_arrays(nothing, list(spec.entity_columns)), spec)
     except pa.ArrowException as error:
@@ -276,7 +276,7 @@ def check_entities(schema: Schema, spec: TableSpec) -> None:
 
 
 def in_table_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
-    """Return the schema with its time column as it will be stored: UTC when a zone is declared."""
+    """Return the schema with its time column as stored: in UTC when the table declares a zone."""
     place = arrow.get_field_index(spec.time_column)
     if spec.timezone is None or place < 0 or not pa.types.is_timestamp(arrow.field(place).type):
         return arrow
@@ -304,9 +304,9 @@ def _windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[Window, ...]:
 def overlap_error(
     state: TableState, found: dict[str, Buckets], files: Sequence[str] = ()
 ) -> CoverageOverlapError:
-    """Return the error that names the buckets, and entities, that are held already.
+    """Return the error that names the buckets, and entities, that the table already holds.
 
-    `files` are those of one call that hold them more than once.
+    `files` are the files of one call that hold the same buckets.
     """
     bucket = state.spec.bucket
     key, buckets = next(iter(sorted(found.items())))

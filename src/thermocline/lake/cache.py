@@ -1,19 +1,19 @@
-"""Local copies of objects that never change, bounded in bytes, shared by threads and processes.
+"""Local copies of immutable objects, bounded in bytes, shared by threads and processes.
 
-In:   the name, size and checksum of an object, and a way to fetch its bytes
+In:   the name, size and checksum of an object, and a function that fetches its bytes
 Out:  the path of a local file with exactly those bytes
 
-    <key>.<window>.parquet      a copy; the window is the stretch of time it was last asked for in
-    .<size>-<random>.tmp        a copy being fetched: its size counts from its first byte
+    <key>.<window>.parquet      a copy; the window is the time window of its last use
+    .<size>-<random>.tmp        a copy being fetched: its full size counts from the start
 
-- A path handed out stays for at least `keep_s`, whatever other threads and processes evict. No
-  lock is needed for that: a copy asked for again gets a second name (a link) in the window of
-  now, and only names of windows long past are removed. A link finds the copy or it does not.
-- Copies and fetches under way are never more than `bytes_max` together. When all of it is in
-  use, `Overloaded` is raised: the limit is not passed.
-- Bytes are synced before their name exists, and compared with the checksum before a path is handed
-  out: once by each process and again when the copy changes (`verified.py`). A damaged copy is
-  removed and fetched again, and the log of the process says so.
+- A returned path stays valid for at least `keep_s`, whatever other threads and processes evict.
+  This needs no lock: each use of a copy gives it a second name (a hard link) in the present window,
+  and only names of windows long past are removed. A link either finds the copy or fails.
+- Copies and running fetches never exceed `bytes_max` together. When all of it is in use, `path`
+  raises `Overloaded` instead of passing the limit.
+- Bytes are synced before their name exists, and compared with the checksum before a path is
+  returned: once by each process and again when the copy changes (`verified.py`). A damaged copy is
+  removed and fetched again, with a warning in the process's log.
 
 Only for names whose bytes never change, such as segments.
 """
@@ -78,10 +78,10 @@ class Cache:
     def path(
         self, name: str, size_bytes: int, checksum: str, fetch: Fetch, *, fresh: bool = False
     ) -> str:
-        """Return a local file with the object's bytes, fetched unless a whole copy is there.
+        """Return a local file with the object's bytes; fetch it unless there is an intact copy.
 
-        The path is good for `keep_s` from now; a file opened within that time can be read to
-        its end. Errors of `fetch` are passed on and leave no copy; `fetch` checks what it writes.
+        The path is valid for `keep_s` from now; a file opened within that time can be read to its
+        end. `fetch` must check the bytes it writes. Its errors are passed on and leave no copy.
         """
         key = hashlib.sha256(f"{size_bytes} {checksum} {name}".encode()).hexdigest()[:40]
         with self._locks[int(key[:8], 16) % FETCH_LOCKS], translated(self._folder):
@@ -93,7 +93,7 @@ class Cache:
             return self._fetched(key, size_bytes, fetch)
 
     def _is_whole(self, key: str, now: str, name: str, checksum: str, *, fresh: bool) -> bool:
-        """Tell whether a copy has its bytes still; all its names are removed when it does not."""
+        """Tell whether a copy still has its bytes; remove all its names when it does not."""
         try:
             stamp = self._disk.stamp(now)
             if stamp is None:
@@ -117,7 +117,7 @@ class Cache:
         return int(self._now_s() // self._keep_s)
 
     def _is_renewed(self, key: str, size_bytes: int, now: str) -> bool:
-        """Give an older copy a name in the window of now, if there is one."""
+        """Link an older copy, if there is one, to a name in the present window."""
         for copy in self._copies(self._entries()):
             if copy.key != key or copy.entry.size_bytes != size_bytes:
                 continue
@@ -126,19 +126,19 @@ class Cache:
             except FileExistsError:
                 return True  # another process renewed it
             except OSError:
-                continue  # evicted meanwhile, or no links here: it is fetched again
+                continue  # evicted meanwhile, or links are not supported: fetch it again
             return True
         return False
 
     def _fetched(self, key: str, size_bytes: int, fetch: Fetch) -> str:
-        # The folder is the user's own: rows of a lake are not for everybody on this machine.
+        # Only this user may read the folder: other users of the machine must not see the rows.
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         temporary = f"{self._folder}/.{size_bytes}-{uuid.uuid4().hex}.tmp"
         writer = self._disk.create(temporary)
         try:
             try:
                 # Order matters: the name that reserves the bytes exists before room is made for
-                # them, so that of two processes at least one sees what the other wants.
+                # them, so that of two processes at least one sees the other's reservation.
                 self._make_room(size_bytes)
                 fetch(writer)
                 writer.sync()
@@ -177,7 +177,7 @@ class Cache:
             )
 
     def _remove_if_past(self, copy: Copy) -> bool:
-        # A path is handed out in one window and is good through all of the next.
+        # A path returned in one window stays valid through all of the next.
         if copy.window >= self._window() - 1:
             return False
         with suppress(FileNotFoundError):
@@ -185,7 +185,7 @@ class Cache:
         return True
 
     def _reserved_bytes(self, entry: Entry) -> int:
-        """Return what a fetch under way will take; one that nobody goes on with is removed."""
+        """Return the bytes that a running fetch reserves; remove a fetch that was abandoned."""
         found = _FETCH_NAME.match(entry.name)
         if not found:
             return 0

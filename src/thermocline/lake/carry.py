@@ -1,13 +1,13 @@
-"""Rows that a hot source hands over: sorted, split by hour, in one commit that moves its mark.
+"""Flushes: plans the one commit that adds a hot source's rows and moves the source's mark.
 
-In:   rows of the table's present columns, the source and the mark that stands for them
-Out:  a plan for the transaction
+In:   rows with the table's present columns, the source, and the mark that the flush reaches
+Out:  a plan for the transaction; rows are sorted and split by hour
 
-- The mark is part of the commit that names the segments: whoever sees the rows sees the mark, and
-  a hand-over that is repeated finds the mark and does nothing.
-- A column that no row has a value of is left out of a large file, and reads as null.
-- Rows that were acknowledged are never refused: neither overlap nor a limit is asked here. Both
-  were asked when they were written.
+- The mark is in the commit that names the segments: every reader that sees the rows sees the mark,
+  and a repeated flush finds the mark and does nothing.
+- A column that is null in every row is omitted from a large file, and reads as null.
+- Acknowledged rows are never rejected: overlap and limits were checked when the rows were written,
+  and are not checked here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ NS_PER_HOUR = 3_600 * NS_PER_S
 
 
 class Carrying:
-    """Plans the hand-over of staged rows onto whatever state the table has."""
+    """Plans the flush of staged rows onto any state of the table."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Carrying:
         self._requests = requests
 
     def plan(self, state: TableState) -> Plan | None:
-        """Return the commit that takes the rows over; None when a version has them already."""
+        """Return the commit that adds the rows; None when the state has them already."""
         if has_arrived(state, self._source, self._mark):
             return None
         segments = [self._segment(staged) for staged in self._stage.staged]
@@ -80,14 +80,14 @@ def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
     """Write rows as segments: one for each hour, sorted by entity and time."""
     if not rows.num_rows:
         return
-    # Files are measured by their entity columns, blank or not.
+    # A file needs its entity columns, even if they are all null: its coverage is measured by them.
     batch = pa.concat_batches(without_blanks(rows, spec.entity_columns).to_batches())
     for places in _by_hour(batch, spec):
         stage.write_table(pa.Table.from_batches([picked(batch, places)]), spec)
 
 
 def _by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the rows of each hour, or of several where there are too many, in their new order."""
+    """Yield the sorted positions of the rows of each hour; of several hours past the file limit."""
     times = batch.column(spec.time_column)
     values = times.cast(pa.int64()).to_numpy()
     hours, place = np.unique(

@@ -1,21 +1,21 @@
-"""The tables of a lake by name: which folder each has, and which lake this is.
+"""The tables of a lake by name: the folder of each table, and the identity of the lake.
 
     <lake>/lake.json                 the lake's id and that of its journal
     <lake>/names/<name>.json         a table's name, id and folder, and the lake's id
-    <lake>/tables/<id>/              a table, as `format/layout.py` has it
+    <lake>/tables/<id>/              a table, laid out as `format/layout.py` describes
 
-- That the file of a name exists is what makes the table one of the lake; it is created atomically,
-  after the table. Of two processes that make a table of one name, one wins.
-- A folder is an id, never a name, so that no name can lead elsewhere. Names differ by more than
-  their case, because SQL engines do not tell them apart otherwise.
-- A table that is opened to be written is made durable as it is found: a process that was killed may
-  have left a version that only the kernel knows, and must not be seen and then lost.
-- `lake.json` is written last when a lake is made: whoever finds it can rely on the rest, and a
-  folder where it is missing beside other things is refused, not made into a new lake.
-- Every file has a checksum and says what it belongs to. A reader compares the name with the name
-  of the file, the table id with the one in the table's own log, and the lake id with `lake.json`.
-- A table folder without a name is what a crash while a table was made leaves: its log has one
-  commit. A log with more proves that the table had a name, and that its file is lost.
+- A table belongs to the lake exactly when the file of its name exists. That file is created
+  atomically, after the table. If two processes create a table of one name, one of them wins.
+- A folder's name is an id, never a table's name, so that no name can lead out of the lake. Names
+  differ by more than their case, because SQL engines ignore case.
+- Opening a table for writing syncs its newest version: a killed process may have left a version
+  that is only in the kernel's cache, and readers must not see a version that is then lost.
+- When a lake is created, `lake.json` is written last: if it exists, the rest exists. A folder that
+  has other files but no `lake.json` is rejected and never made into a new lake.
+- Every file has a checksum and says what it belongs to. A reader compares the name with the file's
+  name, the table id with the one in the table's log, and the lake id with `lake.json`.
+- A crash during creation leaves a table folder without a name, whose log has one commit. A log with
+  more commits proves that the table had a name, and that the file of the name was lost.
 """
 
 import re
@@ -40,8 +40,8 @@ TENANTS_FOLDER = "tenants"
 FORMAT_VERSION = 1
 LAKE_HINT = (
     "restore lake.json from a backup of this lake; it holds the lake's id and that of its journal, "
-    "which journal/journal.json and the files in names/ tell, too; after a restore that was "
-    "interrupted, restore again into an empty folder"
+    "which are also in journal/journal.json and the files in names/; if a restore was interrupted, "
+    "restore again into an empty folder"
 )
 NAME_HINT = "restore this file from a backup of this lake; the table and its rows are untouched"
 
@@ -55,7 +55,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """Which lake this is, and which journal is its own."""
+    """The ids of a lake and of its journal."""
 
     lake_id: str
     journal_id: str
@@ -105,7 +105,7 @@ class Catalog:
         return f"{self.root}/{JOURNAL_FOLDER}"
 
     def identity(self) -> LakeIdentity | None:
-        """Return which lake this is; None when there is none, `Invalid` when something else is.
+        """Return the lake's identity; None for an empty folder, `Invalid` for any other folder.
 
         `Corruption` when `lake.json` is damaged, or missing beside other files of a lake.
         """
@@ -117,11 +117,11 @@ class Catalog:
         return decode_identity(data, f"{self.root}/{LAKE_PATH}")
 
     def _check_empty(self) -> None:
-        """Raise when a folder without `lake.json` has other things in it."""
+        """Raise when a folder without `lake.json` contains other files."""
         others = self._others()
         if others & _OWN_NAMES:
             raise Corruption(
-                "the file that says which lake this is is missing",
+                "lake.json is missing: the lake cannot be identified",
                 hint=LAKE_HINT,
                 path=f"{self.root}/{LAKE_PATH}",
                 found=sorted(others)[:5],
@@ -129,21 +129,21 @@ class Catalog:
         if others:
             raise Invalid(
                 "this folder is not a lake, and it is not empty",
-                hint="check the path; a disk that is not mounted looks like this, too",
+                hint="check the path; a disk that is not mounted looks like this too",
                 folder=self.root,
                 found=sorted(others)[:5],
             )
 
     @property
     def lake_id(self) -> str | None:
-        """The id of the lake that these names belong to; None for tables without a lake."""
+        """The id of the lake that these names belong to; None for tables outside of a lake."""
         if self._lake_id is None:
             found = _TENANT_ROOT.fullmatch(self.root)
             self._lake_id = read_lake_id(self._disk, self.root if found is None else found[1])
         return self._lake_id
 
     def _others(self) -> set[str]:
-        """Return what is in the folder beside an unfinished lake."""
+        """Return the names in the folder, except those of an unfinished lake."""
         with translated(self.root):
             try:
                 entries = self._disk.entries(self.root)
@@ -158,7 +158,7 @@ class Catalog:
         self._storage.make_root()
 
     def found(self, journal_id: str) -> LakeIdentity:
-        """Make this folder a lake with that journal, or return which one it is by now."""
+        """Make this folder a lake with that journal, unless it is one; return its identity."""
         made = {"format": FORMAT_VERSION, "lake_id": new_id(), "journal_id": journal_id}
         self._storage.put_new(LAKE_PATH, seal(made))
         identity = self.identity()
@@ -182,7 +182,7 @@ class Catalog:
     def table(self, name: str) -> Table:
         """Return a table; `NotFound` when there is none of this name.
 
-        `Corruption` when the name leads to another table than the one it was given to.
+        `Corruption` when the name leads to another table than the one it was created for.
         """
         key = name.lower()
         if key not in self._opened:
@@ -196,7 +196,7 @@ class Catalog:
         return self._opened[key]
 
     def _checked_version(self, named: Named, table: Table) -> Version:
-        """Return the newest version of a table whose own log says what its name says."""
+        """Return the newest version, after comparing the table id in the log with the name's."""
         path = f"{self.root}/{_path(named.name)}"
         try:
             state = table.state()
@@ -224,9 +224,9 @@ class Catalog:
         )
 
     def named(self, name: str) -> Named:
-        """Return what is known of a name; `NotFound` when it is no table's.
+        """Return the entry of a name; `NotFound` when no table has this name.
 
-        `Corruption` when a table has lost its name: it may be the one that is asked for.
+        `Corruption` when a table has lost its name: it may be the requested one.
         """
         try:
             return self._read_name(_path(name))
@@ -251,8 +251,8 @@ class Catalog:
     def check_names(self) -> None:
         """Raise `Corruption` when a table's name is damaged, or a table has lost its name.
 
-        Reads every name, and the logs of folders without one. A process that makes a table at
-        the same time does no harm: its name is there before its second commit.
+        Reads every name, and the logs of folders without a name. Tables created at the same time do
+        no harm: a table's name exists before its second commit.
         """
         # Order matters: a table's folder is made before its name, so names are read first.
         named = list(self)
@@ -282,7 +282,7 @@ class Catalog:
         return Corruption(
             "a table with data has no name: its file in names/ is missing",
             hint="restore names/<table>.json from a backup of this lake; to start without the "
-            "table, move its folder away, and keep its rows that are in the journal with "
+            "table, move its folder away, and save its rows in the journal with "
             "`thermocline journal repair --set-aside`",
             path=f"{self.root}/{folder}",
             folder=folder,
@@ -333,10 +333,10 @@ def read_lake_id(disk: Disk, root: str) -> str | None:
 
 
 def decode_identity(data: bytes, path: str) -> LakeIdentity:
-    """Return what the bytes of `lake.json` say; `Corruption` that names the path otherwise."""
+    """Return the identity in the bytes of `lake.json`; `Corruption` names the path if damaged."""
     found = unseal(data, path, hint=LAKE_HINT, unsealed_fields=_UNSEALED_LAKE)
     version = found.get("format")
-    # Without a checksum only the first format was ever written: another number is damage.
+    # Only the first format was ever written without a checksum: another number is damage.
     is_sealed = b'"checksum"' in data
     if is_sealed and isinstance(version, int) and version > FORMAT_VERSION:
         hint = "open it with that version"
@@ -348,14 +348,14 @@ def decode_identity(data: bytes, path: str) -> LakeIdentity:
 
 
 def _named(found: dict[str, Any], path: str, lake_id: str | None) -> Named:
-    """Return a name whose file says that it is this file, of this lake."""
+    """Return the entry in a name's file; `Corruption` unless the file has this path and lake."""
     named = Named(*(str(found.get(field)) for field in ("name", "table_id", "folder")))
     is_folder = named.folder.startswith(f"{TABLES_FOLDER}/")
     if not (is_folder and _ID.fullmatch(named.folder.removeprefix(f"{TABLES_FOLDER}/"))):
-        raise Corruption("a table's name without its folder", hint=NAME_HINT, path=path)
+        raise Corruption("the file of a name has no valid folder", hint=NAME_HINT, path=path)
     if not is_name(named.name) or f"/{named.name.lower()}.json" != path[path.rindex("/") :]:
         raise Corruption(
-            "this file is the name of another table", hint=NAME_HINT, path=path, found=named.name
+            "this file has the name of another table", hint=NAME_HINT, path=path, found=named.name
         )
     check_owner(found, path, lake_id, hint=NAME_HINT)
     return named

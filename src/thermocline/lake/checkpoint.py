@@ -1,4 +1,4 @@
-"""Checkpoints: the state of one version as a Parquet file, so that opening need not replay.
+"""Checkpoints: the state of one version as a Parquet file, so that opening a table is fast.
 
 In:   a `TableState`
 Out:  `_log/<version>.checkpoint.parquet`, and the same state read back
@@ -9,16 +9,16 @@ Out:  `_log/<version>.checkpoint.parquet`, and the same state read back
     ts_max_us   last time, rounded up
     segment     the segment's JSON, as in `AddSegment`
 
-Everything else of the state is JSON in the file's key-value metadata under `thermocline`, with a
-CRC32C of it under `thermocline.crc32c`. The JSON has the CRC32C of each column's values, because
-nothing in Parquet's own footer says whether the footer is right.
+The rest of the state is JSON in the file's key-value metadata under `thermocline`, with its CRC32C
+under `thermocline.crc32c`. The JSON contains the CRC32C of each column's values, because Parquet's
+footer has no checksum of its own.
 
-- A checkpoint is of exactly one version and is never named by a commit: it may be missing, torn
-  or thinned out at any time, and then the log is replayed instead.
-- A checkpoint says of which commit it is (`txn_id`). The log compares that with its own commits,
-  so a checkpoint of another table, or of a version that was lost, is passed over.
-- The JSON of a segment is decoded only when that segment is needed. A file found damaged then,
-  or thinned out meanwhile, is replaced by replaying the log.
+- A checkpoint is of exactly one version and no commit names it: it may be missing, torn or removed
+  at any time, and then the log is replayed instead.
+- A checkpoint names its commit (`txn_id`). The log compares that with its own commits, so a
+  checkpoint of another table, or of a version that was lost, is ignored.
+- The JSON of a segment is decoded only when that segment is needed. If the file is then damaged or
+  has been removed, the log is replayed instead.
 """
 
 import logging
@@ -84,7 +84,7 @@ class CheckpointColumns:
 
     @cached_property
     def _replayed(self) -> pa.Table:
-        """The columns made again from the log: the same rows in the same order."""
+        """The columns rebuilt from the log: the same rows in the same order."""
         logger.warning("checkpoint %s cannot be used; replaying the log instead", self._path)
         return _columns(self._replay())
 
@@ -129,7 +129,7 @@ class CheckpointColumns:
     def _read(
         self, name: str, stored: Sequence[str], look: Callable[[pq.ParquetFile], pa.Table]
     ) -> pa.ChunkedArray | None:
-        """Return a column, or None when its values are not those that were written."""
+        """Return a column, or None when it is missing or damaged."""
         try:
             with self._storage.open_input(self._path) as source:
                 column = look(pq.ParquetFile(source)).column(name)
@@ -142,7 +142,7 @@ class CheckpointColumns:
 
 
 def write_checkpoint(storage: Storage, state: TableState) -> None:
-    """Write the state down. When this returns it is durable; it may exist already."""
+    """Write the checkpoint of a state unless it exists. When this returns it is durable."""
     path = layout.checkpoint_path(state.version)
     if storage.size(path) is None:
         storage.put_new(path, encode_checkpoint(state))
@@ -211,9 +211,9 @@ def _encode_rest(state: TableState) -> dict[str, Any]:
 def read_checkpoint(
     storage: Storage, version: Version, replay: Callable[[], Iterable[Segment]]
 ) -> TableState | None:
-    """Return the state of a checkpoint, or None when there is none that can be trusted.
+    """Return the state of a checkpoint, or None when it is missing or damaged.
 
-    `replay` gives the same segments from the log alone, should the file turn out damaged.
+    `replay` returns the same segments from the log alone, in case the file proves to be damaged.
     """
     try:
         with storage.open_input(layout.checkpoint_path(version)) as source:

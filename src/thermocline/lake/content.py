@@ -1,12 +1,13 @@
-"""A number that stands for what rows say, whatever their order, their batches and their encoding.
+"""A digest of rows that does not depend on their order, their batches or their encoding.
 
 In:   Arrow batches
-Out:  a `Content`: how many rows, and the sum of a 64-bit hash of each
+Out:  a `Content`: the number of rows, and the sum of a 64-bit hash of each row
 
 - The same rows in another order, in other batches, or with a column as a dictionary give the same
-  number. A value that moves to another row or column, or comes twice, gives another.
-- Values are told apart by their bits, so 0.0 and -0.0 differ; null is a value of its own.
-- It finds mistakes, not forgers: whoever can choose the values can find two rows of one hash.
+  digest. A value that moves to another row or column, or appears twice, gives another one.
+- Values are compared by their bits, so 0.0 and -0.0 differ; null differs from every value.
+- The digest detects mistakes, not forgery: anyone who can choose values can construct two rows with
+  the same hash.
 """
 
 from collections.abc import Iterable
@@ -28,13 +29,13 @@ _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _NULL = np.uint64(0xD6E8FEB86659FD93)
 _RADIX = 0xAF251AF3B0F025B5
-"""Odd, so that it has an inverse: what a text's hash is divided by to forget where it stood."""
+"""The radix of a text's hash. It is odd, so it has an inverse, which removes a text's offset."""
 BYTES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What some rows say; of two sets of rows, the sum is that of both."""
+    """The digest of some rows; the sum of two digests is that of both sets of rows."""
 
     rows: int = 0
     digest: int = 0
@@ -47,7 +48,7 @@ class Content:
 
 
 def content_of(batches: Iterable[pa.RecordBatch]) -> Content:
-    """Return what all rows of some batches say, column by column in their order."""
+    """Return the digest of all rows of some batches; the order of the columns matters."""
     total = Content()
     for batch in batches:
         if batch.num_rows:
@@ -105,13 +106,13 @@ def _values(column: pa.Array, kind: pa.DataType) -> Hashes:
 
 
 def _of_words(column: pa.Array, kind: pa.DataType) -> Hashes:
-    """Hash values that all have the same number of bytes."""
+    """Hash values of a fixed width."""
     try:
         width = kind.bit_width // 8
     except ValueError as error:
         raise Unsupported(
             "rows of this type cannot be compared",
-            hint="leave the table as it is, or cast the column to an ordinary type",
+            hint="keep the table as it is, or cast the column to an ordinary type",
             type=str(kind),
         ) from error
     data = column.buffers()[1]
@@ -141,7 +142,7 @@ def _of_texts(column: pa.Array, offset_type: Any) -> Hashes:
     made = np.empty(rows, dtype=np.uint64)
     first = 0
     while first < rows:
-        # A bounded stretch of bytes at a time, at least one text: eight bytes stand for each.
+        # A bounded range of bytes at a time, at least one text: a hash takes eight bytes per byte.
         last = int(np.searchsorted(ends, int(ends[first]) + BYTES_AT_ONCE, side="right")) - 1
         last = min(max(last, first + 1), rows)
         made[first:last] = _summed(content, ends[first : last + 1].astype(np.int64))
@@ -154,7 +155,7 @@ _POWERS: list[Hashes] = []
 
 
 def _summed(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Hash texts that lie one after another: a polynomial of bytes, by differences of its sums."""
+    """Hash adjacent texts: each is a polynomial of bytes, a difference of two prefix sums."""
     start, end = int(ends[0]), int(ends[-1])
     powers, inverses = _powers(end - start)
     sums = np.zeros(end - start + 1, dtype=np.uint64)
@@ -206,7 +207,7 @@ def _items(column: pa.Array) -> pa.Array:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Return values whose every bit depends on every bit of the old ones."""
+    """Return mixed values: each bit of a result depends on every bit of its value."""
     made = values ^ (values >> np.uint64(32))
     made *= np.uint64(0xD6E8FEB86659FD93)
     made ^= made >> np.uint64(32)

@@ -1,16 +1,16 @@
-"""The coverage of a version: the union of its segments' sidecars, found without opening Parquet.
+"""The coverage of a version: the union of its segments' sidecars, without opening Parquet files.
 
 In:   a state; sidecars of segments, which the log names with their checksums
 Out:  a `Coverage`
 
-- The sidecar of a whole version is a shortcut nobody depends on. It carries the digest of the
-  segments it was made from and is believed only when that digest is the state's.
-- Coverage moves from one version to the next by the commits between them. Where segments went,
-  the buckets they held are counted again from the live segments that meet them.
-- A sidecar that is missing or damaged is made again from its segment, with a warning, and must
-  then have the checksum the log names.
-- A sidecar that says other than the log does of its segment (times, rows) is used, with a
-  warning, and every answer it is part of is marked as not verified.
+- The sidecar of a whole version is an optional shortcut. It stores the digest of the segments it
+  was computed from, and is used only when that digest equals the state's.
+- The coverage of a version is derived from an earlier one and the commits between them. Where
+  segments were removed, their buckets are counted again from the live segments that meet them.
+- A missing or damaged sidecar is rebuilt from its segment, with a warning. The rebuilt bytes must
+  have the checksum that the log names.
+- A sidecar that contradicts the log about its segment (times, rows) is used, with a warning, and
+  every report computed from it is marked as not verified.
 """
 
 import logging
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class CoverageIndex:
-    """Answers what a version covers, keeping the last answer to begin the next from."""
+    """Computes what a version covers, starting from the last coverage it computed."""
 
     def __init__(self, storage: Storage, log: Log) -> None:
         self._storage = storage
@@ -82,7 +82,7 @@ class CoverageIndex:
         return known
 
     def sidecar(self, state: TableState, segment: Segment) -> bytes:
-        """Return the bytes of a segment's sidecar, made again from its file where it has to be."""
+        """Return the bytes of a segment's sidecar, rebuilt from its file if need be."""
         with suppress(NotFound, Corruption):
             data = self._storage.read(segment.coverage_path)
             if sidecar_checksum(data) == segment.coverage_checksum:
@@ -91,7 +91,7 @@ class CoverageIndex:
         return encode_coverage(self._rebuilt(state, segment))
 
     def is_verified(self, state: TableState) -> bool:
-        """Tell whether no sidecar that `at` read for this state contradicts the log."""
+        """Tell whether every sidecar that `at` read for this state agrees with the log."""
         with self._lock:
             live = {path: state.segments.find(key) for path, key in self._doubted.items()}
         return not any(segment and segment.coverage_path == path for path, segment in live.items())
@@ -104,17 +104,17 @@ class CoverageIndex:
         self._doubted[segment.coverage_path] = segment.segment_id
 
     def remember(self, segment: Segment, coverage: Coverage) -> None:
-        """Keep the coverage of a segment that was just written, to save reading it again."""
+        """Cache the coverage of a segment that was just written."""
         while len(self._known) >= SIDECARS_CACHED_MAX:
             self._known.pop(next(iter(self._known)))
         self._known[segment.coverage_path] = coverage
 
     def write(self, state: TableState) -> None:
-        """Write the shortcut for this version where that is cheap, or due; trouble is ignored."""
+        """Write the shortcut for this version where that is cheap, or due; errors are ignored."""
         with suppress(ThermoclineError):
             coverage = self.at(state)
             if not self.is_verified(state):
-                return  # whoever reads a shortcut takes it for verified
+                return  # readers treat a shortcut as verified
             is_due = state.version % WRITE_EVERY == 0
             fresh = sum(not buckets.is_encoded for buckets in coverage.entities.values())
             if fresh > ENTITIES_ENCODED_EACH_TIME_MAX and not is_due:
@@ -125,7 +125,7 @@ class CoverageIndex:
                 self._storage.delete(layout.table_coverage_path(state.version - 1))
 
     def _moved(self, state: TableState) -> Coverage | None:
-        """Return the coverage by way of an earlier one, or None when none is near."""
+        """Return the coverage derived from an earlier one, or None when there is none near."""
         actions: list[Action] = []
         digest = state.totals.digest
         for version in range(state.version, max(0, state.version - LOOK_BACK_COMMITS_MAX), -1):
@@ -144,7 +144,7 @@ class CoverageIndex:
         try:
             coverage = decode_coverage(self._storage.read(layout.table_coverage_path(version)))
         except ThermoclineError:
-            return None  # missing, damaged, of a newer format, out of reach: a hint like any other
+            return None  # only a hint: it may be missing, damaged, newer or out of reach
         return coverage if coverage.digest == digest else None
 
     def _applied(self, state: TableState, earlier: Coverage, actions: list[Action]) -> Coverage:
@@ -164,7 +164,7 @@ class CoverageIndex:
         return self._recounted(state, coverage, start, end)
 
     def _recounted(self, state: TableState, before: Coverage, start: int, end: int) -> Coverage:
-        """Return `before` with every bucket that meets the stretch counted from live segments."""
+        """Return `before` with every bucket that meets the range counted from live segments."""
         first, after = state.spec.bucket.span(start, end)
         low = state.spec.bucket.start(first)
         high = state.spec.bucket.start(after)
@@ -196,7 +196,7 @@ class CoverageIndex:
 
     def _rebuilt(self, state: TableState, segment: Segment) -> Coverage:
         logger.warning(
-            "coverage sidecar %s is missing or damaged; made again from %s",
+            "coverage sidecar %s is missing or damaged; rebuilt from %s",
             segment.coverage_path,
             segment.path,
         )
@@ -215,7 +215,7 @@ class CoverageIndex:
 
 
 def contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
-    """Return how a sidecar contradicts what the log says of its segment; empty if it does not."""
+    """Return how a sidecar contradicts what the log says of its segment; empty if it agrees."""
     whole, rows = coverage.whole, segment.row_count - segment.deleted_count
     if coverage.width_s != spec.bucket.width_s:
         return "has buckets of another width than the table"
@@ -223,7 +223,7 @@ def contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
         return "holds no bucket though the log counts rows" if rows else ""
     first, last = spec.bucket.of(segment.ts_min), spec.bucket.of(segment.ts_max)
     is_inside = first <= whole.first() and whole.last() <= last
-    # Deleted rows may leave buckets at the ends empty; all other ends are those of the log.
+    # Deleted rows may leave buckets at the ends empty; otherwise the ends must match the log.
     has_ends = bool(segment.deletes) or (whole.first() == first and whole.last() == last)
     if not is_inside or not has_ends:
         return "holds other times than the log says"
@@ -233,7 +233,7 @@ def contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
 
 
 def _cut(coverage: Coverage, first: int, end: int) -> Coverage:
-    """Return the coverage outside a stretch of buckets."""
+    """Return the coverage outside a range of buckets."""
     stretch = Buckets.between(first, end)
     entities = {key: buckets - stretch for key, buckets in coverage.entities.items()}
     kept = {key: buckets for key, buckets in entities.items() if buckets}

@@ -1,12 +1,12 @@
-"""Deletes: rows found by a test or by their age, hidden by deletion vectors in one commit.
+"""Deletes: finds rows by a predicate or by their age, and hides them by deletion vectors.
 
-In:   a test of rows, or an instant before which rows go
+In:   a predicate on rows, or an instant before which rows are deleted
 Out:  a plan for the transaction
 
-- A segment whose live rows all go is removed; any other keeps its file and gets a deletion
-  vector and a new coverage sidecar, so that gaps tell the truth at once.
-- The stretch of time that was searched counts as looked at: rows appended there meanwhile make
-  the search start again, so a delete misses nothing that was committed before it.
+- A segment that loses all its live rows is removed. Any other keeps its file and gets a deletion
+  vector and a new coverage sidecar, so that gaps are correct at once.
+- The plan records the time window it searched. If rows are appended there meanwhile, the search
+  starts again, so a delete misses no row that was committed before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,12 +30,12 @@ from thermocline.lake.storage import Storage
 from thermocline.lake.transaction import Plan
 
 Matcher = Callable[[pa.RecordBatch], pa.Array]
-"""Tells, for each row of a batch, whether it is meant: a boolean array as long as the batch."""
+"""Returns a boolean array as long as the batch: which rows match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which rows are meant: those in the window for which the matcher says so."""
+    """Selects the rows in the window that the matcher matches."""
 
     matcher: Matcher
     columns: Sequence[str]
@@ -43,7 +43,7 @@ class Search:
 
 
 class Deleting:
-    """Plans the deletion of rows from whatever state the table has."""
+    """Plans the deletion of rows from any state of the table."""
 
     def __init__(self, storage: Storage, stage: Stage, search: Search, operation: str) -> None:
         self._storage = storage
@@ -53,7 +53,7 @@ class Deleting:
         self.rows_deleted = 0
 
     def plan(self, state: TableState) -> Plan | None:
-        """Return the commit that deletes the rows found now; None when there are none."""
+        """Return the commit that deletes the rows found in this state; None when none match."""
         self.rows_deleted = 0
         window = self._search.window
         actions: list[Action] = []
@@ -110,19 +110,19 @@ def everything(batch: pa.RecordBatch) -> pa.Array:
 def older_than(state: TableState, now: TimeNs, *, is_confirmed: bool) -> Search:
     """Return the search for rows past the table's retention.
 
-    `Invalid` when the clock looks wrong: when the cut-off lies after the newest row, every row
-    would go, which a clock that jumped ahead asks for more often than a person.
+    `Invalid` when the cut-off is after the newest row, unless confirmed: every row would be
+    deleted, and a clock that jumped ahead is a more likely reason than a user's wish.
     """
     if state.spec.retention_s is None:
         raise Invalid(
-            "the table keeps its rows for ever",
+            "the table has no retention: it keeps all rows",
             hint="set a retention first, such as 90d",
         )
     cut_off = TimeNs(now - state.spec.retention_s * NS_PER_S)
     newest = max((segment.ts_max for segment in state.segments), default=None)
     if newest is not None and cut_off > newest and not is_confirmed:
         raise Invalid(
-            "every row would go: the cut-off is after the newest row",
+            "every row would be deleted: the cut-off is after the newest row",
             hint="check the clock; if it is right, confirm with yes=True (--yes)",
             cut_off=instant.written(cut_off),
             newest=instant.written(newest),

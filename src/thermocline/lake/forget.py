@@ -1,14 +1,14 @@
-"""Forgetting: old versions and their files at once, and words that the log itself must not keep.
+"""Expunges old versions and their files at once, and removes words of a subject from the log.
 
-In:   a table whose newest version has nothing of a subject any more, and the subject's words
-Out:  a table whose older versions cannot be read, whose files are gone and whose log is silent
+In:   a table whose newest version no longer has data of the subject, and the subject's words
+Out:  a table without older versions and their files, and a log without the words
 
-- Only files that a version has named, or that are older than the shortest grace period, are
-  removed: a writer that has not committed yet is never robbed.
-- A reader that has pinned an old version keeps its files until its lease ends; that is told.
-- A commit is replaced by the same commit without the bounds and request ids that have a word in
-  them: segments, counts, checksums and times are as they were, and folding it gives the same rows.
-- Checkpoints are hints; they are made again from what the log says now.
+- A file is removed only if a version has named it, or if it is older than the shortest grace
+  period: files of a writer that has not committed yet stay.
+- If a reader has pinned an old version, its files stay until the lease ends; the result lists it.
+- A commit is replaced by the same commit without the bounds and idempotency keys that contain a
+  word. Segments, counts, checksums and times stay, and folding it gives the same rows.
+- Checkpoints are hints; they are rebuilt from the redacted log.
 - Running it again after a crash finishes the work.
 """
 
@@ -37,7 +37,7 @@ _FOLDERS = (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER)
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was removed. `pinned` are versions that readers hold: files of theirs go later."""
+    """What was removed. Readers hold the `pinned` versions; vacuum removes their files later."""
 
     oldest: Version
     files: int
@@ -48,11 +48,11 @@ class Forgotten:
 
 
 def forget(table: Table, words: Sequence[str], numbers: Sequence[int] = ()) -> Forgotten:
-    """Make every version before the newest unreadable, and take words and bounds out of the log."""
+    """Make every version before the newest unreadable, and remove words and bounds from the log."""
     silent = _Silent(words, numbers)
     newest = table.state()
-    # Order matters: versions expire before the first file goes, and pins are read after that, so
-    # that a reader gets all of a version or is told that it has expired.
+    # Order matters: versions expire before the first file is removed, and pins are read after that,
+    # so that a reader gets all of a version or an error that it has expired.
     after = _expired(table, newest.version)
     pinned = tuple(sorted(v for v in pinned_versions(table) if v < newest.version))
     files, size_bytes = _remove(table, after, newest.version, pinned)
@@ -75,7 +75,7 @@ def _expired(table: Table, oldest: Version) -> TableState:
 def _remove(
     table: Table, newest: TableState, oldest: Version, pinned: Sequence[Version]
 ) -> tuple[int, int]:
-    """Remove the files of versions that cannot be read, and what nobody can be writing still."""
+    """Remove the files of versions that cannot be read, and files too old to be in writing."""
     ever, live = _named(table, oldest, newest, pinned)
     cut_off = table.log.now() - GRACE_S_MIN * NS_PER_S
     files = size_bytes = 0
@@ -92,10 +92,10 @@ def _remove(
 def _named(
     table: Table, oldest: Version, newest: TableState, pinned: Sequence[Version]
 ) -> tuple[set[str], set[str]]:
-    """Return the paths that a version has ever named, and those that one still needs."""
+    """Return the paths that any version has named, and those that readable versions need."""
     ever: set[str] = set()
     needed = {path for segment in newest.segments for path in _paths(segment)}
-    # The log refuses versions that have expired; what they name is followed commit by commit.
+    # The log does not return expired versions, so their files are tracked commit by commit.
     live: dict[str, Segment] = {}
     for version in range(1, newest.version + 1):
         for action in table.log.commit(version).actions:
@@ -114,7 +114,7 @@ def _paths(segment: Segment) -> tuple[str, str]:
 
 
 def _redacted(table: Table, version: int, silent: "_Silent") -> bool:
-    """Take words out of a commit; tell whether it had any."""
+    """Remove the words from a commit; tell whether it had any."""
     path = layout.commit_path(version)
     data = table.storage.read(path)
     commit = decode_commit(data, version)
@@ -127,13 +127,13 @@ def _redacted(table: Table, version: int, silent: "_Silent") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Silent:
-    """What must not be said: texts that have a word in them, bounds that are a number."""
+    """What to remove from commits: texts that contain a word, bounds that equal a number."""
 
     words: Sequence[str]
     numbers: Sequence[int]
 
     def action(self, action: Action) -> Action:
-        """Return an action that does the same and does not say it."""
+        """Return an action with the same effect, without the words and numbers."""
         match action:
             case AddSegment(segment):
                 return replace(action, segment=self._segment(segment))
@@ -177,14 +177,14 @@ def _checkpoints_anew(table: Table) -> int:
     for path in found:
         table.storage.delete(path)
     if found:
-        # A table of its own, which knows nothing but what the log says now.
+        # A new table object: it has no cached state from before the commits were redacted.
         anew = Table(table.storage)
         anew.log.write_checkpoint(anew.state().version)
     return len(found)
 
 
 def _remove_shortcuts(table: Table, oldest: Version) -> None:
-    """Remove the coverage of whole versions that cannot be read."""
+    """Remove the shortcuts of versions that cannot be read."""
     for stored in table.storage.list(layout.TABLE_COVERAGE_FOLDER):
         version = layout.table_coverage_version(stored.path.rpartition("/")[2])
         if version is None or version < oldest:

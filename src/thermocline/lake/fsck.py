@@ -1,19 +1,19 @@
-"""fsck: proof that a table is what its log says, file by file.
+"""fsck: checks, file by file, that a table is what its log says.
 
 In:   a table
-Out:  findings, each with a kind, a path and what is wrong; none means proven
+Out:  findings, each with a kind, a path and what is wrong; no finding means that all is proven
 
-    log       commits are dense, each has its checksum and follows from the ones before; nothing
-              proves that there were more: CURRENT, a checkpoint, the coverage of a version
+    log       commits are dense, each has its checksum and follows from the one before; no CURRENT,
+              checkpoint or coverage of a version proves that there were more
     current   CURRENT is of this log
-    state     every checkpoint says what replaying the log says
-    segment   every live file is there, with its size, checksum, rows and times
+    state     every checkpoint equals the replayed log
+    segment   every live file exists, with its size, checksum, rows and times
     coverage  every sidecar has its checksum and equals a recount from its Parquet file; so does
-              the newest version's shortcut, if readers would believe it
-    orphan    files no version names; harmless, and vacuum removes them
+              the newest version's shortcut, if readers would use it
+    orphan    files that no version names; harmless, and vacuum removes them
 
-- Nothing is changed. All findings are reported; only where the log itself is damaged the search
-  ends with it, because nothing else says what should be there.
+- fsck changes nothing and reports every finding. If the log itself is damaged, it stops there: only
+  the log says which files should exist.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ from thermocline.lake.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be; `is_harmless` for what costs space only."""
+    """One problem; `is_harmless` if it only costs space."""
 
     kind: str
     path: str
@@ -62,12 +62,12 @@ class Checked:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the table is proven: nothing found but what is harmless."""
+        """Whether the table is proven: it has no findings but harmless ones."""
         return all(finding.is_harmless for finding in self.findings)
 
 
 def fsck(table: Table, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
-    """Check everything a table is made of; see the findings for what is wrong."""
+    """Check every file of a table and return what is wrong; nothing is changed."""
     findings: list[Finding] = []
     names = [item.path.rsplit("/", 1)[-1] for item in table.storage.list(layout.LOG_FOLDER)]
     state, commits = _replayed(table, names, findings)
@@ -114,7 +114,7 @@ def _replayed(
 def _check_end(table: Table, newest: int) -> Iterator[Finding]:
     ahead = {path: v for path, v in table.log.evidence().items() if v > newest}
     if not ahead or table.storage.size(layout.commit_path(newest + 1)) is not None:
-        return  # none, or of a writer that is at work
+        return  # no evidence, or a writer committed meanwhile
     proofs = ", ".join(f"{path} is of version {version}" for path, version in ahead.items())
     what = f"is missing: {proofs}; `thermocline table repair` says what is lost"
     yield Finding("log", layout.commit_path(newest + 1), what)
@@ -127,7 +127,7 @@ def _check_current(table: Table, commits: list[Commit], state: TableState) -> It
         yield Finding("current", layout.CURRENT_PATH, str(error))
         return
     if current is None:
-        what = "missing or garbage; it is written again by the next writer"
+        what = "missing or garbage; the next writer writes it again"
         yield Finding("current", layout.CURRENT_PATH, what, is_harmless=True)
     elif current.version <= len(commits):
         try:
@@ -152,11 +152,11 @@ def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) ->
             what = "torn or damaged; the log is used instead"
             yield Finding("state", path, what, is_harmless=True)
         elif encode_checkpoint(stored) != encode_checkpoint(_as_known(replayed, stored)):
-            yield Finding("state", path, "does not say what the log says")
+            yield Finding("state", path, "contradicts the log")
 
 
 def _as_known(replayed: TableState, stored: TableState) -> TableState:
-    """Return a state as a release writes it that does not know transactions, where one did."""
+    """Return the replayed state as an older release wrote it, where it wrote the checkpoint."""
     return replayed if stored.txn_id else replace(replayed, txn_id="")
 
 
@@ -169,7 +169,7 @@ def _check_segment(
     except ThermoclineError as error:
         yield Finding("segment", segment.path, str(error))
         return
-    # Bounds are those of the rows as written, so hidden rows may leave slack inside them.
+    # The log has the bounds of all rows as written, so they may be wider than those of live rows.
     times = (measured.ts_min or segment.ts_min, measured.ts_max or segment.ts_max)
     if not segment.deletes and times != (segment.ts_min, segment.ts_max):
         yield Finding("segment", segment.path, "has other times than the log says")
@@ -182,9 +182,9 @@ def _check_shortcut(table: Table, state: TableState, recounts: list[Coverage]) -
     try:
         shortcut = decode_coverage(table.storage.read(path))
     except ThermoclineError:
-        return  # nobody depends on it
+        return  # the shortcut is optional
     if shortcut.digest != state.totals.digest:
-        return  # nor believes it
+        return  # readers ignore it
     whole = united(recount.whole for recount in recounts)
     entities: dict[str, list[Buckets]] = {}
     for recount in recounts:

@@ -1,10 +1,10 @@
-"""Takes whole buckets out of live segments, whatever rows they have there.
+"""Removes whole buckets from live segments.
 
-In:   a state, and for the coverage of a segment which of its buckets are meant
-Out:  the actions that take exactly the rows of these buckets out
+In:   a state, and a function that chooses buckets from the coverage of a segment
+Out:  the actions that remove exactly the rows of these buckets
 
-- A segment that has nothing else goes as a whole, and its file is not opened.
-- What is left of a segment keeps a sidecar that is the same as one measured from its rows.
+- If nothing of a segment remains, the whole segment is removed, without opening its file.
+- Otherwise the segment gets a sidecar equal to one measured from its remaining rows.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ from thermocline.lake.stage import Stage
 from thermocline.lake.storage import Storage
 
 Meant: TypeAlias = Callable[[Coverage], dict[str, Buckets]]
-"""Which buckets of a coverage are meant, by entity; the key is empty where none are declared."""
+"""Returns the buckets to remove, by entity; without entity columns the key is empty."""
 
 
 class Hollowing:
-    """Takes buckets out of the segments of a table."""
+    """Plans the removal of buckets from the segments of a table."""
 
     def __init__(self, storage: Storage, index: CoverageIndex, stage: Stage) -> None:
         self._storage = storage
@@ -39,9 +39,9 @@ class Hollowing:
         self._stage = stage
 
     def actions(self, state: TableState, meant: Meant, window: Window) -> list[Action]:
-        """Return what takes the buckets out of every segment that meets the window.
+        """Return the actions that remove the buckets from every segment that meets the window.
 
-        Sidecars of what is left are staged when this returns.
+        When this returns, the sidecars of the remaining rows are staged.
         """
         found = []
         for segment in state.segments.overlapping(window.start, window.end):

@@ -1,12 +1,12 @@
-"""Rows of entities at one version, without those that something newer hides, plus the newer ones.
+"""Entities at one version: cold rows, without those that newer rows replace, plus the newer rows.
 
-In:   a state, the keys that are dirty, the rows that count for them
-Out:  batches in which every key is one row at most
+In:   a state, the dirty keys, the newer rows of these keys
+Out:  batches in which every key has at most one row
 
-- A key is hidden because it is in a set, whatever else is in the set: null hides nothing, and
-  above all not everything, as `NOT IN` would.
-- Filters on values belong above this: one applied to the cold rows alone would find the old
-  version of a row that no longer fits.
+- A key is hidden exactly if it is in the set of dirty keys. A null in the set hides nothing, while
+  SQL's `NOT IN` would then hide everything.
+- Callers must filter by value after this step: a filter on the cold rows alone could return the old
+  version of a row whose new version does not match.
 """
 
 import threading
@@ -37,11 +37,11 @@ from thermocline.lake.supersede import KEY_COLUMN, Hits, find_keys, keys_between
 
 @dataclass(frozen=True, slots=True)
 class KeyedView:
-    """One exact reading of an entity table, or one that says how old it is.
+    """One consistent reading of an entity table; `as_of` and `warning` say how old it is.
 
-    `hides` are sorted, distinct keys whose rows in `state` do not count; `rows` are those that do,
-    with the columns of `state`. Everything committed before `as_of` is in it. `warning` is empty
-    when nothing committed before the reading is missing.
+    `hides` are sorted, distinct keys whose rows in `state` are replaced by `rows`, which have the
+    columns of `state`. The view contains everything committed before `as_of`. `warning` is empty if
+    nothing committed before the reading is missing.
     """
 
     state: TableState
@@ -69,7 +69,7 @@ def keyed_batches(
 
 
 def rows_of(storage: Storage, state: TableState, hits: Hits) -> pa.Table:
-    """Return rows that were found by their keys, with the columns that the state has now."""
+    """Return the rows at some hits, with the present columns of the state."""
     segment, schema = hits.segment, state.schema
     stored = {column.id: stored_name(state, segment, column) for column in schema.columns}
     physical = [name for name in stored.values() if name is not None]
@@ -92,7 +92,7 @@ def rows_of(storage: Storage, state: TableState, hits: Hits) -> pa.Table:
 
 
 def without_keys(batch: pa.RecordBatch, hides: pa.Array) -> pa.RecordBatch:
-    """Return the rows whose keys are not among the hidden ones, which are sorted."""
+    """Return the rows whose keys are not hidden; `hides` must be sorted."""
     if not len(hides) or not batch.num_rows:
         return batch
     ids = batch.column(KEY_COLUMN)
@@ -104,10 +104,10 @@ def without_keys(batch: pa.RecordBatch, hides: pa.Array) -> pa.RecordBatch:
 
 
 class HiddenPlaces:
-    """Where the hidden keys are in the files of one version, remembered from view to view.
+    """Caches, from view to view, where the hidden keys are in the files of one version.
 
-    A key's place in a version never changes, so only keys that became dirty since are looked for.
-    Any thread may use it.
+    A key's position in a version never changes, so each view searches only for keys that became
+    dirty since the last one. Safe to use from many threads.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -119,16 +119,16 @@ class HiddenPlaces:
         self._state: TableState | None = None
 
     def state(self, view: KeyedView) -> TableState:
-        """Return the view's state with its hidden rows deleted: a plain scan of it needs no join.
+        """Return the view's state with its hidden rows deleted, so that a scan needs no join.
 
-        The state is of this process alone: it stands in no log.
+        The state exists in this process only; no log has it.
         """
         hides = pc.drop_null(view.hides) if view.hides.null_count else view.hides
         with self._lock:
             if self._of is view.state and self._known is hides and self._state is not None:
                 return self._state
             if self._of is not view.state or not _holds(hides, self._known):
-                # Another version, or a key that is hidden no longer, which an export brings about.
+                # Another version, or an export after which a key is no longer hidden.
                 self._of, self._known, self._places = view.state, hides.slice(0, 0), {}
                 self._state = view.state
             new = hides.filter(pc.invert(pc.is_in(hides, value_set=self._known)))
@@ -158,14 +158,14 @@ class HiddenPlaces:
 
 
 def _holds(keys: pa.Array, others: pa.Array) -> bool:
-    """Tell whether all the others are among the keys."""
+    """Tell whether `keys` contains all the others."""
     return len(others) == 0 or bool(pc.all(pc.is_in(others, value_set=keys)).as_py())
 
 
 def without_rows(state: TableState, hidden: Mapping[str, str]) -> TableState:
-    """Return a state whose segments have these deletion vectors, by their ids.
+    """Return a state whose segments have these deletion vectors, by segment id.
 
-    It is of this process alone: it stands in no log.
+    The state exists in this process only; no log has it.
     """
     if not hidden:
         return state

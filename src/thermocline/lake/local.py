@@ -3,13 +3,13 @@
 In:   `Storage` calls
 Out:  calls on a `Disk`, in the order that makes them durable
 
-- Bytes are synced before their name exists where anybody looks for it, and the name is synced
-  before the caller is told. Folders above a new name are synced once by each process, even if
-  another process made them: that one may have died before its own sync.
+- A file's bytes are synced before readers can find its name, and the name is synced before the call
+  returns. Each process syncs the folders above a new name once, even if another process created
+  them: that process may have died before its own sync.
 - `put_new` writes a temporary file, syncs it and links it to its name. `link` fails when the
   name exists; a check followed by a rename would let two writers win.
-- A segment is handed out only after its bytes were compared with its checksum (`verified.py`).
-- A path that leads out of the root through a symbolic link is refused.
+- A segment is opened only after its bytes were compared with its checksum (`verified.py`).
+- A path that leads out of the root through a symbolic link is rejected.
 """
 
 import errno
@@ -72,10 +72,10 @@ class LocalStorage:
             self._make_folders(self._root)
 
     def probe(self) -> None:
-        """Try the atomic create on this file system; `Unsupported` when it does not hold.
+        """Test the atomic create on this file system; `Unsupported` when it is not atomic.
 
         Two files are linked to one name: the second link must fail and must not replace the
-        first. Asked once by each process that writes.
+        first. Each process that writes tests it once.
         """
         if self._is_probed:
             return
@@ -149,7 +149,7 @@ class LocalStorage:
     def open_segment(
         self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False
     ) -> pa.NativeFile:
-        """Return a random-access input on a checked file: the file that was checked is the one."""
+        """Return a random-access input on a checked file: exactly the file that was checked."""
         for _ in range(READ_TRIES_MAX):
             stamp = self._checked(path, size_bytes, checksum, fresh=fresh)
             source = self.open_input(path)
@@ -195,14 +195,14 @@ class LocalStorage:
         with translated(path):
             if self._disk.size(self._root) is not None:
                 return missing(path)
-        # The log was read a moment ago: its disk may have been unmounted.
+        # The log was read a moment ago, so the disk may have been unmounted.
         hint = "check that the disk is mounted"
         return NotFound("the table's folder is not there", hint=hint, path=path, root=self._root)
 
     def _is_inside(self, path: str, size_bytes: int) -> bool:
-        """Tell whether no symbolic link leads to a path; folders are looked at once.
+        """Tell whether no symbolic link leads to a path; each folder is checked once.
 
-        A link has the size of the path it holds, so a file larger than any path is none.
+        A symbolic link's size is the length of its target, so a larger file cannot be a link.
         """
         folder = path.rpartition("/")[0]
         if folder not in self._real_folders:
@@ -218,7 +218,7 @@ class LocalStorage:
         )
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file under a new name; `Conflict` when it is taken. It is durable at return."""
+        """Write a file under a new name; `Conflict` if the name exists. Durable at return."""
         absolute = self._absolute(path)
         with translated(path):
             self._make_folders(os.path.dirname(absolute))
@@ -247,14 +247,14 @@ class LocalStorage:
                 # Order matters: what is built on the winner's name must not outlive that name.
                 self._disk.sync_folder(folder)
                 return False
-            # Crash here: the name may or may not be found again. Nobody was told yet.
+            # Crash here: the name may or may not survive. No caller has been told that it exists.
             self._disk.sync_folder(folder)
             return True
         except OSError as error:
             if linked:
                 raise OutcomeUnknown(
                     "a new file was made but may not be durable",
-                    hint="look whether it is there before trying again",
+                    hint="check whether it exists before trying again",
                     path=path,
                     error=os.strerror(error.errno or 0),
                 ) from error
@@ -264,12 +264,12 @@ class LocalStorage:
                 self._disk.unlink(temporary)
 
     def settle(self, path: str) -> None:
-        """Make a name durable that is there; its bytes were before it was given to them."""
+        """Make an existing name durable; its bytes were durable before they got the name."""
         with translated(path):
             self._disk.sync_folder(os.path.dirname(self._absolute(path)))
 
     def put_hint(self, path: str, data: bytes) -> None:
-        """Replace a file whose loss does no harm: atomic for readers, synced by nobody."""
+        """Replace a file whose loss does no harm: atomic for readers, never synced."""
         absolute = self._absolute(path)
         temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
         with translated(path):
@@ -287,9 +287,9 @@ class LocalStorage:
                 raise
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put other bytes in the place of a file: the old or the new at any moment, then durable.
+        """Replace a file's bytes atomically: readers see the old or the new. Durable at return.
 
-        For bytes that must not stay; everything else of a table is written once.
+        Only for bytes that must be erased; every other file of a table is written once.
         """
         absolute = self._absolute(path)
         temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
@@ -309,16 +309,16 @@ class LocalStorage:
             return self._disk.open_input(source)
 
     def take(self, source: str, path: str, *, link: bool) -> Taken:
-        """Take a file in. When this returns, its bytes and its name are durable.
+        """Link or copy a caller's file into the table. It is durable when this returns.
 
-        A link shares the bytes with the caller's file, which must then never be written again.
-        Where a link cannot be made the file is copied.
+        A link shares the bytes with the caller's file, which must then never be written again. If a
+        link is not possible, the file is copied.
         """
         absolute = self._absolute(path)
         folder = os.path.dirname(absolute)
         with translated(path):
             self._make_folders(folder)
-            if link:  # to the file itself: a link to a symbolic link is one
+            if link:  # resolved, because a hard link to a symbolic link is a symbolic link
                 source = self._disk.resolve(source)
             if link and self._linked(source, absolute):
                 self._disk.sync_file(absolute)

@@ -1,19 +1,19 @@
-"""The commit log of one table: the arbiter of what is in it.
+"""The commit log of one table: it alone decides what the table contains.
 
-In:   commits to land, versions to read
-Out:  states; a commit is landed exactly when its numbered file exists
+In:   commits to write, versions to read
+Out:  states; a version is committed exactly when its numbered file exists
 
 - Versions are dense and begin at 1. A missing commit is an error, never a shorter history.
-- CURRENT says where to begin looking. It is written again when it was missing, empty, garbage or
-  behind. CURRENT, a checkpoint or the coverage of a version is written only after the commit of
-  that version is durable: where one of them is ahead of the log, commits were lost. That is
-  `Corruption`, on every way into the log, and no new commit takes the number of a lost one.
-- Each commit names the one before it, so a commit of another table or time is noticed.
-- Commit times go up with versions, so that an instant names a version. A time is at most
-  `CLOCK_AHEAD_S_MAX` ahead of the writer's clock: past that, times step back to the clock, and
-  the versions before the step count as made no later than the version after it. A clock that
-  was never set, and shows a year before 2020, moves no time back.
-- `land` never guesses: when a write's outcome is unknown, it looks for its own `txn_id`.
+- CURRENT says where to start reading. If it is missing, empty, garbage or behind, it is rewritten.
+  CURRENT, a checkpoint and the coverage of a version are written only after that version's commit
+  is durable. If one of them is ahead of the log, commits were lost: every read and write of the log
+  then raises `Corruption`, and no new commit reuses the number of a lost one.
+- Each commit names the one before it, so a commit of another table or history is detected.
+- Commit times increase with versions, so that an instant determines a version. A time is at most
+  `CLOCK_AHEAD_S_MAX` ahead of the writer's clock. Past that, times step back to the clock, and
+  earlier versions count as made no later than the version after the step. A clock before 2020 was
+  never set, and moves no time back.
+- `land` never guesses: if the outcome of a write is unknown, it looks for its own `txn_id`.
 """
 
 import logging
@@ -51,7 +51,7 @@ CLOCK_SET_AFTER_NS = 1_577_836_800 * NS_PER_S
 CLOCK_STEP = "clock_set_back_s"
 """The metric of a commit whose time is before that of the version before it, in seconds."""
 HEAD_CHECK_S = 1.0
-"""How often a process looks whether the newest commit that it knows is still there."""
+"""How often a process checks that the newest commit it knows still exists."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Log:
     def head(self) -> TableState:
         """Return the newest state; `NotFound` when there is no table here.
 
-        `Corruption` that names a commit file when something proves that there was a newer one.
+        `Corruption` that names a commit file when another file proves that this commit was lost.
         """
         with self._lock:
             head = self._head or self._opened()
@@ -137,14 +137,14 @@ class Log:
     def newest_by(self, instant: int) -> Version:
         """Return the newest version committed at or before an instant; 0 when there is none.
 
-        Where times step back, a version counts as made no later than every version after it.
+        Where times step back, a version counts as made no later than any later version.
         """
         head = self.head()
         if head.time <= instant:
             return head.version
         after = head.version + 1
-        # Between two steps times go up. The newest stretch that begins by then has the answer:
-        # all that follows it is later.
+        # Between two steps, times increase. The newest such range that begins at or before the
+        # instant has the version: all ranges after it are later.
         for first in (*reversed(head.clock_steps), Version(1)):
             if self.commit(first).time <= instant:
                 return self._newest_between(first, after, instant)
@@ -152,7 +152,7 @@ class Log:
         return Version(0)
 
     def _newest_between(self, low: int, high: int, instant: int) -> Version:
-        """Return the last version from `low`, which is by then, up to but without `high`."""
+        """Return the last version by the instant; `low` is by then, and `high` is excluded."""
         while high - low > 1:
             middle = (low + high) // 2
             if self.commit(middle).time <= instant:
@@ -164,7 +164,7 @@ class Log:
     def commit(self, version: int) -> Commit:
         """Return one commit; `NotFound` when the log never reached it.
 
-        `Corruption` when it is damaged, or is missing although it was there.
+        `Corruption` when it is damaged, or missing although it existed.
         """
         try:
             data = self._storage.read(layout.commit_path(version))
@@ -176,18 +176,18 @@ class Log:
         return decode_commit(data, version)
 
     def exists(self) -> bool:
-        """Tell whether there is a table here at all, or the remains of one whose log is lost."""
+        """Tell whether there is a table here, or the remains of one that lost its log."""
         if self._storage.size(layout.commit_path(1)) is not None:
             return True
         return bool(self.versions() or self.evidence())
 
     def versions(self) -> list[Version]:
-        """Return the versions whose commit files are there, in order, from a listing."""
+        """Return the versions that have commit files, in order, from a listing."""
         found = (layout.commit_version(name) for name in self._names())
         return sorted(version for version in found if version is not None)
 
     def evidence(self) -> dict[str, Version]:
-        """Return the files that only exist once a version is durable, each with that version."""
+        """Return the files that prove that a version was durable, each with that version."""
         found = {}
         current = self.read_current()
         if current is not None:
@@ -202,10 +202,10 @@ class Log:
         return found
 
     def land(self, commit: Commit) -> Commit | None:
-        """Try to make this commit; return it as landed, or None when another has its version.
+        """Try to write this commit; return it as written, or None when another has its version.
 
-        When this returns a commit, it is durable and visible. `OutcomeUnknown` when the storage
-        failed and would not say: then the commit may still be found later.
+        When this returns a commit, it is durable and visible. `OutcomeUnknown` when a storage
+        failure hides the outcome: the commit may still appear later.
         """
         head = self._head
         if head is not None:
@@ -214,9 +214,9 @@ class Log:
         return self._put(commit)
 
     def land_repair(self, state: TableState, commit: Commit) -> TableState | None:
-        """Make the commit that accepts a loss, after an intact state; return the state after it.
+        """Write the commit that accepts a loss, after an intact state; return the state after it.
 
-        None when another commit has its version. CURRENT is of this commit when this returns.
+        None when another commit has its version. When this returns a state, CURRENT names it.
         """
         with self._lock:
             landed = self._put(_stamped(commit, state.time))
@@ -229,7 +229,7 @@ class Log:
             return after
 
     def claim(self, current: Current) -> None:
-        """Let CURRENT name a version, unless it already names that one or a later one."""
+        """Make CURRENT name a version, unless it already names that one or a later one."""
         found = self.read_current()
         if found is None or found.version < current.version:
             self._storage.put_hint(layout.CURRENT_PATH, encode_current(current))
@@ -244,20 +244,20 @@ class Log:
                 theirs = self.commit(commit.version)
                 return commit if theirs.txn_id == commit.txn_id else None
             except ThermoclineError as error:
-                # The name may exist although the call failed. Trying again with the same bytes
-                # is safe: it either creates the name, or finds it and reads who made it.
+                # The name may exist although the call failed. A retry with the same bytes is safe:
+                # it either creates the name, or finds it and reads whose transaction made it.
                 trouble.append(error)
         raise self._after_trouble(commit, trouble) from trouble[-1]
 
     def settle(self, version: int) -> None:
-        """Make a version that was read last: whoever landed it may have died before its sync.
+        """Fsync the commit file of a version that was read: its writer may have died before that.
 
-        Whatever is thrown away because a version has it is thrown away after this.
+        Call this before discarding anything because a version contains it.
         """
         self._storage.settle(layout.commit_path(version))
 
     def _after_trouble(self, commit: Commit, trouble: list[ThermoclineError]) -> ThermoclineError:
-        """Return the last error if the commit was definitely not made, else `OutcomeUnknown`."""
+        """Return the last error if the commit definitely does not exist, else `OutcomeUnknown`."""
         is_doubtful = any(isinstance(error, OutcomeUnknown) for error in trouble)
         try:
             is_absent = self._storage.size(layout.commit_path(commit.version)) is None
@@ -266,16 +266,16 @@ class Log:
         if is_absent and not is_doubtful:
             return trouble[-1]
         return OutcomeUnknown(
-            "whether the commit landed is not known",
+            "it is not known whether the commit was made",
             hint="look for the transaction in `history` before trying again",
             version=commit.version,
             txn_id=commit.txn_id,
         )
 
     def accept(self, before: TableState | None, landed: Commit) -> TableState:
-        """Return the state after a commit that landed on `before`, and hint at it.
+        """Return the state after a commit that follows `before`, and write CURRENT.
 
-        Nothing here can fail: the commit is made, and only hints are written.
+        This never fails: the commit exists, and the files written here are only hints.
         """
         state = fold(before, [landed])
         with self._lock:
@@ -292,7 +292,7 @@ class Log:
         return TimeNs(self._now_ns() // NS_PER_US * NS_PER_US)
 
     def write_checkpoint(self, version: int) -> None:
-        """Write the state of exactly this version down, and thin out older checkpoints."""
+        """Write the checkpoint of exactly this version, and remove some older ones."""
         state = self.state(version)
         # Order matters: a checkpoint proves that its commit was durable.
         self.settle(version)
@@ -301,7 +301,7 @@ class Log:
     def _checkpoint(self, state: TableState) -> None:
         write_checkpoint(self._storage, state)
         version = state.version
-        # Ten checkpoints of each step are kept: every 100th version, every 1,000th, and so on.
+        # Keep ten checkpoints of each step: every 100th version, every 1,000th, and so on.
         step = self._checkpoint_every
         while version - step * CHECKPOINTS_KEPT_PER_STEP > 0:
             old = version - step * CHECKPOINTS_KEPT_PER_STEP
@@ -317,7 +317,7 @@ class Log:
             state = self._replayed(current.version)
             check_current(current, state)
             return state
-        # Order matters: what proves a version is listed before the versions, which may grow.
+        # Order matters: proofs of versions are listed before the versions, which may grow.
         evidence = self.evidence()
         versions = self.versions()
         self._check_dense(versions)
@@ -329,18 +329,22 @@ class Log:
             raise NotFound("no table here", hint="create one first", root=self._storage.root)
         state = self._replayed(newest)
         with suppress(ThermoclineError):
-            # Order matters: its writer may have died before its sync, and CURRENT is a proof.
+            # Order matters: the commit's writer may have died before its sync, and CURRENT proves
+            # that the commit was durable.
             self.settle(state.version)
             self._write_current(state)
         return state
 
     def _lost(self, known: Version, proof: str) -> Corruption:
-        """Return the error for a version that a file proves and that has no commit."""
+        """Return the error for a version without a commit file that another file proves."""
         newest = max((v for v in self.versions() if v < known), default=0)
         return lost(newest + 1, known, proof)
 
     def _replayed(self, version: Version, *, below: int | None = None) -> TableState:
-        """Return the state at a version from the newest usable checkpoint, one `below` if asked."""
+        """Return the state at a version, replayed from the newest usable checkpoint.
+
+        With `below`, only older checkpoints are used.
+        """
         if self._storage.size(layout.commit_path(version)) is None:
             raise NotFound("no such version", version=version, root=self._storage.root)
         state = None
@@ -358,8 +362,8 @@ class Log:
     def _if_of_this_log(self, state: TableState, newest: int) -> TableState | None:
         """Return the state of a checkpoint if the log agrees that it is of its commit, else None.
 
-        The commit that follows names it. Where either was written by an older release, its own
-        commit is read.
+        The following commit names the checkpoint's commit. If an older release wrote one of the
+        two, the checkpoint's own commit is compared.
         """
         if state.txn_id and state.version < newest:
             following = self._commit_within(state.version + 1, newest)
@@ -414,7 +418,7 @@ class Log:
         for ahead in range(version + 2, version + 2 + LOOK_PAST_END):
             if self._storage.size(layout.commit_path(ahead)) is not None:
                 if self._storage.size(layout.commit_path(version + 1)) is not None:
-                    return  # another writer is ahead of this look; nothing is missing
+                    return  # another writer committed meanwhile; nothing is missing
                 raise _missing(version + 1, ahead)
         step = self._checkpoint_every
         checkpoint = version - version % step + step
@@ -428,7 +432,7 @@ class Log:
                 raise lost(version + 1, known, path)
 
     def _check_kept(self, version: int) -> None:
-        """Raise `Corruption` when the newest commit went away; looked at once a while."""
+        """Raise `Corruption` when the newest commit disappeared; checked every `HEAD_CHECK_S`."""
         now_s = clock.monotonic()
         if now_s - self._head_checked_s < HEAD_CHECK_S:
             return
@@ -437,7 +441,7 @@ class Log:
         self._head_checked_s = now_s
 
     def _check_base(self, commit: Commit) -> None:
-        """Raise `Corruption` where a commit would follow a lost one, or take its number."""
+        """Raise `Corruption` if a commit would follow a lost one, or reuse its number."""
         if commit.base and self._storage.size(layout.commit_path(commit.base)) is None:
             raise lost(commit.base, commit.base, "this process has read it")
         current = self.read_current()
@@ -451,7 +455,7 @@ class Log:
             yield stored.path.rsplit("/", 1)[-1]
 
     def read_current(self) -> Current | None:
-        """Return what CURRENT says; None when it is missing or not whole."""
+        """Return what CURRENT says; None when it is missing, torn or damaged."""
         try:
             return decode_current(self._storage.read(layout.CURRENT_PATH))
         except NotFound:
@@ -463,12 +467,12 @@ class Log:
 
 
 def check_current(current: Current, state: TableState) -> None:
-    """Raise `Corruption` unless CURRENT speaks of the commit that the log has of its version."""
+    """Raise `Corruption` unless the commit that CURRENT names is the one in the log."""
     is_same_table = current.table_id in ("", state.spec.table_id)
     if is_same_table and current.txn_id in ("", state.txn_id):
         return
     raise Corruption(
-        "the log has another commit than the one that CURRENT was written for",
+        "the log has another commit than the one that CURRENT names",
         hint="the commit or the whole log was replaced; restore it from a copy, or see "
         "`thermocline table repair`",
         path=layout.commit_path(current.version),
@@ -479,9 +483,9 @@ def check_current(current: Current, state: TableState) -> None:
 
 
 def _stamped(commit: Commit, newest_ns: int) -> Commit:
-    """Return a commit with its time: after the newest one's, unless that ran away from the clock.
+    """Return a commit with its time: after the newest commit's, unless that is too far ahead.
 
-    Then the commit has the clock's time, and says by how much the time stepped back.
+    Then the commit keeps the clock's time, and records by how much the time stepped back.
     """
     if commit.time > newest_ns:
         return commit
@@ -492,7 +496,7 @@ def _stamped(commit: Commit, newest_ns: int) -> Commit:
 
 
 def lost(first: int, known: int, proof: str) -> Corruption:
-    """Return the error for commits that were durable and are gone."""
+    """Return the error for commits that were durable and are missing now."""
     return Corruption(
         "the newest commits of the log are missing",
         hint="restore them from a copy; `thermocline table repair` says what is lost without them",

@@ -1,11 +1,11 @@
-"""What a segment holds, measured from its time and entity columns alone.
+"""Measures what a segment holds, from its time and entity columns alone.
 
 In:   record batches of the time column and the entity columns
 Out:  a `Measured`: rows, first and last time, coverage
 
-- A null time is refused with the number of rows that have one.
-- The same rows give the same coverage bytes, whatever batches they come in: a lost sidecar can
-  be made again and compared.
+- Null times are rejected; the error has the number of rows with one.
+- The same rows give the same coverage bytes, in any batches: a lost sidecar can be rebuilt and
+  compared.
 - No other column is decoded.
 """
 
@@ -42,7 +42,7 @@ STAT_LENGTH_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a segment holds; times are None when it holds no row."""
+    """What a segment holds; times are None when it has no rows."""
 
     row_count: int
     ts_min: TimeNs | None
@@ -51,7 +51,7 @@ class Measured:
 
 
 class Measuring:
-    """Measures batches one after another; `done` gives the sum."""
+    """Measures batches one after another; `done` returns the total."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec
@@ -61,7 +61,7 @@ class Measuring:
         self._entities: dict[str, list[Buckets]] = {}
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Take in one batch with at least the time column and the entity columns."""
+        """Add one batch that has at least the time column and the entity columns."""
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
@@ -78,7 +78,7 @@ class Measuring:
 
     def _check_entities(self, codes: npt.NDArray[np.int64], keys: list[str]) -> None:
         if len(keys) > self._spec.entities_max:
-            # A dictionary may have values that no row has; only those of rows are entities.
+            # A dictionary may have values that no row uses; only used values are entities.
             used = int(np.count_nonzero(np.bincount(codes)))
             if used > self._spec.entities_max:
                 raise self._too_many(used)
@@ -92,7 +92,7 @@ class Measuring:
         )
 
     def done(self) -> Measured:
-        """Return the sum of all batches."""
+        """Return the measurement of all batches."""
         entities = {key: united(parts) for key, parts in self._entities.items()}
         whole = united(entities.values())
         if not self._spec.entity_columns:
@@ -112,9 +112,9 @@ def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> Me
 
 
 def entities_in(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
-    """Return the entities that rows have, by key, having refused what `measure` would refuse.
+    """Return the keys of the entities in a batch; raise what `measure` would raise.
 
-    Without entity columns there are none. How many there may be is not asked.
+    Empty without entity columns. The limit on the number of entities is not checked.
     """
     if not batch.num_rows:
         return set()
@@ -131,7 +131,7 @@ def _times(batch: pa.RecordBatch | pa.Table, spec: TableSpec) -> tuple[npt.NDArr
     if times.null_count:
         raise Invalid(
             "the time column has nulls",
-            hint="drop or mend the rows that have no time",
+            hint="drop or fix the rows that have no time",
             time_column=spec.time_column,
             rows=times.null_count,
         )
@@ -167,7 +167,7 @@ def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if kinds.is_dictionary(column.type):
-        # Each chunk has its own dictionary; all of them together may need a wider index.
+        # Each chunk has its own dictionary; the combined dictionary may need a wider index.
         column = column.cast(pa.dictionary(pa.int64(), column.type.value_type))
     return column.combine_chunks()
 
@@ -179,11 +179,11 @@ def _distinct_by_code(
     bucket: Bucket,
     unit: str,
 ) -> Iterable[tuple[int, Buckets]]:
-    """Yield the buckets of each entity: by marking a grid where it is small, else by sorting."""
+    """Yield the buckets of each entity: by marking a grid if it is small, else by sorting."""
     low, high = bucket.of_values(np.array([values.min(), values.max()]), unit).tolist()
     span = high - low + 1
-    # In blocks, so that what is computed in between stays in the processor's cache: three times
-    # as fast as whole columns for a day of 800,000 rows.
+    # In blocks, so that intermediate arrays stay in the processor's cache: three times as fast as
+    # whole columns for a day of 800,000 rows.
     blocks = (
         _cells(codes[at : at + BLOCK_ROWS], values[at : at + BLOCK_ROWS], bucket, unit, low, span)
         for at in range(0, len(values), BLOCK_ROWS)
@@ -222,7 +222,7 @@ def row_entities(
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Return the entity of each row as a number, and the key of each number.
 
-    Without entity columns every row belongs to the one entity whose key is empty.
+    Without entity columns every row belongs to one entity with an empty key.
     """
     if not spec.entity_columns:
         return np.zeros(batch.num_rows, dtype=np.int64), [""]
@@ -245,7 +245,7 @@ def row_entities(
 
 def _codes(indices: pa.Array, null_code: int) -> npt.NDArray[np.int64]:
     if indices.null_count:
-        # Order matters: the code of null may be more than the indices' own type can hold.
+        # Order matters: the code of null may be too large for the indices' type.
         indices = indices.cast(pa.int64()).fill_null(null_code)
     return indices.to_numpy().astype(np.int64, copy=False)
 
@@ -254,7 +254,7 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
     if kinds.is_dictionary(column.type):
         return column
     try:
-        # Narrow decimals cannot be encoded; the type that stands for them can.
+        # Arrow cannot encode narrow decimals, but it can encode decimal128.
         plainly = column.cast(plain(column.type)) if kinds.is_decimal(column.type) else column
         return pc.dictionary_encode(plainly)
     except pa.ArrowNotImplementedError as error:
@@ -308,6 +308,6 @@ def _texts(values: pa.Array) -> list[Any]:
     except UnicodeDecodeError as error:
         raise Invalid(
             "an entity column has a text that is not UTF-8",
-            hint="mend the text, or drop the rows that have it",
+            hint="fix the text, or drop the rows that have it",
             why=str(error),
         ) from error

@@ -3,17 +3,17 @@
 In:   `Storage` calls
 Out:  requests of `obstore`, the only client of object stores here; no error of it leaves
 
-- `put_new` is put-if-absent (`If-None-Match: *` on S3). It answers False when the name exists,
-  even if an earlier, repeated try of the same call made it: the caller reads who did. When no
-  answer came it raises `OutcomeUnknown`, because a request under way may still arrive later.
-- A put is whole or not there, and durable when it returns. Parts of a broken multipart upload
-  are never visible; a lifecycle rule of the bucket should expire them.
-- Every request has a time limit and a bounded number of repeats; both have names here.
-- Credentials come from the options or the environment. They are no part of `root` and of no
-  error: of a foreign message only its first line without addresses' queries is shown.
+- `put_new` is put-if-absent (`If-None-Match: *` on S3). It returns False when the name exists, even
+  if an earlier retry of the same call created it: the caller reads the object to find out. If the
+  store gave no answer it raises `OutcomeUnknown`, because a request may still arrive later.
+- A put is atomic, and durable when it returns. Parts of a broken multipart upload are never
+  visible; a lifecycle rule of the bucket should expire them.
+- Every request has a timeout and a bounded number of retries; both are named constants here.
+- Credentials come from the options or the environment. They never appear in `root` or in errors:
+  of the client's messages only the first line, without the query parts of URLs, is shown.
 
-Segments are downloaded once into a `Cache`, whose copies are checked. Needs the `object-store`
-extra.
+Segments are downloaded once into a `Cache`, which checks its copies. This module needs the extra
+`object-store`.
 """
 
 import re
@@ -78,7 +78,7 @@ INSTALL_HINT = "pip install thermocline[object-store]"
 class ObjectStorage:
     """A table's objects below one prefix of a store. Safe to use from many threads.
 
-    `store` is one of `obstore.store`; a store without a prefix of its own is given one here.
+    `store` is one of `obstore.store`. `prefix` is for a store that has no prefix itself.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class ObjectStorage:
         return self._root
 
     def probe(self) -> None:
-        """Try the atomic create of this store; `Unsupported` when it does not hold.
+        """Test the atomic create of this store; `Unsupported` when it is not atomic.
 
-        Two objects are created under one name: the second must be refused and must not replace
-        the first. Asked once by each process that writes.
+        Two objects are created under one name: the second create must fail and must not replace the
+        first object. Each process that writes tests it once.
         """
         if self._is_probed:
             return
         path = f"{layout.LOG_FOLDER}/.{uuid.uuid4().hex}.tmp"
         try:
-            # What the first create answers does not matter: it may have been repeated inside.
+            # The result of the first create does not matter: the client may have retried it.
             self.put_new(path, b"one")
             holds = not self.put_new(path, b"two") and self.read(path) == b"one"
         finally:
@@ -155,7 +155,7 @@ class ObjectStorage:
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a random-access input; a small object is read at once, a large one in ranges.
 
-        While it is read it raises errors of this package, not of Arrow, when the store fails.
+        If the store fails during a read, the error is one of this package, not one of Arrow.
         """
         size_bytes = self.size(path)
         if size_bytes is None:
@@ -166,7 +166,7 @@ class ObjectStorage:
         return pa.PythonFile(reader, mode="r")
 
     def _range(self, path: str, start: int, length: int, tag: str = "") -> memoryview:
-        """Return some bytes of an object, of the generation that has this tag if one is given."""
+        """Return some bytes of an object; with a tag, only of the generation that has it."""
         with self._translated(path):
             options: GetOptions = {"range": (start, start + length)}
             if tag:
@@ -178,9 +178,9 @@ class ObjectStorage:
         self.open_segment(path, size_bytes, checksum, fresh=fresh).close()
 
     def locate(self, path: str, size_bytes: int, checksum: str) -> str:
-        """Return a local copy of a segment, downloaded and checked unless it is there already.
+        """Return the path of a local, checked copy of a segment; download it if need be.
 
-        The path is good for as long as the cache promises (`CACHE_KEEP_S`).
+        The path stays valid for `CACHE_KEEP_S`.
         """
         return self._copy(path, size_bytes, checksum, fresh=False)
 
@@ -189,9 +189,9 @@ class ObjectStorage:
     ) -> pa.NativeFile:
         """Return a random-access input on a checked segment.
 
-        A small object is read at once, a large one is downloaded into the cache once. Where the
-        cache has no room, the object is read through once to check it, and then in ranges of
-        the same generation.
+        A small object is read at once, a large one is downloaded into the cache once. If the cache
+        has no room, the whole object is read once to check it, and then in ranges of the same
+        generation.
         """
         if size_bytes <= READ_WHOLE_BYTES_MAX:
             sink = pa.BufferOutputStream()
@@ -234,7 +234,7 @@ class ObjectStorage:
         return tag
 
     def _found_tag(self, path: str, size_bytes: int) -> str:
-        """Return the tag of an object that is there and of this size, empty if it has none."""
+        """Return the tag of an object, after checking its size; empty if it has no strong tag."""
         with self._translated(path):
             try:
                 found = self._store.head(self._key(path))
@@ -251,7 +251,7 @@ class ObjectStorage:
         return "" if tag.startswith("W/") else tag  # a weak tag matches nothing
 
     def put(self, path: str, data: bytes) -> None:
-        """Write an object under a name nobody else uses. When this returns it is durable."""
+        """Write an object under a unique name. When this returns it is durable."""
         with self._translated(path):
             self._store.put(
                 self._key(path), data, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
@@ -260,7 +260,7 @@ class ObjectStorage:
     def put_new(self, path: str, data: bytes) -> bool:
         """Create an object if there is none of this name, and tell whether this call did.
 
-        False also when this call did it but its answer was lost and it was repeated inside.
+        False also if this call did, but the client lost the answer and retried.
         """
         key = self._key(path)
         for _ in range(CREATE_TRIES_MAX):
@@ -272,8 +272,8 @@ class ObjectStorage:
                     pass
             if self.size(path) is not None:
                 return False
-            # S3 also refuses with 409 while another create is under way. That one failed: there
-            # is no object, so nobody has won yet.
+            # S3 also rejects a create with 409 while another create is running. There is no object,
+            # so that other create has failed: try again.
             self._sleep(CREATE_WAIT_S)
         raise Unavailable(
             "the object store refuses to create a name that does not exist",
@@ -283,7 +283,7 @@ class ObjectStorage:
         )
 
     def settle(self, path: str) -> None:
-        """Do nothing: an object that can be read is durable."""
+        """Do nothing: every readable object is durable."""
 
     def put_hint(self, path: str, data: bytes) -> None:
         """Replace an object whose loss does no harm."""
@@ -295,9 +295,9 @@ class ObjectStorage:
             return self._disk.open_input(source)
 
     def take(self, source: str, path: str, *, link: bool) -> Taken:
-        """Upload a local file. When this returns it is durable; `link` cannot be and is not done.
+        """Upload a local file. When this returns it is durable; `link` is ignored.
 
-        A large file goes up in parts as it is read; it is never held in memory as a whole.
+        A large file is uploaded in parts as it is read; it is never in memory as a whole.
         """
         del link
         reading = _Reading(self._disk, source)
@@ -322,7 +322,7 @@ class ObjectStorage:
 
     @contextmanager
     def _translated(self, path: str, *, is_create: bool = False) -> Iterator[None]:
-        """Turn errors of the client into kinds of this package, naming the path."""
+        """Turn errors of the client into errors of this package that name the path."""
         try:
             yield
         except (self._exceptions.BaseError, OSError, ValueError, RuntimeError) as error:
@@ -344,7 +344,7 @@ class ObjectStorage:
         if isinstance(error, ValueError | foreign.InvalidPathError):
             return Invalid("the object store cannot take this", hint="check the path", **facts)
         if is_create:
-            hint = "look whether it is there before trying again"
+            hint = "check whether it exists before trying again"
             return OutcomeUnknown("the object store gave no answer to a create", hint=hint, **facts)
         hint = "check the address and the network, then try again"
         return Unavailable("the object store failed", hint=hint, **facts)
@@ -374,8 +374,8 @@ class _Reading:
 def open_store(url: str, options: Mapping[str, str] | None = None) -> "ObjectStoreMethods":
     """Return the store of an address (`s3://`, `gs://`, `az://`), with limits on every request.
 
-    Options are those of `obstore` for the store, by its names; `allow_http` and `proxy_url` are
-    of the connection. What they do not say is taken from the environment.
+    Options are those of `obstore` for the store, by its names; `allow_http` and `proxy_url` set up
+    the connection. Options that are not given come from the environment.
     """
     client = _client()
     config = {key.lower(): value for key, value in (options or {}).items()}
@@ -389,7 +389,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "ObjectSto
         connection["proxy_url"] = proxy
     if url.startswith("s3://"):
         config.pop("aws_conditional_put", None)
-        config["conditional_put"] = "etag"  # without it a create would not be refused
+        config["conditional_put"] = "etag"  # without it a second create would succeed
     retry = {
         "max_retries": RETRIES_MAX,
         "retry_timeout": timedelta(seconds=RETRY_S_MAX),
@@ -445,6 +445,6 @@ def _client() -> ModuleType:
 
 
 def _shown(text: str) -> str:
-    """Return the first line of a foreign message, without answers' bodies and URLs' queries."""
+    """Return the first line of a client's message, without response bodies and URLs' queries."""
     first = (text.splitlines() or [""])[0].split("<", 1)[0]
     return re.sub(r"\?\S*", "", first)[:ERROR_CHARS_MAX]

@@ -54,7 +54,7 @@ def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[V
         put_pin(table.storage, path, version, until)
     try:
         if version < table.log.head().oldest:
-            table.log.state(version)  # raises, and says that it has expired
+            table.log.state(version)  # raises: the version has expired
         yield version
     finally:
         with suppress(ThermoclineError):
@@ -62,7 +62,7 @@ def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[V
 
 
 def pinned_versions(table: Table) -> set[Version]:
-    """Return the versions under a lease that has not ended; leases that ended are removed."""
+    """Return the versions with a running lease; remove leases that have ended."""
     now, found = table.log.now(), set()
     for stored in table.storage.list(layout.PINS_FOLDER):
         try:

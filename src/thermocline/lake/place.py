@@ -1,10 +1,10 @@
-"""Where a table is: from a path or an address to the storage behind it.
+"""Opens the storage of a table, from a path or an address.
 
 In:   a folder, `file://`, `s3://`, `gs://`, `az://` or `memory://`, and options for the store
 Out:  a `Storage`
 
-- `memory://` is one store for the whole process: it is gone when the process ends.
-- Options are passed on, never kept, logged or shown.
+- `memory://` is one store shared by the whole process; it ends with the process.
+- Options are passed on to the store's client, and never stored, logged or shown.
 """
 
 import os
@@ -36,10 +36,10 @@ def open_storage(
     options: Mapping[str, str] | None = None,
     argument: str = "table_root",
 ) -> Storage:
-    """Return the storage of a table; nothing is asked of it yet.
+    """Return the storage of a table, without a request to it.
 
-    `cache_folder` and `cache_bytes_max` say where and how much of an object store is kept
-    locally; all other options go to the store's client, by its names.
+    `cache_folder` and `cache_bytes_max` set up the local cache of an object store; all other
+    options go to the store's client, by its names.
     """
     place = check_path(root, argument)
     given = check_options(options, "storage_options")
@@ -47,14 +47,14 @@ def open_storage(
     if is_address and scheme in OBJECT_SCHEMES:
         return _objects(place, given)
     if given:
-        raise Invalid("a folder takes no options", hint="leave them out", options=sorted(given))
+        raise Invalid("a folder takes no options", hint="omit them", options=sorted(given))
     if not is_address:
         return LocalStorage(place)
     parts = urlsplit(place)
     if scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         return LocalStorage(unquote(parts.path))
     raise Invalid(
-        "not a place where a table can be",
+        "a table cannot be stored at an address of this scheme",
         hint=f"use a folder, file:///folder, or an address of {', '.join(OBJECT_SCHEMES)}",
         scheme=scheme,
     )
@@ -69,7 +69,7 @@ def _objects(url: str, options: dict[str, str]) -> "ObjectStorage":
         return ObjectStorage(open_store(url, options), url, kept)
     with _memory_lock:
         store, process = _memory()
-    # The prefix names the process, too: a local copy of another process's object never fits.
+    # The prefix also names the process: a cached copy of another process's object never matches.
     return ObjectStorage(store, url, kept, prefix=f"{process}/{url.removeprefix('memory://')}")
 
 
@@ -79,7 +79,7 @@ def _cache(options: dict[str, str]) -> "Cache":
     folder = options.pop("cache_folder", None)
     bytes_max = options.pop("cache_bytes_max", str(CACHE_BYTES_MAX))
     if not (bytes_max.isascii() and bytes_max.isdigit()):
-        raise Invalid("not a number of bytes", hint="use digits", cache_bytes_max=bytes_max)
+        raise Invalid("not a number of bytes", hint="use digits only", cache_bytes_max=bytes_max)
     return Cache(folder, bytes_max=int(bytes_max))
 
 

@@ -3,10 +3,10 @@
 In:   the size of something, and a way to fetch a range of it
 Out:  a file that Arrow can read from anywhere
 
-- A read returns all the bytes asked for, up to the end: a range that comes back short is an
-  error of the one who fetched it, never a shorter read.
-- One range at a time is held, of at least `READ_AHEAD_BYTES`. Not safe for many threads at once;
-  Arrow takes a lock around its reads.
+- A read returns all the bytes asked for, up to the end. If the fetch function returns fewer bytes,
+  that is an error, never a shorter read.
+- One range at a time is buffered, of at least `READ_AHEAD_BYTES`. Not thread-safe; Arrow locks
+  around its reads.
 """
 
 import io
@@ -51,7 +51,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Fill the buffer, or as much of it as there is before the end."""
+        """Fill the buffer, or as much of it as remains before the end."""
         target = memoryview(buffer).cast("B")
         length = max(0, min(len(target), self._size_bytes - self._position))
         start = self._position - self._held_from
@@ -67,7 +67,7 @@ class RangeReader(io.RawIOBase):
         held = self._fetch(self._position, wanted)
         if len(held) != wanted:
             raise Corruption(
-                "a range of a file came back short",
+                "a range of a file was shorter than requested",
                 hint="the file was changed while it was read; restore it from a copy",
                 expected_bytes=wanted,
                 found_bytes=len(held),

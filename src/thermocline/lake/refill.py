@@ -1,13 +1,14 @@
 """Replaces all rows of whole windows by others, in one commit.
 
-In:   the windows, rows staged for them, and what the writer remembers by the commit
+In:   the windows, rows staged for them, and numbers that the writer stores with the commit
 Out:  one version in which the windows hold the staged rows and nothing else
 
-- Exact also when there is no row to put in: then the windows are empty.
-- What the writer remembers moves in the same commit. A refill was worked out from what was
-  remembered when it began: when another one of the same writer was first, it is not made.
-- Rows that somebody else adds to the windows meanwhile go as well: the plan is made again.
-- A table may begin anew: other columns, no row of before. Older versions stay as they were.
+- With no staged rows, the windows become empty.
+- The writer's numbers move in the same commit. A refill is computed from the numbers at its start:
+  if another refill of the same writer commits first, this one is not committed.
+- Rows that another writer adds to the windows meanwhile are replaced too: the plan is made again.
+- A refill may also redefine the table: other columns, none of the earlier rows. Older versions stay
+  as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,21 +39,21 @@ from thermocline.lake.table import Table
 from thermocline.lake.transaction import Plan
 
 WINDOWS_TOLD_APART_MAX = 1_000
-"""Past this many stretches, a refill says that it looked at all from the first to the last."""
+"""Past this many windows, a refill counts as having read everything from the first to the last."""
 
 
 class Overtaken(Conflict):
-    """Another refill of the same writer was first; this one is dropped."""
+    """Another refill of the same writer committed first; this one was not committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """What to replace, and what to remember.
+    """What to replace, and the numbers to store with it.
 
-    `windows` are buckets of the table: of all entities, or of those named by their keys; None is
-    every row there is. `remembered` are the writer's numbers after the commit, `seen` the state
-    they were last read from. With `anew` the table has this spec and these columns from then on,
-    and `windows` is None.
+    `windows` are buckets of the table: of all entities, or of the entities with the given keys;
+    None means all rows. `remembered` are the writer's numbers after the commit, `seen` the state
+    they were last read from. `anew` gives the table a new spec and new columns; then `windows` is
+    None.
     """
 
     windows: Buckets | Mapping[str, Buckets] | None
@@ -62,10 +63,10 @@ class Refill:
 
 
 def refill(table: Table, staged: Sequence[Staged], wish: Refill) -> TableState:
-    """Make the commit; return the state that has it, whether this call made it or one like it.
+    """Commit the refill and return the state after it, also if an equal refill is there already.
 
-    `Overtaken` when another refill of this writer was first: nothing is changed, what was staged
-    is removed.
+    `Overtaken` when another refill of this writer committed first: nothing is changed, and the
+    staged files are removed.
     """
     assert wish.anew is None or wish.windows is None
     stage = stage_of(table, staged)
@@ -73,7 +74,7 @@ def refill(table: Table, staged: Sequence[Staged], wish: Refill) -> TableState:
 
 
 def columns_anew(state: TableState, arrow: pa.Schema, time_column: str) -> Schema:
-    """Return columns that share nothing with those a table ever had, so that none is mistaken."""
+    """Return columns with new ids, which no column of the table has ever had."""
     fresh = adopt(arrow, time_column)
     shift = max(schema.next_id for schema in state.schemas.values()) - 1
     columns = tuple(replace(column, id=column.id + shift) for column in fresh.columns)
@@ -81,7 +82,7 @@ def columns_anew(state: TableState, arrow: pa.Schema, time_column: str) -> Schem
 
 
 class _Refilling:
-    """Plans a refill onto whatever state the table has."""
+    """Plans a refill onto any state of the table."""
 
     def __init__(self, table: Table, stage: Stage, wish: Refill) -> None:
         self._table = table
@@ -154,7 +155,7 @@ class _Refilling:
         found = fit(staged.arrow, columns.schema, columns.spec.time_column)
         if found.must_rewrite or found.unknown or found.wider:
             raise Conflict(
-                "the table's columns changed while its windows were being refilled",
+                "the table's columns changed during the refill",
                 hint="begin again from the newest version",
                 column_names=[f.name for f in (*found.unknown, *found.wider)],
             )
@@ -173,8 +174,8 @@ class _Refilling:
             outside = next((stray for stray in strays if stray), None)
         if outside:
             raise Invalid(
-                "rows lie outside of the windows that are refilled",
-                hint="refill the windows that they lie in",
+                "rows lie outside the windows to refill",
+                hint="add their windows to the refill",
                 bucket=outside.first(),
             )
 

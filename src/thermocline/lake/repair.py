@@ -1,16 +1,16 @@
-"""The way back for a log that has lost commits: say what is lost, and go on without it.
+"""Repairs a log that has lost commits: reports what is lost, and continues without it.
 
 In:   a table that does not open, because commits are missing, damaged or replaced
 Out:  a `Loss`: the newest intact version, what is lost, and which rows may still be on the disk
 
 - Restoring the missing files from a copy is always better, and needs no repair.
 - `survey` changes nothing. `repair` is for a person who accepts the loss.
-- A log is intact up to its first commit that is missing or damaged. What comes after a gap
-  cannot be read without it, so a repair goes back to before the gap.
-- A table that opens is not repaired, even if a commit is missing: a checkpoint has its effect.
-- Nothing is thrown away: commits and checkpoints past the intact part are copied to
-  `_repair/<id>/` first. Segments that no version names stay until a vacuum removes them.
-- A repair that is interrupted leaves a table that still does not open; run it again.
+- A log is intact up to its first commit that is missing or damaged. Commits after a gap cannot be
+  read without it, so a repair goes back to before the gap.
+- A table that opens needs no repair, even if a commit is missing: a checkpoint contains its effect.
+- Nothing is discarded: commits and checkpoints after the intact part are first copied to
+  `_repair/<id>/`. Segments that no version names stay until a vacuum removes them.
+- After an interrupted repair the table still does not open; run the repair again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ from thermocline.lake.table import Table
 
 @dataclass(frozen=True, slots=True)
 class StraySegment:
-    """A segment's file that no intact version names; None where its footer cannot be read."""
+    """A segment file that no intact version names; fields are None if its footer is unreadable."""
 
     path: str
     size_bytes: int
@@ -48,10 +48,10 @@ class StraySegment:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a repair would go on without; nothing where `is_needed` is False.
+    """What a repair would give up; nothing if `is_needed` is False.
 
-    `kept_after_gap` are commits after the first lost one whose files are whole: they are lost
-    with it. `sources` are the hot sources whose flushed rows are lost, with the mark they reached.
+    `kept_after_gap` are intact commits after the first lost one: they are lost with it. `sources`
+    are the hot sources that lose flushed rows, with the mark they had reached.
     """
 
     intact: int
@@ -70,7 +70,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was accepted as lost, the version that says so, and where the old files are."""
+    """What was accepted as lost, the version that records it, and the folder of the old files."""
 
     loss: Loss
     version: int
@@ -80,14 +80,14 @@ class Repaired:
 def survey(table: Table, retired: Mapping[str, Mark] = MappingProxyType({})) -> Loss:
     """Return what is lost; nothing is changed.
 
-    `retired` are the marks up to which hot sources have handed rows over to this table.
+    `retired` are the marks up to which hot sources have flushed rows to this table.
     """
     commits, state, trouble = _intact(table)
     return _loss(table, commits, state, trouble, retired)
 
 
 def repair(table: Table, retired: Mapping[str, Mark] = MappingProxyType({})) -> Repaired | None:
-    """Accept what is lost and make the table open again; None when nothing was to repair.
+    """Accept the loss and make the table open again; None when nothing needs repair.
 
     When this returns, a commit called `repair` follows the newest intact version.
     `Corruption` when not even the first version is intact.
@@ -162,7 +162,7 @@ def _intact(table: Table) -> tuple[list[Commit], TableState | None, str]:
 def _agreed(
     table: Table, commits: list[Commit], state: TableState | None
 ) -> tuple[list[Commit], TableState | None, str]:
-    """Return the commits that CURRENT does not contradict; one that names its predecessor stays."""
+    """Return the commits that agree with CURRENT; keep a commit that names its predecessor."""
     current = table.log.read_current()
     if state is None or current is None or current.version > len(commits):
         return commits, state, ""
@@ -201,7 +201,7 @@ def _loss(
     marks: Mapping[str, Mark] = state.marks if state else {}
     sources = {name: int(m) for name, m in retired.items() if m > marks.get(name, Mark(0))}
     reasons += [
-        f"hot source {name} has handed over its writes up to {mark}, the log has them up to "
+        f"hot source {name} has flushed its writes up to {mark}, the log has them up to "
         f"{marks.get(name, 0)}"
         for name, mark in sources.items()
     ]
@@ -221,7 +221,7 @@ def _is_whole(table: Table, version: int) -> bool:
 
 
 def _later(table: Table, newest: int) -> list[tuple[str, Version]]:
-    """Return the files past a version, the highest first and commits last."""
+    """Return the files of later versions: proofs first, then commits, the newest first."""
     evidence = {path: v for path, v in table.log.evidence().items() if v > newest}
     evidence.pop(layout.CURRENT_PATH, None)
     commits = [(layout.commit_path(v), v) for v in table.log.versions() if v > newest]
@@ -248,7 +248,7 @@ def _strays(
 def _footer(
     table: Table, path: str, time_column: str | None
 ) -> tuple[int | None, str | None, str | None]:
-    """Return the rows and the first and last time that a segment's footer speaks of."""
+    """Return the number of rows and the first and last time that a segment's footer has."""
     try:
         with table.storage.open_input(path) as source:
             footer = pq.read_metadata(source)

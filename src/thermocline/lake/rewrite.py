@@ -1,15 +1,15 @@
-"""Segments written anew: others in their place, in one commit that leaves every row as it is.
+"""Replaces segments by rewritten ones, in one commit that changes no row.
 
-In:   live segments as they were read, and what was written from their live rows
-Out:  one version in which the new ones stand for the old ones
+In:   live segments as they were read, and the segments written from their live rows
+Out:  one version in which the new segments replace the old ones
 
-- Rows that are appended or flushed meanwhile do not matter, wherever in time they lie.
-- What is deleted from an input meanwhile is never lost. In a table of entities the deletion is
-  carried over by its key; elsewhere the rewrite is `Conflict`, definitely not made, and is to be
-  done again from what is live now. It is always the rewrite that gives way.
-- Rows are neither lost nor made: as many come in as were live in what was read.
-- In a table of entities the commit says that it changes no row: an export that was made before it
-  lands after it all the same, and PostgreSQL passes it by.
+- Rows that are appended or flushed meanwhile do not matter, at any time.
+- A deletion from an input meanwhile is never lost. In a table of entities the key of the deleted
+  row is deleted from the output too. In other tables the rewrite fails with `Conflict`, is
+  definitely not committed, and must be repeated from the present segments.
+- The outputs must have exactly as many rows as the inputs had live rows.
+- In a table of entities the commit says that it changes no row, so an export planned before it can
+  still commit after it, and PostgreSQL ignores it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,14 +51,14 @@ from thermocline.lake.table import Table
 from thermocline.lake.transaction import Plan
 
 NEUTRAL_EPOCH = 0
-"""The try of a commit that no entity store made."""
+"""The epoch of a commit that no entity store made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What was read, at which state, and what the commit that replaces it is called.
+    """The segments that were read, their state, and the operation name of the new commit.
 
-    `content` is what the rows say, before and after, for whoever reads the history.
+    `content` is the digest of the rows, before and after; it is shown in the history.
     """
 
     read_at: TableState
@@ -68,19 +68,19 @@ class Rewrite:
 
     def __post_init__(self) -> None:
         if not self.inputs:
-            raise Invalid("there is nothing to write anew", hint="name at least one segment")
+            raise Invalid("there are no segments to rewrite", hint="name at least one segment")
 
     @property
     def row_count(self) -> int:
-        """How many rows of the inputs were live when they were read."""
+        """The number of the inputs' rows that were live when they were read."""
         return sum(segment.row_count - segment.deleted_count for segment in self.inputs)
 
 
 def rewrite(table: Table, what: Rewrite, staged: Sequence[Staged]) -> TableState:
-    """Put what was staged in the place of what it was written from; return the state after.
+    """Replace the inputs by the staged segments; return the state after.
 
-    `Conflict` when an input has changed or gone meanwhile and that cannot be carried over. What
-    was staged is removed unless the commit was made.
+    `Conflict` when an input has changed meanwhile in a way that cannot be applied to the outputs.
+    The staged files are removed unless the commit was made.
     """
     stage = stage_of(table, staged)
     rewriting = _Rewriting(table, stage, what)
@@ -88,7 +88,7 @@ def rewrite(table: Table, what: Rewrite, staged: Sequence[Staged]) -> TableState
 
 
 class _Rewriting:
-    """Plans the exchange onto whatever state the table has."""
+    """Plans the replacement onto any state of the table."""
 
     def __init__(self, table: Table, stage: Stage, what: Rewrite) -> None:
         self._storage = table.storage
@@ -100,24 +100,24 @@ class _Rewriting:
         self._bounds: dict[str, tuple[str, str]] = {}
 
     def check(self) -> None:
-        """Raise unless what was written can stand for what was read."""
+        """Raise unless the outputs have as many rows as the inputs and can be read back."""
         written = sum(staged.measured.row_count for staged in self._stage.staged)
         if written != self._what.row_count:
             raise Corruption(
-                "a rewrite has another number of rows than what it was made from",
-                hint="nothing was committed; run fsck on the table, and tell us of it",
+                "a rewrite has another number of rows than its inputs",
+                hint="nothing was committed; run fsck on the table, and report this",
                 read=self._what.row_count,
                 written=written,
             )
         for staged in self._stage.staged:
-            # Order matters: what was written is read back before what it was made from may go.
+            # Order matters: the outputs are read back before the inputs may be removed.
             taken = staged.taken
             self._storage.check(staged.path, taken.size_bytes, taken.checksum, fresh=True)
             if self._is_keyed:
                 self._bounds[staged.segment_id] = _key_bounds(self._storage, staged)
 
     def plan(self, state: TableState) -> Plan | None:
-        """Return the commit that exchanges the segments; `Conflict` when they are not as read."""
+        """Return the commit that replaces the segments; `Conflict` when they have changed."""
         _check_spec(self._what.read_at.spec, state.spec)
         now = {s.segment_id: self._live(state, s) for s in self._what.inputs}
         outputs = list(self._outputs())
@@ -144,12 +144,12 @@ class _Rewriting:
         return Plan(self._what.operation, tuple(actions), (), metrics)
 
     def _live(self, state: TableState, read: Segment) -> Segment | None:
-        """Return an input as it is now, None when exports have taken all its rows out."""
+        """Return an input as it is now; None when exports have removed all its rows."""
         now = state.segments.find(read.segment_id)
         if now is None:
             if self._is_keyed and self._is_superseded(state, read.segment_id):
                 return None
-            raise _gave_way("a segment has gone since it was read", read)
+            raise _gave_way("a segment was removed since it was read", read)
         if now.deletes != read.deletes and not self._is_keyed:
             raise _gave_way("rows of a segment were deleted since it was read", read)
         if not decode_deletes(read.deletes) <= decode_deletes(now.deletes):
@@ -157,7 +157,7 @@ class _Rewriting:
         return now
 
     def _is_superseded(self, state: TableState, segment_id: str) -> bool:
-        """Tell whether it was an export that removed a segment, not another rewrite."""
+        """Tell whether an export, and not another rewrite, removed a segment."""
         for version in range(self._what.read_at.version + 1, state.version + 1):
             commit = self._log.commit(version)
             for action in commit.actions:
@@ -182,7 +182,7 @@ class _Rewriting:
     def _carried(
         self, state: TableState, outputs: Sequence[Segment], keys: pa.Array
     ) -> Iterator[Segment]:
-        """Yield the outputs without the rows of these keys: somebody took them out meanwhile."""
+        """Yield the outputs without the rows of these keys, which were deleted meanwhile."""
         found = {
             hits.segment.segment_id: hits.positions
             for hits in find_keys(self._storage, state, keys, outputs)
@@ -196,7 +196,7 @@ class _Rewriting:
                 continue
             gone = BitMap(np.asarray(positions, dtype=np.uint32))
             if len(gone) == segment.row_count:
-                continue  # no version names it: vacuum finds it
+                continue  # no version names its file: vacuum removes it
             hidden = replace(segment, deletes=encode_deletes(gone), deleted_count=len(gone))
             coverage = measure_segment(self._storage, state, hidden).coverage
             path, checksum = self._stage.put_coverage(coverage)
@@ -206,23 +206,24 @@ class _Rewriting:
 
 
 def _gave_way(message: str, segment: Segment) -> Conflict:
-    return Conflict(message, hint="do it again from what is live now", segment=segment.segment_id)
+    hint = "repeat the rewrite from the present segments"
+    return Conflict(message, hint=hint, segment=segment.segment_id)
 
 
 def _check_spec(read: TableSpec, now: TableSpec) -> None:
-    """Raise `Conflict` when the table measures its rows otherwise than when they were read."""
+    """Raise `Conflict` when the settings by which segments are measured have changed."""
     names = ("table_id", "time_column", "bucket", "entity_columns", "features")
     changed = [name for name in names if getattr(read, name) != getattr(now, name)]
     if changed:
         raise Conflict(
-            "the table was changed while its segments were written anew",
-            hint="do it again from what is live now",
+            "the table was changed while its segments were rewritten",
+            hint="repeat the rewrite from the present segments",
             changed=changed,
         )
 
 
 def _gone_since(read: Segment, now: Segment | None) -> BitMap:
-    """Return which rows of a segment were live when it was read and are not any more."""
+    """Return which rows of a segment were live when it was read and are deleted now."""
     before = decode_deletes(read.deletes)
     return (BitMap(range(read.row_count)) if now is None else decode_deletes(now.deletes)) - before
 

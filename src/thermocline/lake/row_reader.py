@@ -1,11 +1,12 @@
-"""A stream of batches that is over when it is closed.
+"""A stream of batches that releases its resources when it is closed.
 
-In:   a schema, and a generator of batches that holds what it reads (pins, files, a cursor)
-Out:  what a `pyarrow.RecordBatchReader` offers, and `__arrow_c_stream__` for everything else
+In:   a schema, and a generator of batches that holds resources (pins, files, a cursor)
+Out:  the methods of a `pyarrow.RecordBatchReader`, and `__arrow_c_stream__` for other libraries
 
-- When `close` returns, or the `with` block is left, the generator has released what it held, and
-  reading on is `Invalid`. A reader that is let go releases it, too.
-- Arrow's own reader of a generator cannot be closed: rows stayed readable, and the version pinned.
+- When `close` returns, or the `with` block ends, the generator has released its resources, and
+  further reads raise `Invalid`. A reader that is garbage-collected releases them too.
+- Arrow's reader of a generator cannot be closed: its rows would stay readable, and the version
+  pinned.
 """
 
 import threading
@@ -40,11 +41,11 @@ class RowReader:
         return self
 
     def read_all(self) -> pa.Table:
-        """Return all rows that are left as one table."""
+        """Return the remaining rows as one table."""
         return pa.Table.from_batches(list(self), self.schema)
 
     def read_pandas(self, **options: Any) -> Any:
-        """Return all rows that are left as a data frame of pandas."""
+        """Return the remaining rows as a pandas data frame."""
         return self.read_all().to_pandas(**options)
 
     def cast(self, target_schema: pa.Schema) -> pa.RecordBatchReader:
@@ -52,7 +53,7 @@ class RowReader:
         return self._arrow().cast(target_schema)
 
     def close(self) -> None:
-        """Release what the reader holds; reading on is `Invalid` then."""
+        """Release what the reader holds; further reads raise `Invalid`."""
         with self._lock:
             self._is_closed = True
             self._batches.close()

@@ -1,13 +1,13 @@
-"""Segments as Parquet: rows to bytes, and bytes to the rows of the table as it is now.
+"""Segments as Parquet: writes rows as bytes, and reads them with the table's present columns.
 
 In:   Arrow batches to write; a live segment and the state it is read under
 Out:  Parquet bytes; batches with the table's present names and types
 
-- A row's position in its file never changes; deletion vectors name rows by it.
-- A file that is missing, short or has other bytes than were committed is an error that names it,
-  before a row of it is read.
+- A row's position in its file never changes; deletion vectors refer to rows by it.
+- If a file is missing, short or has other bytes than were committed, an error names it before any
+  row of it is read.
 - Columns are found by id: under the name they had when the segment was written, null where the
-  segment has none, cast where it was written in a narrower type.
+  segment lacks them, cast where the segment has a narrower type.
 """
 
 import base64
@@ -36,12 +36,12 @@ ROWS_PER_GROUP = 131_072
 ROWS_PER_BATCH = 131_072
 DELETES_BYTES_MAX = 16 << 20
 DICTIONARY_BYTES_MAX = 8 << 20
-"""Past this a column is written value by value, which takes longer and more room."""
+"""Past this a column is written without a dictionary, which takes more time and space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of a segment; `positions` are their places in the file."""
+    """Some rows of a segment; `positions` are their positions in the file."""
 
     positions: npt.NDArray[np.int64]
     batch: pa.RecordBatch
@@ -50,8 +50,8 @@ class Rows:
 def encode_parquet(table: pa.Table) -> bytes:
     """Return the table as the bytes of a Parquet file that any engine reads.
 
-    Columns that may hold NaN carry no statistics: writers leave NaN out of them, and an engine
-    for which NaN is the greatest number would skip rows it should find.
+    Columns that may hold NaN get no statistics: writers ignore NaN in them, and an engine that
+    treats NaN as the greatest number would skip matching rows.
     """
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -78,7 +78,7 @@ def _may_hold_nan(kind: pa.DataType, column: pa.ChunkedArray) -> bool:
 
 
 def _writable(table: pa.Table) -> pa.Table:
-    # Arrow cannot write views that lie inside of lists; what they view, it can.
+    # Arrow cannot write view types inside of lists, so cast them to their plain types.
     for place, field in enumerate(table.schema):
         if field.type.num_fields and _has_view(field.type):
             kind = plain(field.type)
@@ -87,13 +87,13 @@ def _writable(table: pa.Table) -> pa.Table:
 
 
 def filtered(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_] | pa.Array) -> pa.RecordBatch:
-    """Return the rows to keep, in the same types."""
+    """Return the rows of a batch whose mask is set, in the same types."""
     mask = pa.array(keep)
     return _chosen(batch, lambda rows: rows.filter(mask))
 
 
 def picked(batch: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return the rows at these places, in this order and in the same types."""
+    """Return the rows at these positions, in this order and in the same types."""
     indices = pa.array(places)
     return _chosen(batch, lambda rows: rows.take(indices))
 
@@ -101,7 +101,7 @@ def picked(batch: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBat
 def _chosen(batch: pa.RecordBatch, choose: Callable[[Any], Any]) -> pa.RecordBatch:
     if not any(_has_view(field.type) for field in batch.schema):
         return choose(batch)
-    # Arrow cannot pick from views, which is how polars hands over its texts; from texts, it can.
+    # Arrow cannot filter or take view types, which polars uses for texts. Cast to texts and back.
     arrays = [
         choose(column.cast(plain(column.type))).cast(column.type)
         if _has_view(column.type)
@@ -123,7 +123,7 @@ def read_rows(
     segment: Segment,
     names: Sequence[str] | None = None,
 ) -> Iterator[Rows]:
-    """Yield the rows of a segment that are not deleted, with the table's present columns."""
+    """Yield the live rows of a segment, with the table's present columns."""
     schema = state.schema
     wanted = schema.columns if names is None else [schema.column(name) for name in names]
     stored = {c.id: stored_name(state, segment, c) for c in wanted}
@@ -151,12 +151,12 @@ def read_rows(
 
 
 def open_segment(storage: Storage, segment: Segment, *, fresh: bool = False) -> pa.NativeFile:
-    """Return a random-access input on a segment whose bytes are those that were committed."""
+    """Return a random-access input on a segment, after verifying its bytes."""
     return storage.open_segment(segment.path, segment.file_size, segment.checksum, fresh=fresh)
 
 
 def stored_name(state: TableState, segment: Segment, column: Column) -> str | None:
-    """Return what a segment's file calls a column, or None when the file does not have it."""
+    """Return the name of a column in a segment's file, or None when the file lacks it."""
     then = state.schemas[segment.schema_id].by_id.get(column.id)
     return None if then is None or column.id in segment.absent else then.name
 
@@ -167,10 +167,10 @@ def presented(
     stored: dict[int, str | None],
     nulls: Callable[[int, pa.DataType], pa.Array] = pa.nulls,
 ) -> pa.RecordBatch:
-    """Return a batch with the wanted columns, found by what it calls them; null where it does not.
+    """Return a batch with the wanted columns, under their present names and types.
 
-    `stored` leads from the id of a column to its name in the batch, None where it has none.
-    `nulls` gives as many nulls of a type.
+    `stored` maps a column's id to its name in the batch, None where the batch lacks it; such a
+    column is null. `nulls` returns the given number of nulls of a type.
     """
     arrays, fields = [], []
     for column in wanted:
@@ -180,7 +180,7 @@ def presented(
         else:
             arrays.append(cast(batch.column(name), column.type))
         fields.append(pa.field(column.name, column.type, column.nullable))
-    if not fields:  # no column is asked for: the number of rows still counts
+    if not fields:  # keep the number of rows, even without columns
         return batch.select([])
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -221,7 +221,7 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
-    """Return the batch with the table's columns and types, and its times in UTC."""
+    """Return the batch with the table's columns and types, and with its times in UTC."""
     if schema.is_that_of(batch.schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow)
     arrays, fields = [], []
@@ -238,9 +238,9 @@ def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordB
 
 
 def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch if every value is what its type says; `Invalid` otherwise.
+    """Return the batch if every value is valid for its type; `Invalid` otherwise.
 
-    An engine that met a text that is not UTF-8 would refuse every query of the table.
+    A text that is not UTF-8 would make every query of the table fail in the engine.
     """
     for field, column in zip(batch.schema, batch.columns, strict=True):
         try:
@@ -249,8 +249,8 @@ def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
             why = str(error).splitlines()[0]
             is_text = "UTF8" in why
             raise Invalid(
-                "a text is not UTF-8" if is_text else "a value is not what its type says",
-                hint="mend the rows, or use a binary column for other bytes",
+                "a text is not UTF-8" if is_text else "a value is not valid for its type",
+                hint="fix the rows, or use a binary column for other bytes",
                 column=field.name,
                 why=why,
             ) from error
@@ -258,9 +258,9 @@ def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
-    """Return times as instants: those without a zone are clock times of the table's zone.
+    """Return times as instants; those without a zone are clock times of the table's zone.
 
-    `Invalid` for a clock time that daylight saving skips or repeats: it names no one instant.
+    `Invalid` for a clock time that daylight saving skips or repeats: it is not exactly one instant.
     """
     if times.type.tz is None and spec.timezone is not None:
         try:
@@ -274,7 +274,7 @@ def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
             ) from error
     if times.type == kind:
         return times
-    # A time without a zone is UTC, so its integer is the instant's either way.
+    # A time without a zone is UTC, so the integer is the same with and without a zone.
     return times.cast(pa.int64()).cast(pa.timestamp(times.type.unit, tz=kind.tz))
 
 
@@ -298,7 +298,7 @@ def measure_segment(storage: Storage, state: TableState, segment: Segment) -> Me
 
 
 def decode_deletes(text: str) -> BitMap:
-    """Return the deleted positions of a segment; `Corruption` when they cannot be read."""
+    """Return the deleted positions of a segment; `Corruption` when the text is damaged."""
     if not text:
         return BitMap()
     try:
@@ -308,7 +308,7 @@ def decode_deletes(text: str) -> BitMap:
 
 
 def encode_deletes(positions: BitMap) -> str:
-    """Return deleted positions as they stand in a commit; `Overloaded` past the limit."""
+    """Return deleted positions as a commit stores them; `Overloaded` past the limit."""
     positions.run_optimize()
     data = positions.serialize()
     if len(data) > DELETES_BYTES_MAX:
@@ -322,7 +322,7 @@ def encode_deletes(positions: BitMap) -> str:
 
 
 def unreadable(path: str, error: Exception) -> Corruption:
-    """Return the error for a file that is not the Parquet that was written."""
+    """Return the error for a segment that Parquet cannot read."""
     return Corruption(
         "a segment cannot be read as Parquet",
         hint="restore the file from a copy",

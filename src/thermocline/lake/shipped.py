@@ -1,10 +1,10 @@
-"""Segments that other processes wrote into a table's folder, committed by one.
+"""Commits segments that other processes staged in a table's folder.
 
-In:   what each of them staged, as they report it
-Out:  one version that has all of it, or none
+In:   the staged segments that each process reports
+Out:  one version that has all of them, or an error
 
-- Only what is reported is committed: the files of an attempt that failed, or of one that ran twice,
-  are named by no version. They carry the mark of the work, and `sweep` finds them.
+- Only reported segments are committed: no version names the files of a failed or repeated attempt.
+  The names of these files begin with the mark of the work, by which `sweep` finds them.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,9 +25,9 @@ def new_mark() -> str:
 
 
 def append_staged(table: Table, staged: Sequence[Staged], wish: Wish) -> TableState:
-    """Append what others staged in one commit; discard it when it is definitely not made.
+    """Append what others staged in one commit; remove the files if it is definitely not made.
 
-    A batch that is there already, by `wish.txn`, is discarded, and the state returned.
+    If the table already has the batch, by `wish.txn`, the files are removed and its state returned.
     """
     stage = stage_of(table, staged)
     appending = Appending(table.storage, table.index, stage, wish)
@@ -35,7 +35,7 @@ def append_staged(table: Table, staged: Sequence[Staged], wish: Wish) -> TableSt
 
 
 def stage_of(table: Table, staged: Sequence[Staged]) -> Stage:
-    """Return a stage that has taken over what others staged."""
+    """Return a stage that owns what others staged."""
     if len(staged) > STAGED_MAX:
         raise Invalid(
             "too many segments for one commit",
@@ -51,7 +51,7 @@ def stage_of(table: Table, staged: Sequence[Staged]) -> Stage:
 def sweep(table: Table, mark: str, kept: Collection[str] = ()) -> int:
     """Remove the files of one piece of work that no version names; return how many.
 
-    Only once none of its writers runs any more. `kept` are paths that a commit may yet name.
+    Call it only after all writers of the work have ended. `kept` are paths that a commit may name.
     """
     named = {path for s in table.state().segments for path in (s.path, s.coverage_path)} | {*kept}
     removed = 0

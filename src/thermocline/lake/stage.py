@@ -1,11 +1,11 @@
-"""Staging: data made durable in the table's folder before any commit names it.
+"""Staging: makes data durable in the table's folder before a commit names it.
 
 In:   Parquet files of the caller, or Arrow batches
 Out:  `Staged` segments: file and coverage sidecar written, synced and measured
 
-- A Parquet file whose columns fit is copied byte for byte, or linked when asked; it is decoded
-  only in its time and entity columns. It is written anew only when a type or a zone must change.
-- Nothing reads a staged file before a commit names it. `discard` removes it, and is called only
+- A Parquet file whose columns fit is copied byte for byte, or linked on request; only its time and
+  entity columns are decoded. It is rewritten only when a type or a zone must change.
+- Readers never see a staged file before a commit names it. `discard` removes it, and is called only
   when the commit was definitely not made.
 """
 
@@ -40,7 +40,7 @@ MARK_LENGTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A durable file that no commit names yet, and what it holds."""
+    """A durable file that no commit names yet, and its measurement."""
 
     segment_id: str
     path: str
@@ -51,7 +51,7 @@ class Staged:
     coverage_checksum: str
 
     def segment(self, schema_id: int, schema: Schema, fit: Fit, spec: TableSpec) -> Segment:
-        """Return the segment to commit, given how its columns fit the table's."""
+        """Return the segment to commit; `fit` says how its columns map to the table's."""
         assert self.measured.ts_min is not None
         assert self.measured.ts_max is not None
         ids = [schema.column(name).id for name in spec.entity_columns]
@@ -83,10 +83,10 @@ class Stage:
         self.schemas: list[pa.Schema] = []
         self.staged: list[Staged] = []
         self.files: list[tuple[str, Sequence[Staged]]] = []
-        """The caller's files and what was staged of each; empty for a stream of rows."""
+        """The caller's files, each with its staged segments; empty for a stream of rows."""
 
     def take_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
-        """Take a caller's Parquet file in as it is, measuring it meanwhile."""
+        """Copy or link a caller's Parquet file unchanged, and measure it."""
         with parquet_file(self._storage, source) as file:
             if not file.metadata.num_rows:
                 return
@@ -151,18 +151,18 @@ class Stage:
         try:
             self._storage.put(path, data)
         except Conflict:
-            self._paths.remove(path)  # somebody else's file has this name: it is not ours to remove
+            self._paths.remove(path)  # another writer's file has this name: keep it
             raise
 
     def adopt(self, staged: Iterable[Staged]) -> None:
-        """Take over what others staged in this table's folder, to commit or discard it."""
+        """Take ownership of what others staged in this table's folder, to commit or discard it."""
         for one in staged:
             self.staged.append(one)
             self.schemas.append(one.arrow)
             self._paths += [one.path, one.coverage_path]
 
     def discard(self) -> None:
-        """Remove all that was staged. Only when no commit can ever name it."""
+        """Remove all staged files. Call it only when no commit can ever name them."""
         for path in self._paths:
             with suppress(ThermoclineError):
                 self._storage.delete(path)
@@ -170,7 +170,7 @@ class Stage:
 
 
 class _Alongside:
-    """Runs one thing beside the caller, or at once where only one worker is allowed."""
+    """Runs one function in a second thread, or at once if only one worker is allowed."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(1) if workers > 1 else None
@@ -183,7 +183,7 @@ class _Alongside:
             self._pool.shutdown(wait=True)
 
     def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Start the work; the returned function waits for it and gives what it returned."""
+        """Start the work; the returned function waits for it and returns its result."""
         if self._pool is None:
             done: Any = work()
             return lambda: done
@@ -211,21 +211,21 @@ def _encoded(table: pa.Table) -> bytes:
 
 
 def new_id(mark: str = "") -> str:
-    """Return a name nobody else has: 128 random bits, the first of them replaced by a mark.
+    """Return a unique name: 128 random bits, the first of them replaced by a mark.
 
-    Files that many processes stage for one piece of work are found again by its mark.
+    The mark identifies the files that many processes stage for one piece of work.
     """
     assert len(mark) <= MARK_LENGTH
     return mark + uuid.uuid4().hex[len(mark) :]
 
 
 def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:
-    """Return a caller's Parquet file, opened; errors name it."""
+    """Open a caller's Parquet file; errors name it."""
     try:
         return pq.ParquetFile(storage.open_source(source), **options)
     except (pa.ArrowException, OSError, ValueError) as error:  # a name that is not UTF-8
         raise Invalid(
-            "this is not a Parquet file that can be read",
+            "the file cannot be read as Parquet",
             hint="check the file; a torn download or upload looks like this",
             path=source,
             why=str(error).splitlines()[0],
@@ -241,12 +241,12 @@ def parquet_batches(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatc
 
 
 def row_stream(data: Any) -> pa.RecordBatchReader:
-    """Return the rows that a caller gave; `Invalid` for what gives no Arrow stream."""
+    """Return a caller's rows as a stream; `Invalid` for an object without an Arrow stream."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, type) or not hasattr(data, "__arrow_c_stream__"):
         raise Invalid(
-            "this gives no Arrow stream",
+            "the data has no Arrow stream",
             hint="pass a pyarrow, polars or pandas table, or anything with __arrow_c_stream__",
             type=type(data).__name__,
         )
@@ -267,8 +267,8 @@ def stream_batches(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from data
     except (pa.ArrowException, OSError) as error:
         raise Invalid(
-            "the stream of rows broke off",
-            hint="nothing of it was appended; append it again",
+            "the stream of rows ended with an error",
+            hint="no row was appended; append the data again",
             why=str(error).splitlines()[0],
         ) from error
 
@@ -277,7 +277,7 @@ def _measured_columns(
     storage: Storage, source: str, file: pq.ParquetFile, spec: TableSpec
 ) -> Iterator[pa.Table]:
     names = [spec.time_column, *spec.entity_columns]
-    # Entities repeat: read as dictionaries they are decoded once each, not once a row.
+    # Entities repeat: read as dictionaries, each is decoded once, not once per row.
     texts = [name for name in spec.entity_columns if _is_text(file, name)]
     opened = parquet_file(storage, source, metadata=file.metadata, read_dictionary=texts)
     groups: list[int] = []
@@ -309,14 +309,14 @@ def _is_text(file: pq.ParquetFile, name: str) -> bool:
 
 
 def _first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
-    """Return the first time of a file's first rows by its footer, or None when it does not say."""
+    """Return the first time of a file's first rows, or None when its footer has no statistics."""
     group = file.metadata.row_group(0)
     for place in range(group.num_columns):
         chunk = group.column(place)
         if chunk.path_in_schema == time_column and chunk.is_stats_set:
             try:
                 low = chunk.statistics.min
-            except (OverflowError, ValueError):  # a year that no datetime has
+            except (OverflowError, ValueError):  # a year outside the range of datetime
                 return None
             return from_datetime(low) if isinstance(low, datetime) else None
     return None

@@ -1,12 +1,12 @@
-"""Where a table's files live: what the lake needs of a file system or an object store.
+"""The interface to a table's files: what a table needs of a file system or an object store.
 
 In:   paths relative to the table's root, and bytes
 Out:  bytes, sizes, listings; errors of this package only
 
 - When `put`, `put_new` or `take` returns, the bytes and the name are durable.
-- `put_new` is the one primitive that decides who wins: of many callers with one path, exactly
-  one is told True. When it raises, the caller does not know, and must look.
-- "Not there" (None, `NotFound`) is an answer; every other trouble is an error.
+- `put_new` alone decides which writer wins: of many callers with one path, exactly one gets True.
+  If it raises, the outcome is unknown, and the caller must read the path.
+- "Not there" (None, `NotFound`) is a result; every other failure is an error.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A file that was taken in: its size and the checksum of its bytes."""
+    """The size of a stored file and the checksum of its bytes."""
 
     size_bytes: int
     checksum: str
@@ -38,11 +38,11 @@ class Storage(Protocol):
 
     @property
     def root(self) -> str:
-        """Where the table is, as a person would write it."""
+        """The path or URL of the table, as a user would write it."""
         ...
 
     def probe(self) -> None:
-        """Raise `Unsupported` when this place cannot decide who wins; called before writing."""
+        """Raise `Unsupported` when creates are not atomic here; called before writing."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -64,8 +64,8 @@ class Storage(Protocol):
     def check(self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False) -> None:
         """Raise `Corruption` unless a file is there, inside the root, with exactly these bytes.
 
-        A file is read once by each process and remembered until it changes; a `fresh` look reads
-        it again in any case. `NotFound` when the whole table is not there.
+        Each process reads a file once and remembers the result until the file changes. With `fresh`
+        it always reads the file. `NotFound` when the whole table is not there.
         """
         ...
 
@@ -76,11 +76,11 @@ class Storage(Protocol):
     def open_segment(
         self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False
     ) -> pa.NativeFile:
-        """Return a random-access input on a checked file: the way to read a committed segment."""
+        """Return a random-access input on a committed segment, after checking its bytes."""
         ...
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file under a name nobody else uses."""
+        """Write a file under a unique name."""
         ...
 
     def put_new(self, path: str, data: bytes) -> bool:
@@ -88,7 +88,7 @@ class Storage(Protocol):
         ...
 
     def settle(self, path: str) -> None:
-        """Make a name durable that is there: whoever made it may have died before its sync."""
+        """Make an existing name durable: its writer may have died before syncing it."""
         ...
 
     def put_hint(self, path: str, data: bytes) -> None:
@@ -100,7 +100,7 @@ class Storage(Protocol):
         ...
 
     def take(self, source: str, path: str, *, link: bool) -> Taken:
-        """Take a local file in under a new name, by linking it if asked and possible."""
+        """Copy a local file to a new name, or link it if `link` is set and a link is possible."""
         ...
 
     def delete(self, path: str) -> None:

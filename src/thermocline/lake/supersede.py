@@ -1,16 +1,16 @@
-"""Exports of entities: new rows in, superseded rows out, in exactly the version after another.
+"""Exports of entities: plans the one commit that adds new rows and hides the rows they replace.
 
-In:   every key that changed, the live rows of those that have one, or segments of them that others
-      staged, the version they go onto
+In:   every changed key; the rows of keys that exist, or staged segments of these rows; the version
+      that the export is based on
 Out:  a plan for the transaction; keys found in the segments of a version
 
-- One key is at most one live row in every version: the commit that adds a key's row hides the row
-  it supersedes. A key without a row now is hidden and not added: that is its tombstone.
-- The fence: an export lands on the version it was made against, or on one from which only neutral
-  commits led there (schema, expiry, compaction). After another export it is `Fenced`, definitely
-  not made, and what it staged is removed.
-- Segments are sorted by key, and the log has the first and last key of each: whoever looks for
-  keys opens the files, and the parts of files, that may have them.
+- Every version has at most one live row for each key: the commit that adds a key's row hides the
+  row it replaces. A deleted key is hidden and no row is added: that is its tombstone.
+- The fence: an export may commit on the version it is based on, or after neutral commits (schema,
+  expiry, compaction) on top of it. After another export it fails with `Fenced`: it was definitely
+  not committed, and its staged files are removed.
+- Segments are sorted by key, and the log has the first and last key of each. A search for keys
+  opens only the files and row groups that may have them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ BUCKET_S = 86_400
 
 
 class Fenced(Conflict):
-    """Another export landed first; this one was made against an older version and is dropped."""
+    """Another export committed first; this one is based on an older version and was not made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """What an export hands over: all keys that changed, and the rows of those that have one.
+    """The content of an export: all changed keys, and the rows of the keys that exist.
 
-    `keys` are sorted and distinct. `rows` have the columns of `read_at` and are sorted by key; or
-    they are segments of such rows, which others staged in this table's folder.
+    `keys` are sorted and distinct. `rows` have the columns of `read_at` and are sorted by key, or
+    they are segments of such rows that others staged in this table's folder.
     """
 
     base: Version
@@ -99,7 +99,7 @@ class Hits:
 
 
 def entity_spec(entity_type: str) -> TableSpec:
-    """Return what the cold table of an entity type is."""
+    """Return the spec of the cold table of an entity type."""
     return TableSpec(
         "",
         TIME_COLUMN,
@@ -111,32 +111,32 @@ def entity_spec(entity_type: str) -> TableSpec:
 
 
 def check_not_entities(spec: TableSpec, operation: str) -> None:
-    """Raise `Invalid` for a table whose rows and columns follow an entity store alone."""
+    """Raise `Invalid` for a table that only its entity store may change."""
     if ENTITIES in spec.features:
         raise Invalid(
             "the rows of this table are entities and change through their store alone",
-            hint="create, replace and delete entities, register contracts; their table follows",
+            hint="create, replace or delete entities, or register a contract, to change the table",
             operation=operation,
             entity_type=spec.extra.get("entity_type"),
         )
 
 
 def moves_rows(actions: Sequence[Action]) -> bool:
-    """Tell whether actions bring rows into a version or take them out."""
+    """Tell whether actions add rows or remove rows."""
     return any(isinstance(one, AddSegment | RemoveSegment | SetDeletes) for one in actions)
 
 
 def flush_note(commit: Commit) -> NoteFlush | None:
-    """Return what a commit of an entity table says of the changes it contains, or None.
+    """Return the note of the changes that a commit of an entity table contains, or None.
 
-    `Corruption` when it moves rows and says nothing: then nobody knows what the table holds.
+    `Corruption` when the commit moves rows without a note: the table's content is then unknown.
     """
     for action in commit.actions:
         if isinstance(action, NoteFlush):
             return action
     if moves_rows(commit.actions):
         raise Corruption(
-            "rows of an entity table were moved by something else than an export",
+            "a commit other than an export changed rows of an entity table",
             hint="restore the table's `_log` to the version before, or export into a new table",
             version=commit.version,
             operation=commit.operation,
@@ -154,7 +154,7 @@ def last_flush(log: Log, newest: int) -> NoteFlush | None:
 
 
 class Superseding:
-    """Plans an export onto whatever state the table has, or finds that it is too late."""
+    """Plans an export onto any state of the table, or finds that another export was first."""
 
     def __init__(
         self, storage: Storage, log: Log, index: CoverageIndex, stage: Stage, hand: Superseded
@@ -167,9 +167,9 @@ class Superseding:
         self._bounds: list[tuple[str, str]] = []
 
     def fill(self) -> None:
-        """Write the rows as segments: sorted as they come, cut at a bounded size.
+        """Stage the rows as segments of a bounded size, in the order given.
 
-        Segments that others staged are taken over as they are.
+        Segments that others staged are adopted unchanged.
         """
         rows, spec = self._hand.rows, self._hand.read_at.spec
         if not isinstance(rows, pa.Table):
@@ -188,7 +188,7 @@ class Superseding:
             self._bounds.append((ids[first].as_py(), ids[last].as_py()))
 
     def plan(self, state: TableState) -> Plan | None:
-        """Return the commit that takes the rows over; `Fenced` when another export was first."""
+        """Return the commit that adds the rows; `Fenced` when another export was first."""
         self._check_fence(state)
         taken = [
             self._taken(state, hits)
@@ -209,7 +209,7 @@ class Superseding:
             if note is not None and note.changes:
                 raise Fenced(
                     "another export was first",
-                    hint="begin again from a new snapshot",
+                    hint="start again from a new snapshot",
                     base=self._hand.base,
                     taken=version,
                 )
@@ -249,9 +249,8 @@ def find_keys(
 ) -> Iterator[Hits]:
     """Yield, segment by segment, the live rows that have one of these keys.
 
-    The segments are those of the state, or others that its schemas describe. `keys` are sorted
-    and distinct. Of the files only the column of keys is read, and of that the
-    parts that may have one of them.
+    The segments are those of the state, or others that its schemas describe. `keys` are sorted and
+    distinct. Only the key column is read, and only the row groups that may have one of the keys.
     """
     if not len(keys) or not state.schema.columns:
         return
@@ -294,14 +293,14 @@ def _group_bounds(file: pq.ParquetFile, group: int, name: str) -> tuple[str | No
 
 
 def keys_between(keys: pa.Array, low: str | None, high: str | None) -> pa.Array:
-    """Return the keys from `low` to `high`, both included; None is no bound."""
+    """Return the keys from `low` to `high`, both inclusive; None is no bound."""
     first = 0 if low is None else _place(keys, low, after=False)
     last = len(keys) if high is None else _place(keys, high, after=True)
     return keys.slice(first, max(last - first, 0))
 
 
 def _place(keys: pa.Array, key: str, *, after: bool) -> int:
-    """Return where a key would stand: before its equal, or after it."""
+    """Return the index where a key would be inserted: before an equal key, or after it."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2

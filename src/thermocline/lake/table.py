@@ -4,9 +4,9 @@ In:   data to append, rows to delete, versions to read
 Out:  new versions; states; rows of exactly one version
 
 - When a call that changes the table returns a version, that version is durable and visible.
-- When it raises anything but `OutcomeUnknown`, the table is as if it had never been called, and
-  what was staged is removed.
-- Safe to use from many threads and processes at once; the log decides who was first.
+- When it raises any error but `OutcomeUnknown`, the table is unchanged, and the staged files are
+  removed.
+- Safe to use from many threads and processes at once; the log decides which writer was first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ DOUBLE_EXACT_MAX = 2**53
 
 
 class Table:
-    """One table, wherever its files are."""
+    """One table, on a file system or in an object store."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Table:
         self.index = CoverageIndex(storage, self.log)
         self._workers = workers
         self.guard: Callable[[], None] = lambda: None
-        """Called before every try to commit; what it raises keeps the commit from being made."""
+        """Called before every attempt to commit; if it raises, the commit is not made."""
 
     def create(self, spec: TableSpec) -> TableState:
-        """Make the table; `Conflict` when there is one here already."""
+        """Create the table; `Conflict` when there is one here already."""
         _check_spec(spec)
         if self.log.exists():
             raise self._exists()
@@ -124,10 +124,10 @@ class Table:
     def append_parquet(
         self, sources: Sequence[str], wish: Wish, *, link: bool = False
     ) -> TableState:
-        """Append Parquet files in one commit, each as it is where it fits."""
+        """Append Parquet files in one commit, each byte for byte if its columns fit."""
         if not sources or len(sources) > FILES_PER_APPEND_MAX:
             raise Invalid(
-                "an append takes at least one file and at most the limit",
+                "an append needs at least one file and at most the limit",
                 hint="append in several steps",
                 files=len(sources),
                 files_max=FILES_PER_APPEND_MAX,
@@ -176,7 +176,7 @@ class Table:
     def adopt(self, arrow: pa.Schema, *, evolve: bool) -> TableState:
         """Give the table the columns that rows of this schema need, and return the state.
 
-        The first rows bring all of them; later ones only with `evolve`, or `Invalid`.
+        The first rows of a table add all columns. Later rows need `evolve`, otherwise `Invalid`.
         """
 
         def plan(state: TableState) -> Plan | None:
@@ -189,9 +189,9 @@ class Table:
         return self.landed(Stage(self.storage), plan)
 
     def widen(self, name: str, kind: pa.DataType) -> TableState:
-        """Give a column a wider type; whole numbers become doubles if none of them is rounded.
+        """Give a column a wider type; integers become doubles only if none of them is rounded.
 
-        The values are looked at again in every try, because a commit in between may add some.
+        Each attempt checks the values again, because a commit in between may add some.
         """
 
         def plan(state: TableState) -> Plan | None:
@@ -210,9 +210,9 @@ class Table:
         return self.landed(Stage(self.storage), plan)
 
     def _check_doubles(self, state: TableState, name: str) -> None:
-        """Raise `Invalid` when a whole number of a column is larger than doubles hold exactly.
+        """Raise `Invalid` when an integer of a column is larger than doubles hold exactly.
 
-        Deleted rows count: readers convert a file's column before they leave them out.
+        Deleted rows count too: readers convert a file's column before they drop deleted rows.
         """
         for segment in state.segments:
             whole = replace(segment, deletes="", deleted_count=0)
@@ -222,7 +222,7 @@ class Table:
                 if largest > DOUBLE_EXACT_MAX:
                     raise Invalid(
                         "a whole number of this column would be rounded",
-                        hint="write numbers with a fraction to a column of another name",
+                        hint="write numbers with a fraction to another column",
                         column=name,
                         value=largest,
                         largest_exact=DOUBLE_EXACT_MAX,
@@ -237,10 +237,10 @@ class Table:
         mark: Mark,
         requests: Mapping[str, int] = MappingProxyType({}),
     ) -> TableState:
-        """Take rows over from a hot source in one commit that also moves its mark.
+        """Add rows of a hot source in one commit that also moves the source's mark.
 
-        The rows have the columns of `read_at`. When this returns, a durable version has them,
-        whether this call put them there or one before it did.
+        The rows have the columns of `read_at`. When this returns, a durable version has them, added
+        by this call or by an earlier one.
         """
         state = self.log.head()
         if has_arrived(state, source, mark):
@@ -255,16 +255,16 @@ class Table:
         return self.landed(stage, carrying.plan, before=fill)
 
     def supersede(self, hand: Superseded) -> TableState:
-        """Take an export of entities over in one commit; return the state that has it.
+        """Commit an export of entities; return the state that has it.
 
-        `Fenced` when another export landed on the version it was made against.
+        `Fenced` when another export committed on the version that this one is based on.
         """
         stage = Stage(self.storage, workers=self._workers)
         superseding = Superseding(self.storage, self.log, self.index, stage, hand)
         return self.landed(stage, superseding.plan, before=superseding.fill)
 
     def note_holes(self, holes: Sequence[NoteHole]) -> TableState:
-        """Write down that writes of a hot source were lost; what is noted already stays once."""
+        """Record that writes of a hot source were lost, unless that is recorded already."""
 
         def plan(state: TableState) -> Plan | None:
             new = tuple(hole for hole in holes if hole not in state.holes)
@@ -275,11 +275,11 @@ class Table:
     def delete(
         self, matcher: Matcher, columns: Sequence[str], window: Window = EVERYTHING
     ) -> tuple[TableState, int]:
-        """Delete the rows in the window that match; return the state and how many went."""
+        """Delete the matching rows in the window; return the state and the number of rows."""
         return self._delete(Search(matcher, columns, window), "delete")
 
     def retain(self, *, is_confirmed: bool = False) -> tuple[TableState, int]:
-        """Delete the rows that are past the table's retention; return the state and how many."""
+        """Delete the rows past the table's retention; return the state and the number of rows."""
         search = older_than(self.log.head(), self.log.now(), is_confirmed=is_confirmed)
         return self._delete(search, "retain")
 
@@ -296,14 +296,14 @@ class Table:
         version = self.state(at).version
 
         def plan(state: TableState) -> Plan | None:
-            # Asked each time: a vacuum may have expired the version since the last try.
+            # Read in each attempt: a vacuum may have expired the version since the last one.
             wanted = self.log.state(version)
             now = {segment.segment_id: segment for segment in state.segments}
             then = {segment.segment_id: segment for segment in wanted.segments}
             actions: list[Action] = []
             if (wanted.spec, wanted.schema.columns) != (state.spec, state.schema.columns):
                 schema_id = max(state.schemas) + 1
-                # Past every schema's: the columns may have begun anew in between.
+                # The largest of all schemas: the table may have been redefined in between.
                 next_id = max(schema.next_id for schema in state.schemas.values())
                 schema = replace(wanted.schema, next_id=next_id)
                 actions.append(SetTable(wanted.spec, schema_id, schema))
@@ -319,7 +319,7 @@ class Table:
     def change(
         self, operation: str, changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]]
     ) -> TableState:
-        """Change what the table is or its columns, in one commit."""
+        """Change the table's spec or its columns, in one commit."""
 
         def plan(state: TableState) -> Plan | None:
             spec, schema = changed(state.spec, state.schema)
@@ -337,12 +337,12 @@ class Table:
     def landed(
         self, stage: Stage, planner: Planner, before: Callable[[], None] | None = None
     ) -> TableState:
-        """Run a transaction, after `before`; remove what was staged when it was not made."""
+        """Run `before`, then a transaction; remove the staged files unless it committed them."""
         is_tried = False
 
         def planned(state: TableState) -> Plan | None:
             nonlocal is_tried
-            is_tried = False  # whoever asks for a plan has no try under way
+            is_tried = False  # no attempt to commit is running while the plan is made
             self.guard()
             plan = planner(state)
             if plan is not None:
@@ -358,8 +358,8 @@ class Table:
         except OutcomeUnknown:
             raise  # the log may yet name what was staged
         except BaseException as error:
-            # Crash here: an interrupt may strike after the commit was made. Of errors that come
-            # out of a try, only those of this package say that it was not.
+            # Crash here: an interrupt may arrive after the commit was made. Once an attempt has
+            # begun, only an error of this package proves that the commit was not made.
             if isinstance(error, ThermoclineError) or not is_tried:
                 stage.discard()
             raise
@@ -386,21 +386,21 @@ class Table:
                     yield batch.select(wanted)
 
     def coverage(self, at: object = None) -> tuple[TableState, Coverage]:
-        """Return a state and what it covers."""
+        """Return a state and its coverage."""
         state = self.state(at)
         return state, self.index.at(state)
 
     def commits(self, newest: int | None = None) -> Iterator[Commit]:
-        """Yield the commits, newest first; a damaged one is raised when it is reached."""
+        """Yield the commits, newest first; raise when a damaged one is reached."""
         head = self.log.head().version
         for version in range(min(newest or head, head), 0, -1):
             yield self.log.commit(version)
 
 
 def _check_spec(spec: TableSpec) -> None:
-    """Raise `Invalid` for what no table can be."""
+    """Raise `Invalid` for an impossible spec."""
     check_policy(spec.overlap)
-    _ = spec.retention_s  # refuses a retention that cannot be read
+    _ = spec.retention_s  # raises for an invalid retention
     check_text(spec.time_column, "time_column")
     names = (spec.time_column, *spec.entity_columns)
     if len({name.lower() for name in names}) != len(names) or not all(names):
@@ -413,8 +413,8 @@ def _check_spec(spec: TableSpec) -> None:
     check_names(names)
     if check_count(spec.entities_max, "entities_max") < 1:
         raise Invalid(
-            "a table has room for at least one entity",
-            hint="leave entities_max out, or raise it",
+            "entities_max must be at least 1",
+            hint="omit entities_max, or raise it",
             entities_max=spec.entities_max,
         )
     if spec.timezone is not None:
@@ -422,7 +422,7 @@ def _check_spec(spec: TableSpec) -> None:
 
 
 def _check_changed(spec: TableSpec, schema: Schema) -> None:
-    """Raise `Invalid` for columns with which nothing could be appended any more."""
+    """Raise `Invalid` for columns that would make every later append fail."""
     time_column = schema.by_name.get(spec.time_column)
     if time_column is None or not pa.types.is_timestamp(time_column.type):
         raise Invalid(
@@ -434,7 +434,7 @@ def _check_changed(spec: TableSpec, schema: Schema) -> None:
 
 
 def _check_entities(spec: TableSpec, plan: Plan) -> None:
-    """Raise `Invalid` for rows that would come or go beside the store whose cold half they are."""
+    """Raise `Invalid` if a plan that is not an export changes rows of an entity table."""
     is_flush = any(isinstance(action, NoteFlush) for action in plan.actions)
     if moves_rows(plan.actions) and not is_flush:
         check_not_entities(spec, plan.operation)

@@ -1,13 +1,14 @@
-"""The tenants of a node by name: which folder each has.
+"""The tenants of a node by name, each with its folder.
 
     <lake>/tenants/names/<name>.json     a tenant's name and folder, and the lake's id
-    <lake>/tenants/<id>/                 its tables, as `catalog.py` has them
+    <lake>/tenants/<id>/                 its tables, laid out as `catalog.py` describes
 
-- The folder of the lake itself is that of the tenant `default`, which is always there.
-- A folder is an id, never a name, so that no name can lead elsewhere. That the file of a name
-  exists is what makes the tenant; it is created atomically, and never changed.
-- The file has a checksum, and says its own name and its lake. It exists before the folder does:
-  a folder without a name proves that the file of its name is lost.
+- The tenant `default` always exists; its folder is the lake's.
+- A folder's name is an id, never a tenant's name, so that no name can lead out of the lake. A
+  tenant exists exactly when the file of its name does; that file is created atomically and never
+  changed.
+- The file has a checksum, the tenant's name and the lake's id. It is created before the folder: a
+  folder without a name proves that the file of its name was lost.
 """
 
 import re
@@ -42,7 +43,7 @@ class Tenants:
         return self._storage.root
 
     def folder(self, name: str) -> str:
-        """Return a tenant's folder, from the lake's own; `NotFound` when there is no such one."""
+        """Return a tenant's folder, relative to the lake's; `NotFound` for an unknown tenant."""
         if name == DEFAULT_TENANT:
             return ""
         if name not in self._known:  # a name's file is never changed
@@ -61,7 +62,7 @@ class Tenants:
         folder = str(found.get("folder"))
         if found.get("name") != name or not _FOLDER.fullmatch(folder):
             raise Corruption(
-                "this file is the name of another tenant",
+                "this file has the name of another tenant",
                 hint=HINT,
                 path=path,
                 found=str(found.get("name"))[:80],
@@ -77,14 +78,14 @@ class Tenants:
             except FileNotFoundError:
                 return
         there = {f"{TENANTS_FOLDER}/{entry.name}" for entry in entries}
-        # Order matters: names after folders, because a name is made before its folder.
+        # Order matters: names are read after folders, because a name is created before its folder.
         named = {self.folder(name) for name in self}
         for one in sorted(there - named):
             if _FOLDER.fullmatch(one):
                 raise Corruption(
                     "a tenant's folder has no name: its file in tenants/names/ is missing",
                     hint="restore tenants/names/<tenant>.json from a backup of this lake; if the "
-                    "tenant is not wanted any more, move its folder away",
+                    "tenant is no longer needed, move its folder away",
                     path=f"{self.root}/{one}",
                 )
 

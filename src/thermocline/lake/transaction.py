@@ -1,12 +1,12 @@
-"""The one way a change reaches the log: plan, try, and plan again when somebody was first.
+"""The only way a change reaches the log: plan, commit, and plan again if another writer was first.
 
-In:   a plan: from a state to the actions that change it
-Out:  the landed commit; or an error, after which the change was definitely not made, unless it
-      is `OutcomeUnknown`
+In:   a planner: a function from a state to the actions that change it
+Out:  the state after the commit; or an error, after which the change was definitely not made,
+      unless it is `OutcomeUnknown`
 
-- A plan made against an older state lands only if `conflict` says it is still right; otherwise
-  it is made anew against the newest state, with every check it has.
-- The number of tries is bounded, with a random wait between them that grows.
+- A plan made against an older state is committed only if the rules in `conflict.py` allow it;
+  otherwise it is made again against the newest state, with all its checks.
+- The number of attempts is bounded, with a random and growing wait between them.
 """
 
 import random
@@ -31,7 +31,7 @@ WAIT_S_MAX = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to commit, and which stretches of time were looked at to decide it."""
+    """What to commit, and the time windows that were read to decide it."""
 
     operation: str
     actions: tuple[Action, ...]
@@ -44,7 +44,7 @@ Planner = Callable[[TableState], Plan | None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The state after a transaction, and whether it made a commit at all."""
+    """The state after a transaction, and whether the transaction made a commit."""
 
     state: TableState
     is_landed: bool
@@ -58,10 +58,10 @@ def transact(
     sleep: Callable[[float], None] = clock.sleep,
     txn_id: str | None = None,
 ) -> Outcome:
-    """Land what the planner wants and return the state after it.
+    """Commit the planner's change and return the state after it.
 
-    A planner that returns None wants nothing: the newest state is returned. Errors of the
-    planner are passed on; they are definite. Once the commit has landed nothing is raised.
+    If the planner returns None, nothing is committed and the newest state is returned. If the
+    planner raises, the change was definitely not made. After the commit nothing is raised.
     """
     txn_id = txn_id or uuid.uuid4().hex
     state = log.head()
@@ -97,7 +97,7 @@ def transact(
         plan = planner(newest) if rule else plan
         state = newest
     raise Conflict(
-        "other writers were first every time; this change was definitely not made",
+        "other writers committed first every time; this change was definitely not made",
         hint="try again, or let fewer writers commit at once",
         tries=tries_max,
         last_conflict=rule or "version taken",

@@ -1,14 +1,14 @@
-"""Vacuum: removing files that no kept version and no pinned reader names.
+"""Vacuum: removes files that no kept version and no pinned version names.
 
 In:   how long versions are kept
-Out:  the files removed, or, by default, those that would be
+Out:  the files removed, or, by default, those that would be removed
 
-- A file goes only if it is named by no version that is kept (the newest, those within the grace
-  period, those under a reader's pin) and is itself older than the grace period: a writer that
-  has not committed yet is never robbed.
-- Order matters: the commit that expires old versions lands before the first file goes, so that
-  a reader of an old version is told so, and never gets part of it. The log and the pins are read
-  again after it: what was restored or pinned before it landed stays.
+- A file is removed only if no kept version names it (the newest, those within the grace period,
+  those under a reader's pin) and it is older than the grace period: files of a writer that has not
+  committed yet stay.
+- Order matters: old versions are expired by a commit before the first file is removed, so that a
+  reader of an old version gets an error, never part of the version. The log and the pins are read
+  again after that commit: what was restored or pinned before it stays.
 - Running it again after a crash finishes the work.
 """
 
@@ -48,20 +48,21 @@ def vacuum(
     allow_short_grace: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Vacuumed:
-    """Remove what nobody needs; by default only say what that is.
+    """Remove the files that are no longer needed; by default only return which they are.
 
-    `Invalid` for a grace period under an hour, unless it is allowed: a shorter one may rob
-    writers and readers that are under way.
+    `Invalid` for a grace period under an hour, unless it is allowed: a shorter one may remove files
+    of running writers and readers.
     """
     if grace_s < GRACE_S_MIN and not allow_short_grace:
         raise Invalid(
             "the grace period is too short to be safe",
-            hint="use at least 1h, or say that no writer or reader is under way",
+            hint="use at least 1h; if no writer or reader is running, pass allow_short_grace=True "
+            "(--allow-short-grace)",
             grace_s=grace_s,
             grace_s_min=GRACE_S_MIN,
         )
-    # Order matters: files are listed before the log is read, so that a file committed meanwhile
-    # is found in the log and not taken for an orphan.
+    # Order matters: files are listed before the log is read, so that the log names a file that is
+    # committed meanwhile, and it does not look like an orphan.
     stored = _listed(table)
     head = table.log.head()
     cut_off = table.log.now() - grace_s * NS_PER_S
@@ -91,14 +92,14 @@ def _listed(table: Table) -> list[Stored]:
 
 def _oldest_kept(table: Table, head: TableState, cut_off: int) -> Version:
     """Return the oldest version to keep: the one that was newest at the cut-off, or pinned."""
-    # The last version committed at or before the cut-off is still readable then.
+    # The last version committed at or before the cut-off was the readable one at the cut-off.
     low = max(int(head.oldest), table.log.newest_by(cut_off))
     pins = [version for version in pinned_versions(table) if version >= head.oldest]
     return Version(min([low, *pins]))
 
 
 def _named(table: Table, head: TableState, oldest: Version) -> set[str]:
-    """Return every path that a kept version names, or one pinned although it has expired."""
+    """Return every path that a kept version names, or an expired version that is pinned."""
     named: set[str] = set()
     kept = table.log.state(oldest)
     for segment in (*kept.segments, *head.segments):

@@ -1,19 +1,19 @@
-"""Proof that a file's bytes are the bytes that a commit names, read once and then remembered.
+"""Verifies that a file's bytes are those that a commit names; the result is cached.
 
 In:   a file of a disk, the checksum that the log names for it
 Out:  nothing, or `Corruption` with the file and, where it can be found, the damaged offset
 
-- A file is read to its end and its CRC32C is compared before a row of it is used. The result is
-  remembered for this process under the file's stamp: device, inode, size, modification time and
-  change time. A file with another stamp is read again.
-- A file that changed a moment ago is not remembered: a second change within one tick of the file
-  system's clock would leave the stamp as it is.
-- A caller that copies rows elsewhere asks for a `fresh` look, because bytes may rot on a medium
-  without a new stamp. Fresh looks never use the memory; they renew it.
-- Bytes are read with `read`, not through a memory map: a sector that cannot be read is then an
-  error of this process and not its end.
+- A file is read to its end and its CRC32C is compared before any of its rows is used. This process
+  caches the result under the file's stamp: device, inode, size, modification time and change time.
+  A file with another stamp is read again.
+- The result for a file that changed a moment ago is not cached: a second change within one tick of
+  the file system's clock would not change the stamp.
+- A caller that copies rows elsewhere asks for a `fresh` check, because bytes may rot on a medium
+  without a new stamp. A fresh check ignores the cache and updates it.
+- Bytes are read with `read`, not through a memory map: an unreadable sector then raises an error
+  instead of killing the process.
 
-The memory is bounded; the oldest entry goes first. Any thread may use it.
+The cache is bounded; the oldest entry is evicted first. Thread-safe.
 """
 
 import errno
@@ -44,7 +44,7 @@ CHECKSUM_PREFIX = "crc32c:"
 PARQUET_MAGIC = b"PAR1"
 RESTORE_HINT = "restore the file from a backup; `thermocline table fsck` lists all damaged files"
 
-# What Arrow says of a chunk whose description in the footer contradicts itself.
+# Arrow's messages for a chunk whose description in the footer contradicts itself.
 _FOOTER_ERROR = re.compile(r"histogram size mismatch|does not support")
 _remembered: dict[FileStamp, str] = {}
 _places: dict[FileStamp, int | None] = {}
@@ -62,8 +62,8 @@ def verified_stamp(
 ) -> FileStamp:
     """Return the stamp of a file whose bytes have this checksum; `Corruption` otherwise.
 
-    `path` is what the log calls the file, `stamp` what it has now. `OSError` as the operating
-    system raises it, `FileNotFoundError` when the file has gone since.
+    `path` is the file's path in the log, `stamp` its present stamp. Raises `OSError` as the
+    operating system does, `FileNotFoundError` when the file was removed meanwhile.
     """
     if not fresh and _remembered.get(stamp) == checksum:
         return stamp
@@ -78,7 +78,7 @@ def verified_stamp(
                 if after is None:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), absolute)
                 if after != stamp:
-                    stamp = after  # it was replaced or written while it was read
+                    stamp = after  # the file was replaced or written while it was read
                     continue
                 _remember(stamp, known)
         if known != checksum:
@@ -117,7 +117,7 @@ def damaged(path: str, expected: str, found: str, offset: int | None) -> Corrupt
 
 
 def missing(path: str) -> Corruption:
-    """Return the error for a file that the log names and that is not there."""
+    """Return the error for a file that the log names and that does not exist."""
     return Corruption("a live file is missing", hint=RESTORE_HINT, path=path)
 
 
@@ -133,11 +133,11 @@ def wrong_size(path: str, expected: int, found: int) -> Corruption:
 
 
 def damaged_offset(open_input: Callable[[], pa.NativeFile]) -> int | None:
-    """Return where a damaged Parquet file is damaged, or None when nothing in it tells.
+    """Return the offset of the damage in a Parquet file, or None when it cannot be located.
 
-    It is the first byte of the first column chunk with a page that does not fit its checksum or
-    cannot be decoded, or of a footer that cannot be read. A file without page checksums, or a
-    flipped bit of a footer that still makes sense, may tell nothing.
+    It is the first byte of the first column chunk with a page that fails its checksum or cannot be
+    decoded, or of an unreadable footer. The damage may be impossible to locate in a file without
+    page checksums, or in a footer that is still readable.
     """
     with suppress(ThermoclineError, MemoryError, OSError), open_input() as source:
         return _offset(source)
@@ -149,7 +149,7 @@ def _offset(source: pa.NativeFile) -> int | None:
         file = pq.ParquetFile(source, page_checksum_verification=True)
     except MemoryError:
         return None
-    except (pa.ArrowException, OSError, ValueError):  # a column's name that is not UTF-8
+    except (pa.ArrowException, OSError, ValueError):  # ValueError: a column name is not UTF-8
         return _footer_offset(source)
     end = len(PARQUET_MAGIC)
     for group in range(file.metadata.num_row_groups):
@@ -160,8 +160,8 @@ def _offset(source: pa.NativeFile) -> int | None:
             except MemoryError:
                 return None
             except (pa.ArrowException, OSError, ValueError) as error:
-                # Chunks follow each other, so this one begins where the one before it ends. Arrow
-                # is not asked: it ends the process when this part of the footer is damaged.
+                # Chunks follow each other, so this one begins where the previous one ends. Do not
+                # ask Arrow: it ends the process when this part of the footer is damaged.
                 return _footer_offset(source) if _FOOTER_ERROR.search(str(error)) else end
             chunk = file.metadata.row_group(group).column(place)
             first = min(chunk.data_page_offset, chunk.dictionary_page_offset or sys.maxsize)
@@ -170,7 +170,7 @@ def _offset(source: pa.NativeFile) -> int | None:
 
 
 def _footer_offset(source: pa.NativeFile) -> int:
-    """Return where the footer begins by its own length, or where that length is written."""
+    """Return the start of the footer by its length, or the offset of the length if that is bad."""
     size_bytes = source.size()
     length_at = max(0, size_bytes - 8)
     source.seek(length_at)
@@ -199,7 +199,7 @@ def _remember(stamp: FileStamp, checksum: str) -> None:
 
 
 def _damaged_place(disk: Disk, absolute: str, stamp: FileStamp) -> int | None:
-    """Return the damaged offset; a file is searched once, however often it is asked for."""
+    """Return the damaged offset; each file is searched once, and the result is cached."""
     if stamp not in _places:
         offset = damaged_offset(lambda: disk.open_input(absolute))
         with _lock:

@@ -1,13 +1,14 @@
-"""A piece of work on a table that is under way: what it reads is kept, and what it leaves is found.
+"""The lease of a worker that rewrites segments: it pins the inputs and marks the output files.
 
-In:   a version that is read to write segments anew, and the mark of what is written
-Out:  `_pins/<mark>....json`: a reader's pin that also says who works, on what share of the whole
+In:   a version whose segments are rewritten
+Out:  `_pins/<mark>....json`: a reader's pin that also names the worker's process, the mark of its
+      files, and its share of the usual amount of work
 
 - The pin keeps the inputs from being vacuumed while they are read.
-- A worker that died cannot clean up. Whoever comes next finds its pin, removes the files of its
-  mark, and takes a smaller share: what was too much once would be too much again.
-- Somebody counts as dead when its process is not there, on this machine, or when its lease has
-  ended. Nobody commits after the end of its own lease, so no file of a commit is ever swept.
+- A dead worker cannot clean up. The next worker finds its pin, removes the files with its mark, and
+  takes a smaller share, because the same amount of work could kill it too.
+- A worker is dead if its process is gone (same host) or its lease expired. A worker never commits
+  after its lease expires, so cleanup cannot remove committed files.
 """
 
 import os
@@ -34,27 +35,29 @@ SHARE_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work under way. `share` is into how many parts the usual amount of it was divided."""
+    """A running piece of work. `share` is n for 1/n of the usual amount of work."""
 
     mark: str
     share: int
     deadline_s: float
 
     def check_lease(self) -> None:
-        """Raise `Conflict` when the work has taken so long that others may have swept it."""
+        """Raise `Conflict` when the lease has expired: other workers may then remove the files."""
         if clock.monotonic() > self.deadline_s:
             raise Conflict(
-                "the work took longer than its lease", hint="do less at once", lease_s=WORK_LEASE_S
+                "the work took longer than its lease",
+                hint="do less work at once",
+                lease_s=WORK_LEASE_S,
             )
 
 
 @contextmanager
 def working(table: Table, version: Version, job: str, share: int = 1) -> Iterator[Work]:
-    """Keep a version while the block works on it, under a mark of its own.
+    """Pin a version while the block works on it, and give the work a new mark.
 
-    When the block fails, the files that bear its mark and are in no version are removed.
+    If the block fails, the files with its mark that no version names are removed.
     """
-    # Half an hour of the lease is left for a commit that is under way when it is looked at.
+    # The deadline leaves half an hour of the lease for a commit that is running when it is checked.
     deadline_s = clock.monotonic() + WORK_LEASE_S - 1_800
     mark = new_mark()
     path = layout.pin_path(new_id(mark))
@@ -64,12 +67,12 @@ def working(table: Table, version: Version, job: str, share: int = 1) -> Iterato
     put_pin(table.storage, path, version, until, **body, **whose)
     try:
         if version < table.log.head().oldest:
-            table.log.state(version)  # raises, and says that it has expired
+            table.log.state(version)  # raises: the version has expired
         yield Work(mark, share, deadline_s)
     except OutcomeUnknown:
         raise  # the log may yet name what was written
     except BaseException:
-        # Crash here: whoever comes next does the same, by the pin that is left.
+        # Crash here: the next worker finds the pin and removes the files.
         with suppress(ThermoclineError):
             sweep(table, mark, _committed_since(table, version))
         raise
@@ -79,9 +82,9 @@ def working(table: Table, version: Version, job: str, share: int = 1) -> Iterato
 
 
 def swept(table: Table, job: str) -> int:
-    """Remove what works of this kind left that died; return the share that the next should take.
+    """Remove the files of dead workers of this job; return the share for the next worker.
 
-    That is 1 when none died, and twice the share of the one that had the largest.
+    The share is 1 when no worker died, otherwise twice the largest share of a dead worker.
     """
     share = 1
     for stored in table.storage.list(layout.PINS_FOLDER):
@@ -96,7 +99,7 @@ def swept(table: Table, job: str) -> int:
 
 
 def _dead(table: Table, stored: Stored, job: str) -> tuple[str, int, int] | None:
-    """Return mark, share and version of a work that died; None for what is no such work."""
+    """Return mark, share and version of a dead worker of this job; None for any other pin."""
     try:
         pin = read_pin(table.storage, stored.path)
         if pin.get("job") != job:
@@ -113,7 +116,7 @@ def _dead(table: Table, stored: Stored, job: str) -> tuple[str, int, int] | None
 
 
 def _committed_since(table: Table, version: int) -> set[str]:
-    """Return the paths that versions after this one have brought in, live now or not any more."""
+    """Return the paths that later versions have added, whether they are still live or not."""
     named: set[str] = set()
     for later in range(version + 1, table.log.head().version + 1):
         for action in table.log.commit(later).actions:
