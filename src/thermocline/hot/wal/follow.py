@@ -1,14 +1,15 @@
 """Reads the hot rows of a lake from the journal's files, beside the process that writes them.
 
-In:   a journal's folder, of a live process or of one that is gone
-Out:  `HotSnapshot`s, as the owner would give them
+In:   the journal folder of a running or a dead process
+Out:  the `HotSnapshot`s that the owner would return
 
-- Nothing is written and no lock is taken: the owner does not notice.
-- The watermark is read first: up to there all is acknowledged, and nothing behind it is. Then the
-  files, then (by the caller) the table's newest version. A file that goes away meanwhile went
-  because a version has its rows; the reading begins again.
-- A watermark of an earlier boot proves nothing: what a start would find is read, durable first.
-- Files that are full are read once and kept; the last one is read again each time.
+- It writes nothing and takes no lock, so it does not disturb the owner.
+- It reads the watermark first: every frame up to it is acknowledged, and no frame after it is.
+  Then it reads the files; then the caller reads the table's newest version. If a file disappears
+  meanwhile, a version has its rows, and the read starts again.
+- A watermark of an earlier boot proves nothing. Then it fsyncs the last file and reads the frames
+  that a start would find.
+- It reads each full file once and keeps its rows; it reads the last file again each time.
 """
 
 import threading
@@ -46,9 +47,9 @@ class Follower:
         self._full: dict[int, _Read] = {}
 
     def snapshot(self, table_id: bytes) -> HotSnapshot:
-        """Return every row of a table acknowledged before this call that files still hold.
+        """Return every row of a table acknowledged before this call that the files still hold.
 
-        Some of them may be in the lake already: a version's mark tells which.
+        Some of these rows may be in the lake already: the version's mark tells which.
         """
         with self._lock:
             for _ in range(TRIES_MAX):
@@ -68,7 +69,7 @@ class Follower:
             raise Unavailable("there is no journal here", hint="check the path", path=self._folder)
         source = uuid.UUID(bytes=identity.journal_id).hex
         mark = self._trusted(identity.journal_id)
-        # Order matters: the watermark first, then the files it speaks of.
+        # Order matters: the watermark first, then the files that it covers.
         identity = read_identity(self._disk, self._folder)
         assert identity is not None
         reader = JournalReader(self._disk, self._folder, identity)
@@ -76,7 +77,7 @@ class Follower:
         self._full = {
             number: read for number, read in self._full.items() if number >= identity.oldest
         }
-        # A log that is behind what it took over has lost commits: the caller compares the marks.
+        # A table's log that is behind this mark has lost commits: the caller compares the marks.
         retired = read_retired(self._disk, self._folder, identity.journal_id)
         return HotSnapshot(source, retired.get(table_id, Mark(0)), tuple(found.get(table_id, ())))
 
@@ -114,7 +115,7 @@ class Follower:
             reading.close()
 
     def _by_table(self, frames: list[Frame]) -> dict[bytes, list[HotPart]]:
-        """Return the rows of each table, a part for each frame: a mark may lie between any two."""
+        """Return each table's rows, one part per frame: a mark may lie between any two frames."""
         written: dict[bytes, list[Frame]] = {}
         for frame in frames:
             if frame.header.kind == KIND_ROWS:

@@ -1,22 +1,23 @@
-"""Reads a journal from its files: every frame in order, or an error that says where it breaks.
+"""Reads a journal from its files: every frame in order, or an error with the damaged offset.
 
 In:   a journal's folder
-Out:  frames with dense lsns; where the journal ends; how many bytes of a torn end do not count
+Out:  frames with dense lsns; where the journal ends; the number of bytes of its torn end
 
-- Files follow each other without a gap, from the oldest that must be there. Each but the last
-  ends exactly where the header of the next one says, and its frames fill it exactly.
-- In the last file the first bytes that are no frame are a torn end, unless something proves that
-  a frame had been durable there: a later frame that says so, or the watermark. Then they are
-  damage. Damage raises `Corruption` with file and offset; nothing is skipped.
-- A newest file that never got a whole header was never written to; it counts for nothing. A file
-  with anything behind a bad header is damage, and so is one that the identity or the watermark
-  knows, or a file they know that is missing. One that was trimmed meanwhile is `NotFound`.
-- A frame counts in the file it was written for and in no other, whatever the disk had in that
-  place before: its tag is the one in the file's header.
-- The watermark is read before the files are listed: what it says is in the files that are found.
-- Whole frames at the end of the last file that nothing proves durable are read like any other;
-  `Tail.unproved` has them, for whoever goes on to write them again first.
-- Memory is bounded by one file: its torn end, or those frames. Of other files by one frame.
+- Files are consecutive, from the oldest that the identity names. Each file but the last ends
+  exactly where the next file's header says, and its frames fill it exactly.
+- In the last file, the first bytes that are not a frame are a torn end, unless a later frame or
+  the watermark proves that a frame had been durable there. Then they are damage. Damage raises
+  `Corruption` with file and offset; the reader skips nothing.
+- A newest file without a whole header was never written to, and is ignored. It is damage if bytes
+  follow the bad header, or if the identity or the watermark knows the file. A missing file that
+  they know is damage too; if the file was trimmed meanwhile, the reader raises `NotFound`.
+- A frame counts only in the file it was written for, whatever bytes the disk had there before: its
+  tag must be the one in the file's header.
+- The watermark is read before the files are listed: the frames it covers are in the listed files.
+- Whole frames at the end of the last file that are not proved durable are read like any other;
+  `Tail.unproved` has them, and the next writer writes them again first.
+- Memory is bounded: by the torn end or the unproved frames of the last file, and by one frame of
+  any other file.
 """
 
 from collections import deque
@@ -57,7 +58,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JournalFile:
-    """One file of frames; `end` is where it ends by the next one's word, None for the last."""
+    """One journal file; `end` is where the next file's header says it ends, None for the last."""
 
     path: str
     header: FileHeader
@@ -66,7 +67,7 @@ class JournalFile:
 
 
 class Frame(NamedTuple):
-    """One whole frame and where it was found."""
+    """One whole frame and its location."""
 
     header: FrameHeader
     payload: bytes
@@ -77,7 +78,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a journal ends: the file and offset to go on from, and the next lsn."""
+    """Where a journal ends: the file and offset to continue at, and the next lsn."""
 
     number: int
     end: int
@@ -88,7 +89,7 @@ class Tail:
 
 
 class JournalReader:
-    """A journal being read; its files are looked at when this is made."""
+    """One read of a journal; the constructor lists the files and checks their headers."""
 
     def __init__(self, disk: Disk, folder: str, identity: Identity | None = None) -> None:
         self._disk = disk
@@ -104,7 +105,7 @@ class JournalReader:
         self.tail: Tail | None = None
 
     def frames(self) -> Iterator[Frame]:
-        """Yield every frame in order; afterwards `tail` says where the journal ends."""
+        """Yield every frame in order; afterwards `tail` is where the journal ends."""
         expected = self.files[0].header.first_lsn if self.files else Lsn(1)
         end = cut_bytes = 0
         for file in self.files:
@@ -142,7 +143,7 @@ class JournalReader:
             kept.popleft()
 
     def _cut(self, reading: "FrameReader") -> int:
-        """Return how many bytes of the last file do not count; `Corruption` if some of them did."""
+        """Return the size of the last file's torn end; `Corruption` if it had a durable frame."""
         proved = max(reading.proved, self._marked)
         if proved >= reading.next_lsn:
             raise _damaged(
@@ -185,7 +186,8 @@ class JournalReader:
                 # A journal in use may have been trimmed since its identity was read.
                 now = read_identity(self._disk, self._folder)
                 if now is not None and now.oldest > place:
-                    raise NotFound("a file was trimmed", hint="read the journal again", path=path)
+                    hint = "read the journal again"
+                    raise NotFound("the journal file was trimmed", hint=hint, path=path)
                 raise Corruption(
                     "a file of the journal is missing",
                     hint=REPAIR_HINT,
@@ -194,7 +196,7 @@ class JournalReader:
                 )
 
     def _proof_of(self, missing: int, found: list[int]) -> dict[str, str]:
-        """Return which file proves that a journal file was there, where its neighbours do not."""
+        """Return the file that proves that a missing file existed, if its neighbours do not."""
         if not found or missing < found[0]:
             return {"proof": f"{self._folder}/{IDENTITY_NAME}"}
         return {"proof": f"{self._folder}/{DURABLE_NAME}"} if missing > found[-1] else {}
@@ -203,7 +205,7 @@ class JournalReader:
         if header is None:
             raise _damaged("a file has no whole header", path, 0)
         if header.number != number or header.journal_id != self.identity.journal_id:
-            raise _damaged("a file belongs to another place or journal", path, 0)
+            raise _damaged("a file has another number or belongs to another journal", path, 0)
 
     def _header(self, path: str) -> tuple[int, FileHeader | None]:
         with translated(path):
@@ -217,11 +219,11 @@ class JournalReader:
 
 
 class FrameReader:
-    """The frames of one file, read once from its start.
+    """Reads the frames of one file once, from its start.
 
-    After `frames` ended, `next_lsn` and `offset` say where the whole frames end. Of a last file,
-    `cut_bytes` are those behind it, and `proved` is the greatest lsn that a later frame in them
-    says was durable.
+    After `frames` ended, `next_lsn` and `offset` are where the whole frames end. For a last file,
+    `cut_bytes` is the number of bytes after them, and `proved` the greatest lsn that a frame
+    header in those bytes says was durable.
     """
 
     def __init__(self, disk: Disk, file: JournalFile, journal_id: bytes) -> None:
@@ -237,7 +239,7 @@ class FrameReader:
         self.proved = Lsn(0)
 
     def frames(self, expected: Lsn, until: int | None = None) -> Iterator[Frame]:
-        """Yield the frames up to the end of the file, or to an offset that is known to be one."""
+        """Yield the frames up to the end of the file, or up to an offset known to be an end."""
         self.next_lsn = expected
         end = self.file.end if until is None else until
         with translated(self.file.path):
@@ -251,11 +253,11 @@ class FrameReader:
             yield frame
 
     def _next(self, end: int | None) -> Frame | None:
-        """Return the next frame; None at the end of a last file, torn or not."""
+        """Return the next frame; None at the end of the last file, torn or not."""
         self._hold(FRAME_HEADER_BYTES)
         header = decode_frame_header(self._journal_id, self._held, self._start)
         if header is None or (header.lsn, header.tag) != (self.next_lsn, self._tag):
-            self._broken("there is no frame where one must be", end)
+            self._broken("expected a frame and found other bytes", end)
             return None
         check_lengths(header, self.file.path, self.offset)
         self._hold(header.size_bytes)
@@ -265,7 +267,7 @@ class FrameReader:
             return None
         if header.kind not in (KIND_ROWS, KIND_HOLE):
             hint = "open it with a newer Thermocline"
-            raise Unsupported("a frame of an unknown kind", hint=hint, kind=header.kind)
+            raise Unsupported("the frame's kind is unknown", hint=hint, kind=header.kind)
         if end is not None and self.offset + header.size_bytes > end:
             self._broken("a frame reaches over the end of its file", end)
             return None
@@ -287,7 +289,7 @@ class FrameReader:
             place = rest.find(FRAME_MAGIC, place + 1)
 
     def _hold(self, size_bytes: int) -> None:
-        """Have the next bytes at hand, from `_start` on; fewer only at the end of the file."""
+        """Buffer that many bytes from `_start` on; fewer only at the end of the file."""
         if len(self._held) - self._start < size_bytes:
             pieces = [self._held[self._start :]]
             missing = size_bytes - len(pieces[0])
