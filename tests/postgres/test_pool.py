@@ -150,7 +150,7 @@ def test_P19_without_another_try_they_are_a_conflict(postgres_dsn, quick):
         quick.run(None, lambda c: c.execute("update t set n = n + 1"))
         mine.execute("update t set n = n + 1")
 
-    with pytest.raises(Conflict, match="others keep changing"):
+    with pytest.raises(Conflict, match="other transactions keep changing"):
         once.run(None, work, isolation=Isolation.SERIALIZABLE)
     once.close()
 
