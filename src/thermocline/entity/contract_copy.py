@@ -1,11 +1,11 @@
-"""Copies of a type's contracts beside its rows: what the lake alone needs to give documents back.
+"""Copies of a type's contracts in the lake, so that documents can be read without PostgreSQL.
 
-In:   the contracts that PostgreSQL has
+In:   the contracts in PostgreSQL
 Out:  `_contracts/<version>.json` in the table's folder, and the contracts read from there
 
-- PostgreSQL has the contracts; these are copies, made by whoever opens or registers the type. One
-  that is missing or cannot be written costs nothing until PostgreSQL is gone.
-- They are read only when PostgreSQL cannot be asked.
+- PostgreSQL stores the contracts; each process that opens or registers a type writes these copies.
+  A missing copy does no harm while PostgreSQL is reachable.
+- They are read only when PostgreSQL is not reachable.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from thermocline.lake.table import Table
 
 
 def copy_contracts(table: Table, contracts: Mapping[int, Contract]) -> None:
-    """Write the copies that are missing, and the newest if it is another; trouble is ignored."""
+    """Write missing copies, and the newest if it differs; errors are ignored."""
     with suppress(ThermoclineError):
         there = _versions(table)
         newest = max(contracts)
@@ -30,10 +30,10 @@ def copy_contracts(table: Table, contracts: Mapping[int, Contract]) -> None:
 
 
 def copied_contracts(table: Table) -> dict[int, Contract]:
-    """Return the contracts that have copies; `NotFound` when none has."""
+    """Return the copied contracts by version; `NotFound` when there are no copies."""
     found = {version: _read(table, version) for version in _versions(table)}
     if not found:
-        hint = "open the type once while PostgreSQL is there"
+        hint = "open the type once while PostgreSQL is running"
         raise NotFound("the lake has no copy of the contract", hint=hint)
     return found
 
@@ -58,5 +58,5 @@ def _read(table: Table, version: int) -> Contract:
         told = decode(table.storage.read(path))
         return stored_contract(told["document"], told["version"], told["columns"])
     except (KeyError, TypeError, ValueError) as error:
-        hint = "remove it: it is made again when the type is opened"
+        hint = "remove it: opening the type writes it again"
         raise Corruption("a copy of a contract cannot be read", hint=hint, path=path) from error

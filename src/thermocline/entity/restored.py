@@ -1,11 +1,11 @@
-"""Entities that came with a restored data folder: loaded when their tenant is first opened.
+"""Loads the entities of a restored data folder when their tenant is first opened.
 
 In:   `entities/<tenant>/` in the data folder, as `backup` copied it
-Out:  the same entities in PostgreSQL; the folder is gone
+Out:  the same entities in PostgreSQL; the folder's files are removed
 
-- PostgreSQL need not be there when a lake is restored: it is asked when entities are.
-- Crash here: between loading and removing. Whoever comes next finds the rows there, by the name
-  of the store that they are of, and removes the files.
+- A restore of a lake does not need PostgreSQL: the entities are loaded at their first use.
+- Crash here: between loading and removing. The next process finds the rows in PostgreSQL by their
+  store id, and removes the files.
 """
 
 from contextlib import suppress
@@ -20,9 +20,9 @@ DUMP_NAME = "dump.json"
 
 
 def load_restored(pool: Pool, tenant: Tenant, root: str) -> bool:
-    """Load what a restore left for a tenant; return whether there was any.
+    """Load the restored entities of a tenant; return whether there were any.
 
-    `Conflict` when PostgreSQL has other entities of the tenant already.
+    `Conflict` when PostgreSQL already has other entities of the tenant.
     """
     disk = OsDisk()
     folder = f"{root}/{FOLDER}/{tenant.name}"
@@ -35,7 +35,7 @@ def load_restored(pool: Pool, tenant: Tenant, root: str) -> bool:
             return disk.read(f"{folder}/{name}")
 
     load(pool, tenant, parse_dump(read(DUMP_NAME)), read)
-    # Order matters: without the first file the others are nobody's.
+    # Order matters: `dump.json` is removed first; without it the other files are ignored.
     with translated(folder):
         disk.unlink(path)
         for entry in disk.entries(folder):
