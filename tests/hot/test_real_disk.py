@@ -273,7 +273,7 @@ def test_W20_a_full_queue_refuses_at_once_and_drops_nothing_that_it_took(tmp_pat
         assert not taken
     for writer in writers:
         writer.join(30)
-    assert all("waiting for the disk" in error.message and error.hint for error in refused)
+    assert all("wait to be written" in error.message and error.hint for error in refused)
     assert len(taken) == 4, "one was on its way, three had room to wait"
     assert seqs(lake) == [0, *sorted(taken)]
     lake.close(is_flushed=False)

@@ -252,7 +252,7 @@ def test_W24_a_second_owner_is_refused_and_told_who_the_first_is(left):
 
 
 def test_a_journal_other_than_the_one_expected_is_refused(left):
-    with pytest.raises(Corruption, match="missing or another"):
+    with pytest.raises(Corruption, match="missing or belongs to another"):
         started(left, expected="0" * 32)
     tier = started(left)
     source = tier.source

@@ -177,7 +177,7 @@ def test_a_folder_without_a_journal_is_not_found():
 def test_a_journal_without_its_identity_is_not_taken_for_none():
     disk = verbs.written()
     disk.remove(f"{FOLDER}/journal.json")
-    with pytest.raises(Corruption, match="without its identity"):
+    with pytest.raises(Corruption, match="no identity file"):
         inspect(disk, FOLDER)
 
 
@@ -372,7 +372,7 @@ def test_W13_without_files_and_watermark_nothing_tells_the_lsns_and_repair_says_
     for name in (path_of(1), path_of(2), path_of(3), f"{FOLDER}/durable"):
         disk.remove(name)
     before = without_locks(disk)
-    with pytest.raises(Corruption, match="how far the journal had got"):
+    with pytest.raises(Corruption, match="how far the journal was written"):
         repaired(disk)
     assert without_locks(disk) == before
     assert not inspect(disk, FOLDER).is_sound

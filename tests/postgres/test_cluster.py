@@ -264,12 +264,12 @@ def test_a_server_at_an_address_is_taken_as_it_is():
 
 @pytest.mark.parametrize("places", [{}, {"dsn": "x", "folder": "y"}])
 def test_there_is_one_place_and_only_one(places):
-    with pytest.raises(Invalid, match="not one place"):
+    with pytest.raises(Invalid, match="an address or a folder"):
         open_server(**places)
 
 
 def test_a_folder_without_a_server_cannot_be_stopped(tmp_path):
-    with pytest.raises(NotFound, match="no server"):
+    with pytest.raises(NotFound, match="has no PostgreSQL"):
         stop_server(str(tmp_path))
 
 

@@ -498,7 +498,7 @@ def test_an_evicted_row_is_read_from_the_lake_and_comes_back_when_it_is_written(
     assert accounts.store.read("a") is None
     assert accounts.read("a").document == account(1, note="kept")
     assert balances(accounts) == {"a": 1, "b": 1}
-    with pytest.raises(Conflict, match="there is an entity of this key"):
+    with pytest.raises(Conflict, match="an entity of this key exists"):
         another().create(account(7), "a")
     assert accounts.patch("a", {"balance": 5}).ver == 2
     assert accounts.read("a").document == account(5, note="kept")

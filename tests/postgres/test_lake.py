@@ -190,7 +190,7 @@ def test_a_lake_without_postgres_says_how_to_have_entities(tmp_path):
 
 def test_a_type_whose_name_a_table_has_is_refused_with_nothing_registered(lake):
     lake.create_table("prices", time_column="ts", bucket="1d")
-    with pytest.raises(Conflict, match="holds no entities"):
+    with pytest.raises(Conflict, match="has other rows"):
         lake.register("prices", ACCOUNT)
     assert lake.entities.names() == ["account"]
     with pytest.raises(NotFound, match="no such type"):

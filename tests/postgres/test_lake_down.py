@@ -77,7 +77,7 @@ def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, 
             cents(lake)
         assert cents(lake, mode="best_effort") == EXPORTED
         assert cents(lake, mode="cached") == NOW
-        with pytest.raises(Invalid, match="not a way to answer"):
+        with pytest.raises(Invalid, match="unknown read mode"):
             cents(lake, mode="guess")
         with pytest.raises(Unavailable):
             cents(lake, mode="strict")

@@ -223,20 +223,20 @@ def test_a_fraction_is_compared_with_integers_as_what_it_is(store):
 
 @pytest.mark.parametrize("after", ["", "x", "AAAA", "W10", base64.b64encode(b"[1,null]").decode()])
 def test_a_cursor_that_is_none_is_refused(store, after):
-    with pytest.raises(Invalid, match="not a cursor"):
+    with pytest.raises(Invalid, match="the cursor does not fit"):
         store.page(after=after)
 
 
 def test_a_cursor_of_another_order_is_refused(store):
     store.bulk([Operation(Deed.CREATE, f"k{n}", order(quantity=n)) for n in range(4)])
     page = store.page(sort=["quantity"], limit=2)
-    with pytest.raises(Invalid, match="not a cursor"):
+    with pytest.raises(Invalid, match="the cursor does not fit"):
         store.page(sort=["-quantity"], after=page.after)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1_001, True, "10", None])
 def test_a_page_has_a_size_within_limits(store, limit):
-    with pytest.raises(Invalid, match="size of a page"):
+    with pytest.raises(Invalid, match="limit is out of range"):
         store.page(limit=limit)
 
 
@@ -306,7 +306,7 @@ def test_a_page_and_its_references_are_one_statement_in_one_trip(sales, monkeypa
 
 
 def test_a_property_that_refers_to_nothing_cannot_be_followed(sales, store):
-    with pytest.raises(Invalid, match="refers to nothing"):
+    with pytest.raises(Invalid, match="has no x-relation"):
         store.page(refs=["status"])
 
 

@@ -79,7 +79,7 @@ def test_a_type_that_is_not_registered_is_not_found(pool, tenant):
 
 @pytest.mark.parametrize("name", ["", "Order", "e; drop", "a" * 64, None])
 def test_what_cannot_be_a_type_is_refused(pool, tenant, name):
-    with pytest.raises(Invalid, match="not a type's name"):
+    with pytest.raises(Invalid, match="invalid name of a type"):
         Registry(pool, tenant).register(name, ORDER)
 
 

@@ -1,16 +1,16 @@
-"""What a reading is given when a half is down: refused, or marked with the moment it is true of.
+"""Answers reads when PostgreSQL or the lake is down: an error, or an answer with a warning.
 
-In:   how a caller wants to be answered, the ways there are to answer
-Out:  an `Answer`; `Unavailable` rather than an unmarked old one
+In:   the read mode, and a function per way to answer
+Out:  an `Answer`; `Unavailable` rather than an old answer without a warning
 
     strict        both halves, or `Unavailable`
     best_effort   without PostgreSQL, the lake: exact as of its last export. Without the lake,
-                  what PostgreSQL has: exact, except for rows that were evicted to the lake
-    cached        as strict; if that fails, the last good answer to the same question, marked
+                  PostgreSQL's rows: exact, except for rows that were evicted to the lake
+    cached        like strict; if that fails, the last good answer to the same query, with a warning
 
-- An answer that may lack something committed has a warning and the moment it is true of.
-- Damage is no half that is down: `Corruption` is raised in every mode.
-- What is remembered for `cached` is bounded, by answers and by bytes.
+- An answer that may lack committed rows has a warning, and the time of which it is exact.
+- Damage is not downtime: `Corruption` is raised in every mode.
+- The cache for `cached` is bounded by answers and by bytes.
 """
 
 import threading
@@ -29,16 +29,16 @@ from thermocline.hot.postgres.operation import Entity
 ANSWERS_KEPT_MAX = 32
 ANSWERS_BYTES_MAX = 64 << 20
 ENTITIES_KEPT_MAX = 1_000
-LAKE_ALONE = "PostgreSQL is not there: this is the lake alone, as of its last export"
-POSTGRES_ALONE = "the lake is not there: rows that were evicted to it are missing"
-REMEMBERED = "a half is not there: this is an answer from before"
+LAKE_ALONE = "PostgreSQL is down: these rows are the lake's, as of its last export"
+POSTGRES_ALONE = "the lake is down: rows that were evicted to it are missing"
+REMEMBERED = "PostgreSQL or the lake is down: this is an earlier answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows, and what they are worth: all that was committed before `as_of` is in them.
+    """Rows with every commit before `as_of`, unless `warning` says what is missing.
 
-    `warning` is empty for an exact answer. `version` is the lake's, None where it was not read.
+    `warning` is empty for an exact answer. `version` is the lake's, None if it was not read.
     """
 
     rows: pa.Table
@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def is_exact(self) -> bool:
-        """Whether this is all that was committed when it was asked."""
+        """Whether the rows have every commit before the read."""
         return not self.warning
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class EntityAnswer:
-    """One entity, or that there is none, and what that is worth: as `Answer` says it of rows."""
+    """One entity, or None if it does not exist; `as_of` and `warning` are those of `Answer`."""
 
     entity: Entity | None
     as_of: datetime
@@ -66,19 +66,19 @@ class EntityAnswer:
 
     @property
     def is_exact(self) -> bool:
-        """Whether this is what was committed when it was asked."""
+        """Whether this is the last commit of the entity before the read."""
         return not self.warning
 
 
 class LastEntities:
-    """The last good answers about single entities, for `cached`. Any thread may use it."""
+    """A cache of good answers about single entities, for `cached`. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, EntityAnswer] = OrderedDict()
 
     def remember(self, key: str, answer: EntityAnswer) -> None:
-        """Keep an answer, and let the oldest go when there are too many."""
+        """Store an answer; above the limit, drop the oldest."""
         with self._lock:
             self._kept[key] = answer
             self._kept.move_to_end(key)
@@ -86,21 +86,21 @@ class LastEntities:
                 self._kept.popitem(last=False)
 
     def last(self, key: str) -> EntityAnswer | None:
-        """Return the last good answer about a key, marked as one from before."""
+        """Return the last good answer about a key, with a warning."""
         with self._lock:
             found = self._kept.get(key)
         return None if found is None else replace(found, warning=REMEMBERED)
 
 
 class Answers:
-    """The last good answers, by question, for `cached`. Any thread may use it."""
+    """A cache of good answers by query, for `cached`. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Answer] = OrderedDict()
 
     def remember(self, question: Hashable, answer: Answer) -> None:
-        """Keep an answer, and let the oldest go when there are too many or they are too large."""
+        """Store an answer; above the limits of number and bytes, drop the oldest."""
         if answer.rows.nbytes > ANSWERS_BYTES_MAX:
             return
         with self._lock:
@@ -110,7 +110,7 @@ class Answers:
                 self._kept.popitem(last=False)
 
     def last(self, question: Hashable) -> Answer | None:
-        """Return the last good answer to a question, marked as one from before."""
+        """Return the last good answer to a query, with a warning."""
         with self._lock:
             found = self._kept.get(question)
         return None if found is None else replace(found, warning=REMEMBERED)
@@ -127,7 +127,7 @@ def answered(
     postgres_alone: Callable[[], Answer],
     remembered: Callable[[], Answer | None],
 ) -> Answer:
-    """Return the best answer that the mode allows; the first error when there is none."""
+    """Return the best answer that the mode allows; raise the first error if every way fails."""
     try:
         return exact()
     except (Unavailable, NotFound) as error:
@@ -156,5 +156,5 @@ def _tried(way: Callable[[], Answer | None]) -> Answer | None:
 
 
 def _lake_gone(error: NotFound) -> Unavailable:
-    """Return what a reader is told whose lake lacks files: a disk that is not mounted does."""
+    """Return the error for a lake without its files, such as one on a disk that is not mounted."""
     return Unavailable(error.message, hint=error.hint, **error.facts)

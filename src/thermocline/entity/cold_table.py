@@ -1,10 +1,10 @@
-"""An entity type whose PostgreSQL cannot be asked, and was not since this process began.
+"""An entity type whose PostgreSQL was not reachable since this process began.
 
-In:   the type's table in the lake, why PostgreSQL is not there
-Out:  what the lake alone answers to those who said that it may; `Unavailable` to the others
+In:   the type's table in the lake, the error of PostgreSQL
+Out:  answers of the lake in mode `best_effort`; `Unavailable` in the other modes
 
 - The contracts are the copies in the table's folder.
-- It is made anew for each who asks: whoever asks when PostgreSQL is back has both halves.
+- Each request constructs it again: so a request after PostgreSQL's return gets both halves.
 """
 
 import threading
@@ -24,7 +24,7 @@ from thermocline.lake.table import Table
 
 
 class _Absent:
-    """Stands where PostgreSQL would: whatever is asked of it, it is not there."""
+    """Replaces the PostgreSQL objects of a table: every attribute raises the error."""
 
     def __init__(self, why: Unavailable) -> None:
         self._why = why
@@ -37,7 +37,7 @@ class _Absent:
 
 
 class ColdEntityTable(EntityTable):
-    """The entities of a type as the lake alone has them. Any thread may use it."""
+    """The entities of a type, read from the lake only. Any thread may use it."""
 
     def __init__(self, name: str, table: Table, why: Unavailable) -> None:
         self.settings = EntitySettings()
@@ -61,7 +61,7 @@ class ColdEntityTable(EntityTable):
 
     @cached_property
     def layout(self) -> Layout:
-        """The type as the copies of its contracts have it; nothing is known of PostgreSQL's."""
+        """The type according to the copies of its contracts, without PostgreSQL's columns."""
         try:
             return Layout(0, self._name, "", (), copied_contracts(self.table))
         except NotFound as error:
@@ -72,7 +72,7 @@ class ColdEntityTable(EntityTable):
 
 
 def cold_table(catalog: Catalog, name: str, why: Unavailable) -> ColdEntityTable:
-    """Return what the lake has of a type; the error again when it has nothing of it."""
+    """Return a type's entities in the lake; raise `why` if the lake has no such type."""
     try:
         table = catalog.table(name)
     except NotFound:

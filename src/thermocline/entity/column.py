@@ -1,13 +1,13 @@
-"""The columns of an entity type's table in the lake, as its newest contract wants them.
+"""Fits the columns of an entity type's lake table to the type's newest contract.
 
-In:   what the table is and has, the newest contract
-Out:  what it should be and have
+In:   the table's spec and schema, the newest contract
+Out:  the spec and schema that fit the contract
 
-- A column of the lake follows its column of the contract by id, kept in the table's `columns`: a
-  property that is renamed keeps its values, one that is widened is widened.
-- Columns are never dropped: those of retired properties hold what was written before.
-- A table never goes back: one that fits a contract is left as it is by those before it. Which one
-  gave it its columns is kept in the table's `contract`.
+- The table's `columns` maps contract columns to lake columns by id: so a renamed property keeps its
+  values, and a widened property widens its column.
+- Columns are never dropped: those of retired properties hold old values.
+- Columns never regress: applying an older contract version changes nothing. The table's `contract`
+  is the version that its columns fit.
 """
 
 from dataclasses import replace
@@ -26,13 +26,13 @@ CONTRACT = "contract"
 
 
 def fitted(spec: TableSpec, schema: Schema, contract: Contract) -> tuple[TableSpec, Schema]:
-    """Return what the table is and has once it fits the contract; the same values if it does."""
+    """Return the spec and schema that fit the contract; the given ones if they already do."""
     before = schema
     if not schema.columns:
         schema = adopt(pa.schema(FIXED), spec.time_column)
     places = {str(key): int(place) for key, place in spec.extra.get(COLUMNS, {}).items()}
     wanted = {places[str(c.id)]: c for c in kept_columns(contract) if str(c.id) in places}
-    # All names at once: two properties may have changed theirs with each other.
+    # All renames at once: two properties may have swapped their names.
     renamed = tuple(
         replace(column, name=wanted[column.id].name) if column.id in wanted else column
         for column in schema.columns
@@ -53,9 +53,9 @@ def fitted(spec: TableSpec, schema: Schema, contract: Contract) -> tuple[TableSp
 
 
 def fit_table(table: Table, contract: Contract) -> TableState:
-    """Give the table the columns that the contract wants, in one commit if any is missing.
+    """Commit the columns that the contract needs, if any is missing.
 
-    A table that fits a newer one is left as it is: `is_past` tells.
+    A table that fits a newer contract does not change; see `is_past`.
     """
 
     def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
@@ -65,14 +65,14 @@ def fit_table(table: Table, contract: Contract) -> TableState:
 
 
 def is_past(spec: TableSpec, contract: Contract) -> bool:
-    """Tell whether a table has the columns of a contract that is newer than this one."""
+    """Tell whether a table has the columns of a newer contract than this one."""
     return int(spec.extra.get(CONTRACT, 0)) > contract.version
 
 
 def fitted_state(state: TableState, contract: Contract) -> TableState:
-    """Return a state as if its table had the contract's columns; nothing is committed.
+    """Return a state as if its table had the contract's columns, without a commit.
 
-    Old segments have none of a new column, which reads as null, as it will when it is there.
+    A new column reads as null from old segments, exactly as after the commit.
     """
     spec, schema = fitted(state.spec, state.schema, contract)
     if (spec, schema) == (state.spec, state.schema):
@@ -86,7 +86,7 @@ def fitted_state(state: TableState, contract: Contract) -> TableState:
 def as_stored(rows: pa.Table, schema: Schema) -> pa.Table:
     """Return rows with exactly the columns of a table, in its order.
 
-    The table may have columns of a contract that is newer than theirs: those are null.
+    The table may have columns of a newer contract than the rows: those are null.
     """
     known = set(rows.column_names)
     arrays = [

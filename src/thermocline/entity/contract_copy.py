@@ -1,6 +1,6 @@
-"""Copies of a type's contracts beside its rows: what the lake alone needs to give documents back.
+"""Copies of a type's contracts in the lake, so that documents can be read without PostgreSQL.
 
-In:   the contracts that PostgreSQL has
+In:   the contracts in PostgreSQL
 Out:  `_contracts/<version>.json` in the table's folder, and the contracts read from there
 
 - PostgreSQL has the contracts; these are copies, made by whoever opens or registers the type. One
@@ -26,7 +26,7 @@ _HINT = "remove it: it is made again when the type is opened"
 
 
 def copy_contracts(table: Table, contracts: Mapping[int, Contract]) -> None:
-    """Write the copies that are missing, and the newest if it is another; trouble is ignored."""
+    """Write missing copies, and the newest if it differs; errors are ignored."""
     with suppress(ThermoclineError):
         table_id = table.state().spec.table_id
         for version, contract in contracts.items():
@@ -57,7 +57,7 @@ def copied_contracts(table: Table) -> dict[int, Contract]:
     """Return the contracts that have copies; `NotFound` when none has."""
     found = _Copied((version, _read(table, version)) for version in _versions(table))
     if not found:
-        hint = "open the type once while PostgreSQL is there"
+        hint = "open the type once while PostgreSQL is running"
         raise NotFound("the lake has no copy of the contract", hint=hint)
     return found
 

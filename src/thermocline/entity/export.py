@@ -1,19 +1,19 @@
-"""Carries what changed in PostgreSQL into the lake, and pairs the two halves for a reading.
+"""Exports changes from PostgreSQL to the lake, and pairs the two halves for a read.
 
 In:   an `EntitySource` (PostgreSQL) and a `Table` (the lake)
-Out:  a version that has every change of one snapshot; views that are exact
+Out:  a version that has every change of one snapshot; exact views
 
     1  freeze    one snapshot of PostgreSQL: the version p to build on, all changes, their rows
-    2  claim     PostgreSQL knows of the try before the lake does; then the rows become segments
-    3  commit    put-if-absent of version p + 1, with the changes it contains: the only moment
-    4  retire    PostgreSQL's head moves to p + 1 and exactly those changes go
-    R  roll forward, by anyone: step 4 for every version that the log has and the head does not
+    2  claim     PostgreSQL records the attempt before the lake; then the rows become segments
+    3  commit    put-if-absent of version p + 1, with its change ids: this decides the export
+    4  retire    PostgreSQL's head moves to p + 1, and exactly those changes are deleted
+    R  roll forward, by any process: step 4 for every version after the head in the log
 
-- A crash before 3 leaves files that no version names. A crash between 3 and 4 is finished by
-  whoever comes next. Nothing is ever undone.
-- Invariant: in every snapshot of PostgreSQL, a key without a change has in the lake, at the head,
-  its last committed value. So lake at the head, without the dirty keys, with the dirty rows, is
-  what is committed: no clock is asked, and no writer waits.
+- A crash before 3 leaves files that no version names. After a crash between 3 and 4, the next
+  process that rolls forward finishes the export. No step is ever undone.
+- Invariant: in every snapshot of PostgreSQL, a key without a change has its last committed value in
+  the lake at the head. So the lake at the head, without the dirty keys, plus the dirty rows, is the
+  committed state: it needs no clock, and no writer waits.
 """
 
 from dataclasses import replace
@@ -38,11 +38,11 @@ VIEW_TRIES_MAX = 8
 
 
 def export(source: EntitySource, table: Table) -> Exported | None:
-    """Carry every change of one snapshot into one version; None when nothing is dirty.
+    """Export every change of one snapshot in one version; None when nothing is dirty.
 
-    When this returns, the version is durable and PostgreSQL goes with it. After an error the
-    changes are dirty still, and possibly in a version too: the next export finds out. `Conflict`
-    when other exports were first every time.
+    When this returns, the version is durable and PostgreSQL's head is at it. After an error the
+    changes are still dirty, and possibly in a version too: the next export finds out. `Conflict`
+    when other exports committed first every time.
     """
     for _ in range(EXPORT_TRIES_MAX):
         roll_forward(source, table)
@@ -52,7 +52,7 @@ def export(source: EntitySource, table: Table) -> Exported | None:
         try:
             state = _committed(source, table, frozen)
         except Conflict:
-            continue  # somebody else exported: what it left is a new snapshot away
+            continue  # another process exported first: take a new snapshot
         # Crash here: between commit and retire. The log says that it happened.
         roll_forward(source, table)
         snapshot = frozen.snapshot
@@ -69,7 +69,7 @@ def export(source: EntitySource, table: Table) -> Exported | None:
 def _committed(source: EntitySource, table: Table, frozen: Frozen) -> TableState:
     """Steps 2 and 3."""
     snapshot = frozen.snapshot
-    # A commit of columns alone is neutral: the export goes onto it as onto the head.
+    # A commit of columns only does not change rows: the export may follow it like the head.
     state = fit_table(table, snapshot.layout.contract)
     if is_past(state.spec, snapshot.layout.contract):
         hint = "begin again from a new snapshot"
@@ -80,19 +80,19 @@ def _committed(source: EntitySource, table: Table, frozen: Frozen) -> TableState
 
 
 def roll_forward(source: EntitySource, table: Table) -> Version:
-    """Step R: let PostgreSQL follow the log to its end; return that version.
+    """Step R: move PostgreSQL's head to the end of the log; return that version.
 
-    Anyone may call it, at any time, as often as they like. `Corruption` when one half was restored
+    Any process may call it at any time, also repeatedly. `Corruption` when one half was restored
     from a copy that is older than the other half.
     """
-    # Order matters: the log first. A try is known to PostgreSQL before it is in the log.
+    # Order matters: the log first. PostgreSQL records an attempt before it is in the log.
     newest = table.state().version
     head = source.head()
     if head.version > newest:
-        newest = table.state().version  # somebody exported between the two looks
+        newest = table.state().version  # another process exported between the two reads
     check_lake(head, newest, table)
     if head.version < newest:
-        # What PostgreSQL forgets because a version has it must not be lost with that version.
+        # Make the version durable first: PostgreSQL deletes the changes that it contains.
         table.log.settle(newest)
     for version in range(head.version + 1, newest + 1):
         source.retire(Version(version), flush_note(table.log.commit(version)))
@@ -100,7 +100,7 @@ def roll_forward(source: EntitySource, table: Table) -> Version:
 
 
 def check_lake(head: Head, newest: Version, table: Table) -> None:
-    """Raise `Corruption` when the lake is not the one that PostgreSQL exported to."""
+    """Raise `Corruption` when PostgreSQL's exports went to another lake or another history."""
     if newest < head.version:
         raise Corruption(
             "the lake is older than PostgreSQL: it was restored from a copy made before an export",
@@ -122,7 +122,7 @@ def check_lake(head: Head, newest: Version, table: Table) -> None:
 
 
 class Pairing:
-    """Pairs snapshots of PostgreSQL with the versions they go with, checking each once."""
+    """Pairs PostgreSQL snapshots with their lake versions, and checks each version once."""
 
     def __init__(self, source: EntitySource, table: Table) -> None:
         self._source = source
@@ -132,9 +132,9 @@ class Pairing:
         self._last: tuple[TableState, DirtySnapshot, KeyedView] | None = None
 
     def view(self) -> KeyedView:
-        """Return what is committed now: lake at the head, hidden keys, hot rows.
+        """Return the committed state: the lake at the head, the keys it hides, the hot rows.
 
-        Views of a moment that has not changed since share all but their time.
+        While nothing changes, views share everything but their time.
         """
         for _ in range(VIEW_TRIES_MAX):
             snapshot = self._source.dirty.snapshot()
@@ -155,7 +155,7 @@ class Pairing:
             if before.rows is snapshot.rows and before.keys is snapshot.keys:
                 return replace(view, as_of=from_datetime(snapshot.taken_at))
             made = paired(state, snapshot)
-            # The same state object as before: what is remembered of it stays good.
+            # The same state object as before, so that caches by identity hold.
             made = replace(made, state=view.state)
         else:
             made = paired(state, snapshot)
@@ -180,10 +180,10 @@ class Pairing:
         try:
             return self._table.state(int(head.version))
         except NotFound:
-            return None  # vacuumed while PostgreSQL stayed behind: the next version has its rows
+            return None  # vacuumed before PostgreSQL followed: the next version has its rows
 
     def _check_ahead(self, head: Head, newest: Version) -> None:
-        """Raise `Corruption` when the log is ahead by what this PostgreSQL never did."""
+        """Raise `Corruption` when a commit ahead of the head is unknown to this PostgreSQL."""
         first = max(head.version, self._known_up_to) + 1
         for version in range(first, newest + 1):
             note = flush_note(self._table.log.commit(version))
@@ -193,14 +193,14 @@ class Pairing:
 
 
 def paired(state: TableState, snapshot: DirtySnapshot) -> KeyedView:
-    """Return the view of a snapshot and the state that its head names."""
+    """Return the view of a snapshot and the lake state of its head."""
     fit = fitted_state(state, snapshot.layout.contract)
     rows = as_stored(snapshot.rows, fit.schema)
     return KeyedView(fit, snapshot.keys, rows, from_datetime(snapshot.taken_at))
 
 
 def cold_view(table: Table, state: TableState, why: str) -> KeyedView:
-    """Return the lake alone, at a version: exact as of the export that it contains, and said so."""
+    """Return a view of only the lake at a version: exact as of its export, with the warning."""
     note = last_flush(table.log, state.version)
     as_of = state.time if note is None else note.as_of
     rows = pa.table([pa.nulls(0, c.type) for c in state.schema.columns], schema=state.schema.arrow)
@@ -208,5 +208,5 @@ def cold_view(table: Table, state: TableState, why: str) -> KeyedView:
 
 
 def stale(view: KeyedView, why: str) -> KeyedView:
-    """Return a view that was exact once, marked."""
+    """Return an old view with a warning."""
     return replace(view, warning=why)

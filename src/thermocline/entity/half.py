@@ -1,14 +1,14 @@
-"""A node's PostgreSQL: opened when it is first needed, kept exported by a clock, closed at the end.
+"""A node's PostgreSQL: opened at its first use, exported by a clock, closed at the end.
 
-In:   a DSN, or the folder of a server of the lake's own; entity tables to look after
+In:   a DSN, or the folder of the lake's embedded server; entity tables to export
 Out:  each tenant's entity types
 
-- A node starts without its PostgreSQL, and finds it when it is there: what needs it is refused
-  until then, and nothing else is.
-- The clock has a thread of its own: a server that does not answer keeps no flush waiting, and no
-  close for longer than a moment. What is cut off in the middle is as after a crash.
-- A server of our own that died is started again, and the connections follow it, also to another
-  port and when somebody else started it. Who only reads starts none.
+- A node starts without its PostgreSQL and connects when it is reachable: until then only requests
+  that need it are refused.
+- The export clock has a separate thread: a server that does not answer delays no flush, and delays
+  a close only briefly. An export cut off by a close is in the same state as after a crash.
+- An embedded server that died is started again, and the connections follow it, also to another port
+  and if another process started it. A read-only node never starts the embedded server.
 """
 
 import os
@@ -38,7 +38,7 @@ CLOSE_GRACE_S = 3.0
 CLOSE_TIMEOUT_S = 10.0
 
 Keyed = Callable[[], Iterable[Callable[[], object]]]
-"""Gives, at each look of the clock, what to do for each table of entities."""
+"""Returns, at each tick of the clock, one task for each table of entities."""
 
 
 class EntityHalf:
@@ -57,7 +57,7 @@ class EntityHalf:
         self.error: ThermoclineError | None = None
 
     def pool(self) -> Pool:
-        """Return the connections; a server of our own is started if it does not run."""
+        """Return the connection pool; start the embedded server if it does not run."""
         with self._lock:
             if self._is_closed:
                 raise Unavailable("the lake is closed", hint="open it again")
@@ -74,14 +74,14 @@ class EntityHalf:
             return open_server(folder=self._folder)
         found = running_server(self._folder)
         if found is None:
-            hint = "open the lake for writing somewhere: that starts its server"
+            hint = "open the lake for writing in another process: that starts its server"
             raise Unavailable("the lake's PostgreSQL does not run", hint=hint)
         return found
 
     def _is_gone(self, pool: Pool) -> bool:
-        """Tell whether a server of our own died, or was started elsewhere by somebody else.
+        """Tell whether the embedded server died, or was restarted at another port.
 
-        One that is only stuck has a process still, at the address it had.
+        A server that only hangs still has its process and its address.
         """
         if self._settings.postgres != EMBEDDED or pool.breaker.state == "closed":
             return False
@@ -101,7 +101,7 @@ class EntityHalf:
         return EntityTypes(pool, opened, catalog, settings)
 
     def keep(self, keyed: Keyed) -> None:
-        """Look after tables from now on: what is due is exported."""
+        """Start the clock thread, which exports tables when an export is due."""
         self._clock = threading.Thread(
             target=self._run, args=(keyed,), name="thermocline-export", daemon=True
         )
@@ -119,16 +119,16 @@ class EntityHalf:
                     try:
                         work()
                     except ThermoclineError as error:
-                        trouble = error  # one table's trouble is not another's
+                        trouble = error  # one table's error does not stop the others
             except ThermoclineError as error:
                 trouble = error
-            except Exception as error:  # noqa: BLE001  a clock that stopped would export nothing more
+            except Exception as error:  # noqa: BLE001  the clock thread must not end
                 trouble = Unavailable("an export failed", why=repr(error))
-            self.error = trouble  # what waits stays in PostgreSQL; the next look tries again
+            self.error = trouble  # the changes stay in PostgreSQL; the next tick tries again
             self._wake.wait(self._settings.flush_look_s)
 
     def close(self, *, is_stopped: bool) -> None:
-        """Let the connections go; with `is_stopped` a server of our own is stopped, too."""
+        """Close the connections; with `is_stopped` also stop the embedded server."""
         self._is_closed = True
         self._wake.set()
         if self._clock is not None:

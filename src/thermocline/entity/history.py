@@ -1,12 +1,13 @@
-"""What one entity was: every version of it that a commit of the lake has, and the one that is hot.
+"""The history of one entity: its revision in each lake commit that changed it, and the hot one.
 
-In:   a key, the lake's log, what PostgreSQL has of the key
+In:   a key, the lake's log, PostgreSQL's state of the key
 Out:  `Revision`s, oldest first
 
-- An export carries the newest version of a key: versions that came and went between two exports
-  are in no revision.
-- Commits that only rewrite segments move a row and change nothing of it: they give no revision.
-- Versions that a vacuum expired are gone; the first revision is then what the oldest one kept has.
+- An export carries only the newest version of a key: versions that were replaced between two
+  exports have no revision.
+- Commits that only rewrite segments move a row without changing it: they add no revision.
+- Lake versions that a vacuum expired are missing; the first revision is then the entity in the
+  oldest kept version.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from thermocline.lake.table import Table
 def found_entities(
     table: Table, state: TableState, layout: Layout, keys: Sequence[str]
 ) -> dict[str, Entity]:
-    """Return the entities of these keys that a version of the lake has."""
+    """Return those entities of these keys that a lake version has."""
     fit = fitted_state(state, layout.contract)
     wanted = pa.array(sorted(set(keys)), pa.string())
     made: dict[str, Entity] = {}
@@ -47,7 +48,7 @@ def found_entities(
 
 
 def history(table: Table, found: Found, key: str) -> list[Revision]:
-    """Return what a key was at each version of the lake up to the head, and what it is now."""
+    """Return a key's revisions in the lake up to the head, and its hot revision."""
     newest = table.state(int(found.head.version)) if found.head.version else None
     made = [] if newest is None else _cold_history(table, newest, found.layout, key)
     if found.is_dirty:
@@ -61,7 +62,7 @@ def history(table: Table, found: Found, key: str) -> list[Revision]:
 
 def _cold_history(table: Table, newest: TableState, layout: Layout, key: str) -> list[Revision]:
     walk = _Walk(table, fitted_state(newest, layout.contract), layout, key)
-    # What is kept is said by the end of the log, which may be past the version that is read.
+    # The newest state says which versions are kept; it may be newer than the head.
     oldest = table.state(min(int(table.state().oldest), int(newest.version)))
     with pinned(table, oldest.version):
         walk.begin(oldest)
@@ -71,11 +72,11 @@ def _cold_history(table: Table, newest: TableState, layout: Layout, key: str) ->
 
 
 class _Walk:
-    """Follows one key through the commits: where its live row is, and what that says."""
+    """Follows one key through the commits: the position and content of its live row."""
 
     def __init__(self, table: Table, state: TableState, layout: Layout, key: str) -> None:
         self._storage = table.storage
-        # The newest state knows every schema that a segment was ever written under.
+        # The newest state has every schema of all segments.
         self._state = state
         self._layout = layout
         self._key = pa.array([key], pa.string())
@@ -104,7 +105,7 @@ class _Walk:
         return False
 
     def _moved(self, segments: Sequence[Segment], version: Version, at: datetime) -> bool:
-        """Look for the key in segments; if it is there, that is where it is from now on."""
+        """Search the key in added segments; if found, store its new position and revision."""
         for hits in find_keys(self._storage, self._state, self._key, segments):
             if len(hits.positions):
                 self._note(hits, version, at)

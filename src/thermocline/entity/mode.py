@@ -1,7 +1,7 @@
-"""How a caller wants to be answered when a half of an entity type is down.
+"""The read modes: how to answer when PostgreSQL or the lake is down.
 
-In:   a word
-Out:  a `Mode`; what each gives is in `answer.py`
+In:   the name of a mode
+Out:  a `Mode`; `answer.py` defines the answers
 """
 
 import enum
@@ -10,7 +10,7 @@ from thermocline.errors import Invalid
 
 
 class Mode(enum.Enum):
-    """How to answer when a half is down."""
+    """How to answer when PostgreSQL or the lake is down."""
 
     STRICT = "strict"
     BEST_EFFORT = "best_effort"
@@ -18,9 +18,9 @@ class Mode(enum.Enum):
 
 
 def mode_of(given: "Mode | str") -> Mode:
-    """Return the mode of this name; `Invalid` names those there are."""
+    """Return the mode of this name; `Invalid` for an unknown name."""
     try:
         return Mode(given)
     except ValueError as error:
         names = ", ".join(mode.value for mode in Mode)
-        raise Invalid("not a way to answer", hint=f"use one of {names}", mode=given) from error
+        raise Invalid("unknown read mode", hint=f"use one of {names}", mode=given) from error

@@ -1,7 +1,7 @@
-"""Entities that came with a restored data folder: loaded when their tenant is first opened.
+"""Loads the entities of a restored data folder when their tenant is first opened.
 
 In:   `entities/<tenant>/` in the data folder, as `backup` copied it
-Out:  the same entities in PostgreSQL; the folder is gone
+Out:  the same entities in PostgreSQL; the folder's files are removed
 
 - PostgreSQL need not be there when a lake is restored: it is asked when entities are.
 - Crash here: between loading and removing. The next opening finds the rows there, by the name of
@@ -25,9 +25,9 @@ DUMP_NAME = "dump.json"
 
 
 def load_restored(pool: Pool, tenant: Tenant, root: str) -> bool:
-    """Load what a restore left for a tenant; return whether there was any.
+    """Load the restored entities of a tenant; return whether there were any.
 
-    `Conflict` when PostgreSQL has other entities of the tenant already.
+    `Conflict` when PostgreSQL already has other entities of the tenant.
     """
     disk = OsDisk()
     folder = f"{root}/{FOLDER}/{tenant.name}"

@@ -1,11 +1,11 @@
-"""Keeps the dirty set small enough to be read: warns above one limit, refuses above another.
+"""Limits the changes that wait for an export: warns above one limit, refuses writes above another.
 
-In:   writes about to be made; how much is dirty, looked up now and then
-Out:  nothing, a warning in the log, or `Overloaded` that names the limit
+In:   the number of writes to come; the number of changes, read from time to time
+Out:  nothing, a warning in the log, or `Overloaded` with the limit
 
-- A reading costs its dirty keys, so the number of changes that wait for an export is bounded.
-- The number is looked up once in `look_s`, or at once when the last look and the writes since
-  could be past a limit. Between looks, other processes' writes are not seen.
+- A read costs time for each dirty key, so the number of changes that wait for an export is limited.
+- The number is read once in `look_s`, or at once if the last number plus the writes since then may
+  be above a limit. Between these reads, writes of other processes are not counted.
 """
 
 import logging
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EntitySettings:
-    """How entities of a type are kept.
+    """The settings of an entity type.
 
-    An export is due when `export_changes` wait for it, or any for `export_age_s`. Past
-    `changes_warn` it is said in the log, past `changes_max` writes are refused. Rows older than
-    `evict_age_s` leave PostgreSQL once the lake has them; None keeps all. Of deleted keys,
-    `gone_keys_max` are remembered each for itself. With `is_read_only` nothing is written at all.
+    An export is due when `export_changes` wait for it, or any change for `export_age_s`. Above
+    `changes_warn` the log has a warning, above `changes_max` writes are refused. Rows older than
+    `evict_age_s` are evicted from PostgreSQL once the lake has them; None keeps all rows. The last
+    versions of `gone_keys_max` deleted keys are kept. With `is_read_only` every write is refused.
     """
 
     mode: str = "strict"
@@ -42,7 +42,7 @@ class EntitySettings:
 
 
 class Room:
-    """How many more changes fit. Any thread may use it."""
+    """The limit of changes that wait for an export. Any thread may use it."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Room:
         self._has_warned = False
 
     def check_writable(self) -> None:
-        """Raise `Invalid` where entities are only read."""
+        """Raise `Invalid` if the lake is open for reading only."""
         if self._settings.is_read_only:
             hint = "connect without read_only"
             raise Invalid("the lake is open for reading only", hint=hint)
 
     def admit(self, writes: int = 1) -> None:
-        """Count writes that are about to be made; `Overloaded` when there is no room for them."""
+        """Count the writes to come; `Overloaded` above `changes_max`."""
         self.check_writable()
         with self._lock:
             self._changes += writes
@@ -90,7 +90,7 @@ class Room:
         is_past = changes > self._settings.changes_warn
         if is_past and not self._has_warned:
             logger.warning(
-                "%d changes wait for an export (changes_warn=%d); readings slow down",
+                "%d changes wait for an export (changes_warn=%d); reads slow down",
                 changes,
                 self._settings.changes_warn,
             )

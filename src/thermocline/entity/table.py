@@ -1,12 +1,12 @@
-"""An entity type as its users meet it: written at once, exported behind their backs, read exactly.
+"""The table of an entity type: writes go to PostgreSQL, exports to the lake, reads combine both.
 
-In:   documents, keys, questions; PostgreSQL and the lake's table of the type
-Out:  versions of what was written; answers that are exact, or say what they are worth
+In:   documents, keys, queries; PostgreSQL and the lake's table of the type
+Out:  versions of written entities; answers that are exact, or have a warning
 
-- A write is PostgreSQL's: when it returns, it is durable and every later reading has it.
-- A reading is one snapshot of PostgreSQL and the version of the lake that it names: all of it is
-  what was committed at one moment, whatever is written, exported or compacted meanwhile.
-- `at` reads the lake at a version or an instant, as exports left it.
+- A write goes to PostgreSQL: when it returns, it is durable and every later read has it.
+- A read combines one snapshot of PostgreSQL with the lake version that it names: it returns the
+  committed state of one moment, whatever is written, exported or compacted meanwhile.
+- `at` reads only the lake, at the last export up to a version or an instant.
 """
 
 import threading
@@ -105,39 +105,39 @@ class EntityTable:
 
     @property
     def layout(self) -> Layout:
-        """The type as it was last seen: its columns and every version of its contract."""
+        """The type as last read from PostgreSQL: its columns and every version of its contract."""
         return self.store.layout
 
     # Writing.
 
     def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
-        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one."""
         self._room.admit()
         return self.store.create(document, id)
 
     def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Put a document in the place of another, or of nothing."""
+        """Replace an entity's document, or create the entity."""
         self._room.admit()
         return self.store.replace(id, document, if_match)
 
     def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+        """Merge a patch (RFC 7386) into an entity; the result must fit the contract."""
         self._room.admit()
         return self.store.patch(id, merge_patch, if_match)
 
     def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
-        """Delete an entity; `NotFound` when there is none."""
+        """Delete an entity; `NotFound` if it does not exist."""
         self._room.admit()
         return self.store.delete(id, if_match)
 
     def bulk(
         self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
     ) -> list[Written | ThermoclineError]:
-        """Do many things in order, in one transaction; return what became of each.
+        """Run many operations in order, in one transaction; return the result of each.
 
-        An operation is an `Operation`, or a dict as the HTTP API takes it: `op` (`create`,
-        `replace`, `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first
-        failure is raised and nothing is done; otherwise it is in its place in the answer.
+        An operation is an `Operation`, or a dict like in the HTTP API: `op` (`create`, `replace`,
+        `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first failure is raised
+        and nothing is written; without it, each failure is in the list at its index.
         """
         given = list_operations(operations)
         self._room.admit(len(given))
@@ -148,15 +148,15 @@ class EntityTable:
     def read(self, id: str, *, at: object = None) -> Entity | None:  # noqa: A002
         """Return one entity as it is now, or as it was at a version or instant; None if absent.
 
-        `Unavailable` when a half that is needed is down. `find` answers then, and says what the
-        answer is worth.
+        `Unavailable` when PostgreSQL or the lake is needed and down. Then `find` may still answer,
+        with a warning.
         """
         if at is None:
             return self._found(id).entity
         return self._cold_entity(id, self.table.state(at))
 
     def find(self, id: str, *, mode: Mode | str | None = None) -> EntityAnswer:  # noqa: A002
-        """Return one entity, or that there is none, with the moment that is true of."""
+        """Return one entity, or None in the answer, with the time of which the answer is exact."""
         wanted = self._mode(mode)
         try:
             answer = self._found(id)
@@ -191,19 +191,19 @@ class EntityTable:
         """Return one page of entities and the cursor of the next.
 
         A filter is a value or JSON, such as `{"field": "state", "op": "eq", "value": "open"}`;
-        `sort` names fields, `-field` the other way. `fields`, `after`, `limit`, `refs` and
-        `with_total` are those of `EntityStore.page`. `Unsupported` where rows may have been
-        evicted: a page is read from PostgreSQL alone.
+        `sort` names fields, `-field` sorts in descending order. `fields`, `after`, `limit`, `refs`
+        and `with_total` are those of `EntityStore.page`. `Unsupported` if rows may have been
+        evicted: a page is read only from PostgreSQL.
         """
         if self.settings.evict_age_s is not None:
-            hint = "ask in SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
-            raise Unsupported("a page does not reach rows that were evicted", hint=hint)
+            hint = "query with SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
+            raise Unsupported("a page cannot contain rows that were evicted", hint=hint)
         return self.store.page(filter, sort, *more, **options)
 
     def view(self, *, mode: Mode | str | None = None) -> KeyedView:
-        """Return the two halves of one reading: a state, the keys it hides, the rows that count.
+        """Return the two halves of one read: a lake state, the keys to hide in it, the hot rows.
 
-        In `best_effort` it is the lake alone when PostgreSQL is down, with a warning.
+        In `best_effort`, if PostgreSQL is down, it is only the lake, with a warning.
         """
         try:
             return self._pairing.view()
@@ -213,9 +213,9 @@ class EntityTable:
             return cold_view(self.table, self.table.state(), LAKE_ALONE)
 
     def snapshot(self, *, mode: Mode | str | None = None) -> HotSnapshot:
-        """Return what SQL reads beside the lake: the rows that count, and what they go with.
+        """Return what SQL reads in addition to the lake: the hot rows, and the version to read.
 
-        In `cached` it is the last one that was exact when PostgreSQL is down, with a warning.
+        In `cached`, if PostgreSQL is down, it is the last exact snapshot, with a warning.
         """
         try:
             made = self._snapshot(mode)
@@ -224,7 +224,7 @@ class EntityTable:
             if last is None or last.pairing is None or self._mode(mode) is not Mode.CACHED:
                 raise
             if last.pairing.version < self.table.state().oldest:
-                raise  # what it goes with was vacuumed
+                raise  # its lake version was vacuumed
             return replace(last, pairing=replace(last.pairing, warning=REMEMBERED))
         if made.pairing is not None and not made.pairing.warning:
             self._last_snapshot = made
@@ -235,7 +235,7 @@ class EntityTable:
             view = self.view(mode=mode)
             if view.state.schema_id in self.table.state(int(view.state.version)).schemas:
                 break
-            # A contract is newer than the table's columns: SQL reads those that the log knows.
+            # The contract is newer than the table's columns; SQL reads only committed columns.
             fit_table(self.table, self.store.layout.contract)
             roll_forward(self.source, self.table)
         else:
@@ -250,9 +250,9 @@ class EntityTable:
         return HotSnapshot(self.name, Mark(0), self._parts(view), version)
 
     def _parts(self, view: KeyedView) -> tuple[HotPart, ...]:
-        """Return the rows of a view as parts, the same ones for the same rows.
+        """Return the rows of a view as parts; the same rows give the same part objects.
 
-        What was lent to a worker process before is then lent again, and not copied.
+        So rows that were already shared with a worker process are not copied again.
         """
         last = self._last_parts
         if last is None or last[0] is not view.rows:
@@ -271,7 +271,7 @@ class EntityTable:
         at: object = None,
         mode: Mode | str | None = None,
     ) -> Answer:
-        """Return all rows, or some of their columns, with the moment they are true of."""
+        """Return all rows, or some of their columns, with the time of which they are exact."""
         names = None if columns is None else list_names(columns, "columns")
         if at is not None:
             return self._rows(cold_view(self.table, self.table.state(at), ""), names)
@@ -290,7 +290,7 @@ class EntityTable:
         return answer
 
     def history(self, id: str) -> list[Revision]:  # noqa: A002
-        """Return what an entity was at each export that carried it, oldest first, and is now."""
+        """Return an entity's revisions, oldest first: one per export that changed it, and now."""
         return self._unexpired(lambda: self._history(id))
 
     def _history(self, key: str) -> list[Revision]:
@@ -301,9 +301,9 @@ class EntityTable:
     # Moving rows.
 
     def export(self) -> Exported | None:
-        """Carry every change of this moment into the lake, in one version; None if there is none.
+        """Export all current changes to the lake in one version; None if there are no changes.
 
-        When this returns, what was written before it was called is in the lake.
+        When this returns, the lake has every write that returned before this call.
         """
         self._room.check_writable()
         with self._exporting:
@@ -313,7 +313,7 @@ class EntityTable:
         return exported
 
     def export_if_due(self) -> Exported | None:
-        """Export when enough changes wait, or any for long enough; None when it is not due."""
+        """Export if enough changes wait, or one waits long enough; None if no export is due."""
         pressure = self.source.dirty.pressure()
         is_due = pressure.changes >= self.settings.export_changes or (
             pressure.changes > 0 and pressure.age_s >= self.settings.export_age_s
@@ -321,16 +321,16 @@ class EntityTable:
         return self.export() if is_due else None
 
     def recover(self) -> Version:
-        """Finish what a process that died left between the lake and PostgreSQL; the lake's version.
+        """Finish the export of a process that died; return the lake's version.
 
-        Anyone may, at any time. Readings are exact without it.
+        Any process may call it at any time. Reads are exact without it.
         """
         return roll_forward(self.source, self.table)
 
     def evict(self, written_before: datetime | None = None) -> int:
-        """Let go of rows that the lake has, written before a time; return how many went.
+        """Evict rows written before a time that the lake has too; return how many.
 
-        Without a time, those past `evict_age_s`; none when that is not set.
+        Without a time, rows older than `evict_age_s`; none if it is not set.
         """
         if written_before is None:
             if self.settings.evict_age_s is None:
@@ -339,9 +339,9 @@ class EntityTable:
         return evict(self.store, written_before)
 
     def forget(self) -> int:
-        """Forget deleted keys past `gone_keys_max`; return how many. See `forget.py`.
+        """Forget the deleted keys above `gone_keys_max`; return how many. See `forget.py`.
 
-        Exports do it. Where writers are in the way, the next one does.
+        Every export calls it. If writers hold the lock, the next export tries again.
         """
         with suppress(ThermoclineError):
             return forget(self.store, self.settings.gone_keys_max)
@@ -350,7 +350,7 @@ class EntityTable:
     def _cold(
         self, connection: Connection, keys: Sequence[str]
     ) -> dict[str, tuple[int, dict[str, Any]]]:
-        """Return rows that the lake alone has, as a writer brings them back."""
+        """Return rows that are only in the lake, for a writer that loads them."""
         layout = self.store.layout
         state = self.table.state(int(lake_version(connection, layout)))
         found = found_entities(self.table, state, layout, keys)
@@ -360,14 +360,14 @@ class EntityTable:
         return mode_of(self.settings.mode if mode is None else mode)
 
     def _unexpired(self, read: Callable[[], T]) -> T:
-        """Read; once more when the version that was to be read has expired meanwhile."""
+        """Read; read again if the version to read has expired meanwhile."""
         for _ in range(VIEW_TRIES_MAX):
             oldest = self.table.state().oldest
             try:
                 return read()
             except NotFound:
                 if self.table.state().oldest == oldest:
-                    raise  # nothing expired: what is missing is missing
+                    raise  # no version has expired: files are missing
                 roll_forward(self.source, self.table)
         return read()
 

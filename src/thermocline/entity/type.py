@@ -3,10 +3,10 @@
 In:   names and JSON Schema documents
 Out:  `EntityTable`s
 
-- A type's table is made before its contract is committed, so a name that the lake gave to other
-  rows is refused with nothing done. Whatever died in between is finished by the next one who
-  registers or opens the type.
-- A type goes with one table for ever: PostgreSQL knows its id, and refuses another.
+- A type's table is created before its contract is committed. So a name that another lake table uses
+  is refused before anything is written. After a crash in between, the next process that registers
+  or opens the type finishes the registration.
+- A type is bound to one table permanently: PostgreSQL stores the table's id and refuses another.
 """
 
 import threading
@@ -48,19 +48,19 @@ class EntityTypes:
     def register(self, name: str, document: Any) -> EntityTable:
         """Register a version of a type's contract and return its entities.
 
-        When this returns, the type can be written and read, in SQL too. `Invalid` when the
-        contract is none, or may not follow the version before. `Conflict` when a table of this
-        name holds other rows. After either, nothing was registered.
+        When this returns, the type can be written and read, also in SQL. `Invalid` when the
+        document is not a contract, or is incompatible with the version before. `Conflict` when a
+        table of this name has other rows. After either error, nothing is registered.
         """
         layout = self.registry.register(name, document, lambda: self._claimed(name))
         opened = self.table(name)
-        # Order matters: whoever reads by the new contract finds its columns in the log.
+        # Order matters: the log has the new columns before a reader uses the new contract.
         self._fit(opened, layout)
         opened.store.reload()
         return opened
 
     def table(self, name: str) -> EntityTable:
-        """Return the entities of a type; `NotFound` when none of this name is registered."""
+        """Return the entities of a type; `NotFound` when no type has this name."""
         check_text(name, "name")
         with self._lock:
             if name not in self._opened:
@@ -81,25 +81,25 @@ class EntityTypes:
         return self.registry.names()
 
     def _cold_table(self, name: str) -> Table:
-        self.registry.layout(name)  # no table is made for a type that does not exist
+        self.registry.layout(name)  # create no table for a type that does not exist
         return self._claimed(name)
 
     def _claimed(self, name: str) -> Table:
-        """Return the table of a type, made if it is not there; `Conflict` if it is another's."""
+        """Return the lake table of a type, created if missing; `Conflict` if it has other rows."""
         try:
             table = self._catalog.table(name)
         except NotFound:
             try:
                 return self._catalog.create(name, entity_spec(name))
             except Conflict:
-                table = self._catalog.table(name)  # made meanwhile by somebody else
+                table = self._catalog.table(name)  # another process has created it meanwhile
         if ENTITIES not in table.state().spec.features:
             hint = "give the type another name"
-            raise Conflict("a table of this name holds no entities", hint=hint, table=name)
+            raise Conflict("a table of this name has other rows", hint=hint, table=name)
         return table
 
     def _fit(self, opened: EntityTable, layout: Layout) -> None:
-        """Give the table its columns, so that it can be asked for them before the first export."""
+        """Give the table its columns, so that queries can use them before the first export."""
         fit_table(opened.table, layout.contract)
         roll_forward(opened.source, opened.table)
         if self._settings is None or not self._settings.is_read_only:

@@ -1,13 +1,13 @@
-"""Keeps a dead server from slowing everyone who asks for it.
+"""A circuit breaker: callers fail at once while the server is down, instead of waiting for it.
 
-In:   what became of the last tries to reach it
-Out:  `Unavailable` at once while it is taken for dead; otherwise nothing
+In:   the results of the last attempts to reach the server
+Out:  `Unavailable` at once while the breaker is open; otherwise nothing
 
-    closed      everyone may try; `failures_max` failures in a row open it
-    open        nobody may, for `open_s`, then twice as long, up to `open_max_s`
-    half open   one may try; it closes the breaker or opens it again, the others are refused
+    closed      every caller may try; `failures_max` failures in a row open it
+    open        every caller is refused, for `open_s`, then twice as long, up to `open_max_s`
+    half open   one caller may try, and closes the breaker or opens it again; others are refused
 
-The clock is a monotonic one: a wall clock set back would keep a breaker open for ever.
+The clock is monotonic: a wall clock that is set back would keep the breaker open indefinitely.
 """
 
 import threading
@@ -20,7 +20,7 @@ from thermocline.errors import Unavailable
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """When a server is taken for dead, and for how long it is left alone."""
+    """After how many failures the breaker opens, and for how long."""
 
     failures_max: int = 3
     open_s: float = 1.0
@@ -28,7 +28,7 @@ class BreakerSettings:
 
 
 class Breaker:
-    """The state of one server as its callers see it. Any thread may use it."""
+    """The circuit breaker of one server. Any thread may use it."""
 
     def __init__(
         self,
@@ -53,10 +53,9 @@ class Breaker:
             return "half_open" if is_over else "open"
 
     def admit(self) -> None:
-        """Let the caller try, or raise `Unavailable` with the time until somebody may.
+        """Admit the caller, or raise `Unavailable` with the time until the next attempt.
 
-        Whoever is let through says afterwards whether it `succeeded` or `failed`, or that it
-        found out neither (`released`).
+        An admitted caller then calls `succeeded`, `failed`, or, if it learned neither, `released`.
         """
         with self._lock:
             if self._open_until_s is None:
@@ -66,18 +65,18 @@ class Breaker:
                 self._is_probing = True
                 return
         raise Unavailable(
-            "PostgreSQL does not answer and is left alone for a moment",
+            "PostgreSQL does not answer, and new attempts pause for a moment",
             hint="try again after retry_after_s",
             retry_after_s=round(max(left_s, 0.1), 3),
         )
 
     def released(self) -> None:
-        """A try ended without a word about the server: the next one who asks may try."""
+        """Record an attempt that says nothing about the server: the next caller may try."""
         with self._lock:
             self._is_probing = False
 
     def succeeded(self) -> None:
-        """The server answered: everyone may try again."""
+        """Record that the server answered: every caller may try again."""
         with self._lock:
             self._failures = 0
             self._is_probing = False
@@ -85,7 +84,7 @@ class Breaker:
             self._open_s = self._settings.open_s
 
     def failed(self) -> None:
-        """The server could not be reached, or went away."""
+        """Record that the server could not be reached, or that the connection was lost."""
         with self._lock:
             self._failures += 1
             was_probe = self._is_probing

@@ -1,20 +1,20 @@
-"""Finds the PostgreSQL to use: the one at an address, or one of our own under a folder.
+"""Opens the PostgreSQL to use: the server at an address, or an embedded server in a folder.
 
 In:   a DSN, or a folder
-Out:  a `Server`: the DSN to connect with; the same for both from here on
+Out:  a `Server`: the DSN to connect with; from here on both kinds are the same
 
-    <folder>/lock           held while somebody starts or stops the server
-    <folder>/server.json    port and passwords, of this user alone; how the server is found again
-    <folder>/data/          PostgreSQL's own
-    <folder>/programs/      a copy of its programs, only where the server's user needs one
+    <folder>/lock           locked while a process starts or stops the server
+    <folder>/server.json    port and passwords, readable by this user only
+    <folder>/data/          PostgreSQL's data folder
+    <folder>/programs/      a copy of its programs, only if the server's user needs one
 
-- Many processes may start it at once: one does, the others find it running.
-- It outlives the process that started it. Killed, it recovers what it acknowledged at the next
-  start: fsync is on.
-- It listens on loopback alone, with passwords (scram) that are made once and are nowhere else.
-- Its owner is used here and nowhere else: everyone connects as a role that owns the database and
-  inherits nothing, so a connection that forgot to say whose it is sees nobody's rows.
-- A cluster is either whole or not there: it is made under another name and renamed.
+- Many processes may start the server at once: one starts it, the others find it running.
+- The server outlives the process that started it. After a kill it recovers every acknowledged
+  write at the next start: fsync is on.
+- It listens on loopback only. Its passwords (scram) are generated once and stored only here.
+- Only this module connects as the superuser. All other connections use a role that owns the
+  database and inherits nothing, so a connection without a tenant's role sees no tenant's rows.
+- A cluster is whole or absent: it is created under another name and renamed.
 """
 
 import os
@@ -65,7 +65,7 @@ SETTINGS: Mapping[str, str] = {
     "jit": "off",
     "fsync": "on",
     "synchronous_commit": "on",
-    # The server's words are kept for a week; statements, which hold values, never.
+    # The server's log is kept for a week; it never has statements, which contain values.
     "logging_collector": "on",
     "log_directory": "log",
     "log_filename": "server-%a.log",
@@ -78,7 +78,7 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A PostgreSQL to connect to; `folder` is where it lives when it is ours."""
+    """A PostgreSQL to connect to; `folder` is that of an embedded server, else None."""
 
     dsn: str
     folder: str | None = None
@@ -88,14 +88,14 @@ class Server:
 def open_server(
     *, dsn: str | None = None, folder: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Server:
-    """Return the server at an address, or the one under a folder, made and started if need be.
+    """Return the server at an address, or create and start the embedded server of a folder.
 
-    When this returns, ours accepts connections. One at an address is not asked anything yet.
-    `settings` are PostgreSQL's own and count when this call is the one that starts the server.
+    When this returns, an embedded server accepts connections; a server at an address is not
+    contacted. `settings` are PostgreSQL's, and apply only if this call starts the server.
     """
     if (dsn is None) == (folder is None):
-        hint = "give the address of a PostgreSQL, or a folder to keep one in"
-        raise Invalid("not one place for PostgreSQL", hint=hint)
+        hint = "give either the address of a PostgreSQL, or a folder for an embedded one"
+        raise Invalid("PostgreSQL needs an address or a folder, not both", hint=hint)
     if dsn is not None:
         return Server(dsn)
     assert folder is not None
@@ -103,31 +103,31 @@ def open_server(
 
 
 def running_server(folder: str) -> Server | None:
-    """Return the server under a folder if it runs and answers; nothing is made or started."""
+    """Return the embedded server of a folder if it runs and answers, else None."""
     return _Embedded(os.path.abspath(folder)).found()
 
 
 def is_dead(folder: str) -> bool:
-    """Tell whether the server under a folder has no process any more."""
+    """Tell whether the embedded server of a folder has no process any more."""
     return _Embedded(os.path.abspath(folder)).process_id() is None
 
 
 def is_elsewhere(folder: str, dsn: str) -> bool:
-    """Tell whether the server under a folder was last started at another address than this."""
+    """Tell whether the embedded server of a folder was last started at another address."""
     note = read_note(folder)
     return note is not None and note.dsn != dsn
 
 
 def stop_server(folder: str, *, mode: str = "fast") -> bool:
-    """Stop the server under a folder, if one runs; return whether one did.
+    """Stop the embedded server of a folder; return whether it was running.
 
-    `fast` ends its sessions and writes everything down; `immediate` is a crash on purpose.
+    `fast` ends its sessions and writes a checkpoint; `immediate` is a deliberate crash.
     """
     return _Embedded(os.path.abspath(folder)).stopped(mode)
 
 
 class _Embedded:
-    """One cluster of ours, by its folder."""
+    """The embedded server of one folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -171,7 +171,7 @@ class _Embedded:
 
     def found(self) -> Server | None:
         note = read_note(self._folder)
-        # A copy of a folder has the note of the first, whose server may run and answer.
+        # A copied folder has the original's note, and the original's server may run and answer.
         if note is None or self.process_id() is None:
             return None
         return self._server(note) if _connects(note.dsn) else None
@@ -190,7 +190,7 @@ class _Embedded:
             try:
                 programs.run("pg_ctl", arguments, timeout_s=STOP_TIMEOUT_S + 10)
             except Unavailable:
-                # Killed before, or by somebody else meanwhile: then it is stopped.
+                # The server was killed, or stopped by another process: it is stopped all the same.
                 if self.process_id() is not None:
                     raise
                 return False
@@ -218,9 +218,9 @@ class _Embedded:
             except Unavailable as error:
                 said = self._words()
                 is_port_bad = "already in use" in said or "bind" in said
-                # Right after a kill the dead server's children may hold its memory for a moment,
-                # and another process may have taken the port in between. A server that went
-                # without a word was ended from outside: what is wrong with it, it says.
+                # Right after a kill, the dead server's children may hold its shared memory for a
+                # moment, and another process may have taken the port. A server that ended without
+                # a log line was killed from outside: it logs its own errors.
                 may_pass = is_port_bad or "shared memory" in said or said == before
                 if turn + 1 == STARTS_MAX or time.monotonic() > end_s or not may_pass:
                     raise self._failure("the server does not start", error) from error
@@ -230,15 +230,15 @@ class _Embedded:
         raise AssertionError("unreachable")
 
     def _waited(self, note: ServerNote, end_s: float) -> bool:
-        """Wait for a process that is there already: it is recovering, or just killed and dying.
+        """Wait for an existing server process, which is in recovery or about to end.
 
-        Return True once it answers, False once it is gone.
+        Return True once it answers, False once it has ended.
         """
         while self.process_id() is not None:
             if _connects(note.owner_dsn):
                 return True
             if time.monotonic() > end_s:
-                raise self._failure("the server runs and does not answer")
+                raise self._failure("the server runs but does not answer")
             time.sleep(LOCK_POLL_S)
         return False
 
@@ -254,7 +254,7 @@ class _Embedded:
             if programs.account:
                 for path in (part, password):
                     os.chown(path, programs.account.user_id, programs.account.group_id)
-            # Order matters: a cluster under its own name has passwords that can be found.
+            # Order matters: the note with the passwords is durable before the cluster has its name.
             write_note(self._folder, note)
             arguments = ["-D", part, "-U", OWNER, "-A", "scram-sha-256", f"--pwfile={password}"]
             arguments += ["-E", "UTF8", "--locale=C.UTF-8", "--no-instructions", "--data-checksums"]
@@ -267,13 +267,13 @@ class _Embedded:
     def _check_reach(self, programs: Programs) -> None:
         if programs.account is None:
             return
-        # The lake's own folder is private; PostgreSQL, which never runs as root, lies under it.
+        # The lake's folder is private, but PostgreSQL, which never runs as root, is inside it.
         for folder in (os.path.dirname(self._folder), self._folder):
             let_through(folder, programs.account)
         if not is_reachable(self._folder, programs.account):
             raise Invalid(
                 "the user that runs PostgreSQL cannot reach the folder",
-                hint="let others walk through the folders above it (chmod o+x), choose another "
+                hint="let other users traverse its parent folders (chmod o+x), choose another "
                 "folder, or do not run as root",
                 path=self._folder,
             )
@@ -308,16 +308,16 @@ class _Embedded:
             lock.release()
 
     def process_id(self) -> int | None:
-        """Return the process that holds the data folder, or None when there is none alive."""
+        """Return the id of the process that uses the data folder, or None if none is alive."""
         return process_of(self._data)
 
     def _failure(self, message: str, cause: Unavailable | None = None) -> Unavailable:
-        hint = "the server's last words are in the facts; its log is in the folder"
+        hint = "the tail of the server's log is in the facts; the whole log is in the folder"
         facts = {} if cause is None else {"program": cause.facts}
         return Unavailable(message, hint=hint, path=self._folder, said=self._words(), **facts)
 
     def _words(self) -> str:
-        """Return the tail of what the server last said, before and after it opened its log."""
+        """Return the tails of the server's start output and of its newest log file."""
         said = b""
         with suppress(OSError):
             said = self._disk.read(os.path.join(self._data, "start.log"))[-LOG_TAIL_BYTES:]
@@ -333,7 +333,7 @@ class _Embedded:
 
 
 def _make_database(note: ServerNote) -> None:
-    """Make the role everyone connects as, with its password, and the database it owns."""
+    """Create or update the role that all connections use, and the database that it owns."""
     try:
         with psycopg.connect(note.owner_dsn, autocommit=True) as connection:
             roles = connection.execute("select from pg_roles where rolname = %s", [LOGIN])
@@ -345,8 +345,8 @@ def _make_database(note: ServerNote) -> None:
                 text = sql.SQL("create database {} owner {}")
                 connection.execute(text.format(sql.Identifier(DATABASE), sql.Identifier(LOGIN)))
     except psycopg.Error as error:
-        hint = "look at the server's log in its folder"
-        raise Unavailable("the server did not take its database", hint=hint) from error
+        hint = "read the server's log in its folder"
+        raise Unavailable("the server's database could not be created", hint=hint) from error
 
 
 def _connects(dsn: str) -> bool:

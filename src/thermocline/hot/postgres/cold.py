@@ -1,11 +1,11 @@
-"""Entities as rows of the lake's table of their type, and rows as entities.
+"""Converts PostgreSQL rows of entities to rows of the lake's table, and those rows to entities.
 
 In:   rows of PostgreSQL, of any version of their contract
-Out:  Arrow rows with the columns of the newest; entities from such rows, exactly
+Out:  Arrow rows with the columns of the newest contract; entities from such rows, exactly
 
-- The columns are those of the newest contract and those it has retired, by their ids: a row that
-  was written under an older contract is kept whole, under the names that its columns have now.
-- Before them stand when a row was written, its key, its version and that of its contract.
+- The columns are those of the newest contract and those it has retired, matched by id: a row of an
+  older contract is kept whole, under the current names of its columns.
+- The first columns are the row's write time, key, version and contract version.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from thermocline.hot.postgres.layout import HotColumn, Layout, can_be_decoded
 from thermocline.hot.postgres.operation import Entity
 
 StoredRow = tuple[Any, ...]
-"""A row of a type's table: key, version, that of its contract, time, `rest` as text, columns."""
+"""A row of a type's table: key, version, contract version, time, `rest` as text, columns."""
 
 _AS_ARROW_TAKES_IT = frozenset({"string", "uuid", "enum", "integer", "number", "boolean"})
 
@@ -42,7 +42,7 @@ FIXED = (
 
 
 def kept_columns(contract: Contract) -> tuple[ContractColumn, ...]:
-    """Return the columns that the lake has for a contract: its own, and those it has retired."""
+    """Return the lake's columns for a contract: its current ones, and those it has retired."""
     return (*contract.columns, *contract.retired)
 
 
@@ -52,12 +52,12 @@ def _schema(columns: tuple[ContractColumn, ...]) -> pa.Schema:
 
 
 def cold_schema(contract: Contract) -> pa.Schema:
-    """Return the columns of the lake's table of a type with this newest contract."""
+    """Return the schema of the lake's table of a type with this newest contract."""
     return _schema(kept_columns(contract))
 
 
 def cold_rows(layout: Layout, stored: Iterable[StoredRow]) -> pa.Table:
-    """Return rows of a type's table in PostgreSQL as rows of its table in the lake."""
+    """Return rows of a type's PostgreSQL table as rows of its lake table."""
     by_version: dict[int, list[StoredRow]] = {}
     for row in stored:
         by_version.setdefault(row[2], []).append(row)
@@ -66,14 +66,14 @@ def cold_rows(layout: Layout, stored: Iterable[StoredRow]) -> pa.Table:
 
 
 def joined(layout: Layout, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return rows of the lake's table as one; none are none with the same columns."""
+    """Return tables of lake rows as one table; without parts, an empty one with its columns."""
     schema = cold_schema(layout.contract)
     return pa.concat_tables(parts).combine_chunks() if parts else schema.empty_table()
 
 
 def _rows(layout: Layout, version: int, rows: Sequence[StoredRow]) -> pa.Table:
     contract = layout.contract_of(version)
-    # Not by `zip`: an iterator for each row is work for the garbage collector.
+    # Not by `zip`: it makes an iterator per row, which costs garbage collection.
     by_place = [list(map(itemgetter(place), rows)) for place in range(len(rows[0]))]
     keys, vers, versions, times, rests, *values = by_place
     if _is_columnar(layout, contract):
@@ -95,10 +95,10 @@ def _rows(layout: Layout, version: int, rows: Sequence[StoredRow]) -> pa.Table:
 
 
 def _is_columnar(layout: Layout, contract: Contract) -> bool:
-    """Tell whether rows become columns without the documents in between.
+    """Tell whether rows can be converted to columns without building documents.
 
-    Properties without a column need those, names that JSON writes in another way, and JSON where
-    a column of the table has its name.
+    Documents are needed for properties without a column in the contract, for names that JSON
+    escapes, and for exact kinds such as JSON that have a column in PostgreSQL.
     """
     return not contract.is_open and all(
         can_be_decoded(part.name)
@@ -123,7 +123,7 @@ def _columns(
     values: Sequence[Sequence[Any]],
     rests: Sequence[str],
 ) -> dict[int, pa.Array]:
-    """Return the columns of a contract by place: from the row's own column, else from `rest`."""
+    """Return a contract's columns by index: from the PostgreSQL column, else from `rest`."""
     parts = {part.name: part for part in contract.kind.fields}
     in_rest = _Rests(contract.kind.fields, rests)
     hot = {column.name: (column, some) for column, some in zip(layout.columns, values, strict=True)}
@@ -137,7 +137,7 @@ def _columns(
             found[place] = pa.array(_plain_values(*hot[column.name]), column.type)
             if not found[place].null_count:
                 continue
-            # While a column is being filled, an old row may have its value in `rest` still.
+            # While a column is being filled, an old row may still have its value in `rest`.
             found[place] = pc.coalesce(found[place], in_rest.column(part, column))
         else:
             found[place] = in_rest.column(part, column)
@@ -146,10 +146,10 @@ def _columns(
 
 @lru_cache(maxsize=64)
 def _decoder(parts: tuple[KindField, ...], *, is_exact: bool) -> msgspec.json.Decoder[list[Any]]:
-    """Return what reads objects into records of these properties, in two thirds of a dict's time.
+    """Return a decoder of objects into records of these properties: a third faster than dicts.
 
-    What an object lacks is `ABSENT` when numbers are to be exact, and None when not. Then those
-    that have a double for a column are doubles, however PostgreSQL writes them: 1e22 as 10...0.
+    A missing property is `ABSENT` if numbers must be exact, else None. In the second case,
+    properties with a double column decode to doubles, also if PostgreSQL writes 1e22 as 10...0.
     """
     near, absent = (Any, ABSENT) if is_exact else (float | None, None)
     record = msgspec.defstruct(
@@ -159,14 +159,14 @@ def _decoder(parts: tuple[KindField, ...], *, is_exact: bool) -> msgspec.json.De
             for number, part in enumerate(parts)
         ],
         rename={f"property_{number}": part.name for number, part in enumerate(parts)},
-        gc=False,  # it holds what JSON has, which refers to no record
+        gc=False,  # JSON values contain no reference cycles
     )
     float_hook = Decimal if is_exact else None
     return msgspec.json.Decoder(list[record], float_hook=float_hook)  # type: ignore[valid-type]
 
 
 class _Rests:
-    """What stands in `rest` of many rows, by property; the exact ones are read by themselves."""
+    """The `rest` values of many rows by property; exact kinds are decoded separately."""
 
     def __init__(self, parts: Sequence[KindField], rests: Sequence[str]) -> None:
         self._rests = rests
@@ -180,7 +180,7 @@ class _Rests:
         name, kind = part.name, part.kind
         values = self._values(part)
         if _is_exact(kind):
-            # As PostgreSQL writes them, numbers may have another form than they had.
+            # PostgreSQL may write numbers in another form than the document had.
             forms = [
                 None if value is ABSENT else to_arrow(kind, canonical(kind, value, (name,), []))
                 for value in values
@@ -191,7 +191,10 @@ class _Rests:
         return pa.array([to_arrow(kind, value) for value in values], column.type)
 
     def nulls(self) -> list[list[str] | None]:
-        """Return the pointers of the nulls that columns would take for absent, None for none."""
+        """Return per row the pointers of nulls that columns cannot tell from absent values.
+
+        None for a row without such nulls.
+        """
         either = tuple(
             part
             for part in (*self._parts[True], *self._parts[False])
@@ -226,7 +229,7 @@ def _plain_values(column: HotColumn, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def entity_of(layout: Layout, row: Mapping[str, Any]) -> Entity:
-    """Return the entity of one row of the lake's table, which has Python values by name."""
+    """Return the entity of one lake row, given as Python values by column name."""
     version = int(row[SCHEMA_VERSION])
     contract = layout.contract_of(version)
     now = {column.id: column.name for column in kept_columns(layout.contract)}

@@ -1,11 +1,11 @@
-"""Which rows are meant by a filter, in SQL.
+"""Translates a filter to an SQL condition.
 
 In:   a `Filter`, the layout of a type
-Out:  a condition, every value a parameter
+Out:  a condition in which every value is a parameter
 
-- Only values of one type compare: with a text, a number is neither equal nor less.
-- Properties with a column are compared there, where an index may help; others in `rest`.
-- Names and operators come from lists; nothing of a request becomes part of the statement.
+- Only values of one type compare: a number is neither equal to a text nor less than one.
+- Properties with a column are compared in it, where an index may help; others in `rest`.
+- Names and operators come from fixed lists; no text of a request becomes part of the statement.
 """
 
 from collections.abc import Sequence
@@ -30,30 +30,30 @@ SYSTEM = {
     "_written_at": ("written_at", "timestamptz"),
 }
 ROW = "entity"
-"""What the row that is asked about is called in a query."""
+"""The alias of the filtered row in a query."""
 _NUMBERS = ("bigint", "numeric", "double precision")
 
 
 class Binds:
-    """The parameters of a statement being written; each value is bound once, by a name."""
+    """The named parameters of a statement that is being built."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
 
     def add(self, value: Any) -> str:
-        """Bind a value; return what stands for it in the statement."""
+        """Bind a value; return its placeholder."""
         name = f"p{len(self.values)}"
         self.values[name] = value
         return f"%({name})s"
 
 
 def condition(layout: Layout, filter: Filter, binds: Binds) -> str:  # noqa: A002
-    """Return the condition in SQL; `Invalid` for what cannot be asked."""
+    """Return the condition in SQL; `Invalid` for a filter that the type does not allow."""
     return _Condition(layout, binds).of(filter, 0)
 
 
 def place_of(layout: Layout, name: str, binds: Binds) -> tuple[str, str]:
-    """Return where a field is, in SQL, and its type there; `jsonb` when it has no column."""
+    """Return a field's SQL expression and type; the type is `jsonb` if it has no column."""
     if name in SYSTEM:
         column, pg_type = SYSTEM[name]
         return f"{ROW}.{column}", pg_type
@@ -64,7 +64,7 @@ def place_of(layout: Layout, name: str, binds: Binds) -> tuple[str, str]:
     place = f"{ROW}.{hot.sql_name}"
     if hot.is_ready:
         return place, hot.pg_type
-    # Until every old row is moved over, a value is in one of two places.
+    # Until the column is filled, an old row has its value in `rest`.
     old = f"({ROW}.rest ->> {binds.add(hot.name)}::text)::{hot.pg_type}"
     return f"coalesce({place}, {old})", hot.pg_type
 
@@ -80,7 +80,7 @@ def _steps(layout: Layout, name: str) -> Sequence[str]:
 
 
 class _Condition:
-    """A condition being written."""
+    """Builds one condition."""
 
     def __init__(self, layout: Layout, binds: Binds) -> None:
         self._layout = layout
@@ -90,7 +90,7 @@ class _Condition:
     def of(self, node: Filter, depth: int) -> str:
         self._count += 1
         if self._count > PARTS_MAX or depth > DEPTH_MAX:
-            hint = "ask for less at once"
+            hint = "use fewer comparisons and less nesting"
             raise Invalid("the filter is too large", hint=hint, parts_max=PARTS_MAX)
         match node:
             case AllOf(parts):
@@ -109,7 +109,7 @@ class _Condition:
 
     def _compared(self, node: Comparison) -> str:
         if node.op not in WORDS:
-            raise Invalid("no such operator", hint=f"use one of {', '.join(WORDS)}", op=node.op)
+            raise Invalid("unknown operator", hint=f"use one of {', '.join(WORDS)}", op=node.op)
         place, pg_type = place_of(self._layout, node.field, self._binds)
         if node.op == "is_null":
             is_json = pg_type == "jsonb"
@@ -128,7 +128,7 @@ class _Condition:
     def _in(self, node: Comparison, place: str, pg_type: str) -> str:
         if not isinstance(node.value, list) or len(node.value) > VALUES_MAX:
             hint = f"give a list of at most {VALUES_MAX} values"
-            raise Invalid("not values to look for", hint=hint, field=node.field)
+            raise Invalid("the operator in expects a list of values", hint=hint, field=node.field)
         if pg_type == "jsonb":
             wanted = [encode_text(value) for value in node.value if value is not None]
             return f"({place} = any({self._binds.add(wanted)}::jsonb[]))"
@@ -139,8 +139,8 @@ class _Condition:
 
     def _text(self, node: Comparison, place: str, pg_type: str) -> str:
         if not isinstance(node.value, str) or pg_type not in ("text", "jsonb"):
-            hint = "compare a text with a text"
-            raise Invalid("not a text to look for", hint=hint, field=node.field)
+            hint = "compare a text field with a text"
+            raise Invalid("the operator needs a text field and a text", hint=hint, field=node.field)
         given = f"{self._binds.add(node.value)}::text"
         if pg_type == "jsonb":
             place = f"case when jsonb_typeof({place}) = 'string' then {place} #>> '{{}}' end"
@@ -159,8 +159,8 @@ class _Condition:
         elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             kind, cast, tail = "number", "numeric", ""
         else:
-            hint = "only numbers and texts are less or greater"
-            raise Invalid("values that have no order", hint=hint, field=node.field)
+            hint = "compare with a number or a text"
+            raise Invalid("the value has no order", hint=hint, field=node.field)
         given = f"{self._binds.add(str(value))}::{cast}"
         found = f"(({place} #>> '{{}}')::{cast}{tail})"
         compared = f"{found} {OPERATORS[node.op]} {given}"
@@ -168,14 +168,14 @@ class _Condition:
 
 
 def _parameter_type(pg_type: str, value: Any) -> str:
-    """Return the type to send a value as: a fraction is not an integer, and none is near one."""
+    """Return the parameter's type: numeric where bigint would round or overflow the value."""
     is_fraction = isinstance(value, float | Decimal) and pg_type == "bigint"
     is_large = isinstance(value, int) and pg_type == "bigint" and not -(2**63) <= value < 2**63
     return "numeric" if is_fraction or is_large else pg_type
 
 
 def _fitting(field: str, pg_type: str, value: Any) -> Any:
-    """Return the parameter for a column, or raise `Invalid`: a wrong type is never near."""
+    """Return the parameter for a column; `Invalid` for a value of another type."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if pg_type in _NUMBERS:
         is_right = is_number or (pg_type == "numeric" and isinstance(value, str))
@@ -186,8 +186,8 @@ def _fitting(field: str, pg_type: str, value: Any) -> Any:
     else:
         is_right = isinstance(value, str)
     if not is_right:
-        hint = "compare a field with a value of its own type; use is_null for none"
-        raise Invalid("not a value of this field", hint=hint, field=field, type=pg_type)
+        hint = "compare a field with a value of its type; use is_null for null"
+        raise Invalid("the value is not of the field's type", hint=hint, field=field, type=pg_type)
     return str(value) if is_number else value
 
 

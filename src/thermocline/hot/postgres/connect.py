@@ -1,7 +1,7 @@
-"""Opens one connection, with every limit that somebody who waits relies on.
+"""Opens one connection with all its timeouts.
 
 In:   an address and `PoolSettings`
-Out:  a connection that gives up in time, on either side
+Out:  a connection on which client and server both time out
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Connection = psycopg.Connection[Row]
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Every limit of a pool; the times are how long somebody waits before it is an error."""
+    """Every limit of a pool; a caller that waits longer than a timeout gets an error."""
 
     connections_max: int = 10
     waiting_max: int = 200
@@ -41,7 +41,7 @@ class PoolSettings:
 
 
 def connected(dsn: str, limits: PoolSettings, deadlines: Deadlines) -> Connection:
-    """Return a connection that is ready for a transaction; errors are the driver's."""
+    """Open a connection that is ready for a transaction; raises the driver's errors."""
     connection = psycopg.connect(
         dsn,
         autocommit=True,

@@ -1,12 +1,12 @@
-"""Cuts a connection whose answer does not come in time.
+"""Cuts a connection when its answer misses a deadline.
 
-In:   a connection and how long its owner is willing to wait
-Out:  nothing, or an error where the owner waits
+In:   a connection and the time that its caller may wait
+Out:  nothing, or a connection error in the waiting caller
 
-A limit that the server keeps (`statement_timeout`) does nothing when the server, or the way to
-it, has gone silent: the packets of a black hole may even be acknowledged by something in between.
-So the client has a limit of its own. Past it the socket is shut, and whoever waits on it finds
-the connection lost.
+A timeout of the server (`statement_timeout`) has no effect when the server or the network is
+silent: in a network black hole, a middlebox may even acknowledge the packets. So the client has
+its own deadline. After it, this module shuts the socket down, and the waiting caller sees a lost
+connection.
 
 One thread serves all connections of a pool; it sleeps until the nearest deadline.
 """
@@ -27,7 +27,7 @@ _NEVER_S = float("inf")
 
 @dataclass(eq=False, slots=True)
 class Deadline:
-    """When one connection is cut; `is_past` once it was."""
+    """When one connection will be cut; `is_past` once it has been."""
 
     connection: psycopg.Connection[Any]
     at_s: float
@@ -58,8 +58,8 @@ class Deadlines:
             self._waiting.add(deadline)
             if self._is_forced:
                 self._cut_due(_NEVER_S)
-            # Most blocks end long before the thread would wake for an earlier one: to wake it
-            # for each costs a page a tenth of its time.
+            # Most blocks end long before the thread wakes for an earlier deadline: waking it for
+            # each block would take a tenth of a page's time.
             if deadline.at_s < self._wakes_s:
                 self._wakes_s = deadline.at_s
                 self._changed.notify()
@@ -70,7 +70,7 @@ class Deadlines:
                 self._waiting.discard(deadline)
 
     def close(self, *, is_forced: bool = False) -> None:
-        """End the thread; with `is_forced` cut every connection, those that come later too."""
+        """End the thread; with `is_forced`, cut every connection now and every later one."""
         with self._changed:
             self._is_closed = True
             self._is_forced = is_forced
@@ -86,7 +86,8 @@ class Deadlines:
                 now_s = time.monotonic()
                 self._cut_due(now_s)
                 nearest_s = min((one.at_s for one in self._waiting), default=_NEVER_S)
-                # Invariant: it never sleeps past a deadline; whoever adds a nearer one wakes it.
+                # Invariant: the thread never sleeps past a deadline; `within` wakes it for a nearer
+                # one.
                 self._wakes_s = nearest_s
                 is_idle = nearest_s == _NEVER_S
                 self._changed.wait(None if is_idle else max(nearest_s - now_s, 0.001))
@@ -99,7 +100,7 @@ class Deadlines:
 
 
 def _cut(connection: psycopg.Connection[Any]) -> None:
-    # A second handle: closing it leaves the descriptor to libpq, which still owns it.
+    # A duplicate handle: closing it does not close libpq's descriptor.
     with suppress(OSError, psycopg.Error), _handle(connection) as handle:
         handle.shutdown(socket.SHUT_RDWR)
 

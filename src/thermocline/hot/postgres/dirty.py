@@ -1,18 +1,18 @@
-"""What the lake does not have of one type: read in one snapshot, with the version it goes with.
+"""Reads the changes of one type that the lake does not have, with the lake version they extend.
 
-In:   a store; the lake's version that PostgreSQL points to
-Out:  a `DirtySnapshot`: that version, the dirty keys and their rows, all of one moment
+In:   a store; the lake version that PostgreSQL points to
+Out:  a `DirtySnapshot`: that version, the dirty keys and their rows, all in one snapshot
 
-- One transaction, REPEATABLE READ and READ ONLY, gives all of it. Two statements under any lesser
-  isolation would be two moments, and a transaction between them would be read in half.
-- What one statement can answer (of one key; whether anything has changed) is one moment by itself,
-  and one trip.
-- A key is dirty because a row in `change` says so. State, never a clock.
-- What was read is remembered. While the head stands, changes only come: those that the last
-  snapshot did not see are asked for, by PostgreSQL's own rule of what a snapshot sees. When the
-  snapshot is the very one of the last reading, nothing is.
-- Whoever exports copies its rows out and ends the transaction before it encodes anything: an open
-  one keeps dead rows from being vacuumed.
+- One transaction, REPEATABLE READ and READ ONLY, reads all of it. Under a weaker isolation, two
+  statements would have two snapshots, and could see half of a transaction between them.
+- Reads of one statement (one key; whether anything has changed) have one snapshot anyway, and take
+  one round trip.
+- A key is dirty if and only if a row in `change` says so: state decides, never a clock.
+- The last result is cached. While the head does not move, changes are only added: the next read
+  fetches those that the last snapshot did not see, by PostgreSQL's own visibility rule. If the
+  snapshot is identical to the last one, it fetches nothing.
+- An exporter copies its rows and ends the transaction before it encodes them: an open transaction
+  keeps dead rows from being vacuumed.
 """
 
 import threading
@@ -57,9 +57,9 @@ _MOMENT = (
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Which version of the lake PostgreSQL goes with; `as_of` is what that was exported at.
+    """The lake version that PostgreSQL goes with; `as_of` is the time of its export.
 
-    `epoch` counts the tries to export, `store_id` names this PostgreSQL for ever.
+    `epoch` counts the export attempts; `store_id` identifies this PostgreSQL permanently.
     """
 
     version: Version
@@ -70,10 +70,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DirtySnapshot:
-    """One moment of one type: its head, the keys that are dirty and the rows of those that live.
+    """One snapshot of one type: its head, the dirty keys, and the rows of those not deleted.
 
-    `keys` are sorted and distinct; `rows` have the columns of `schema`. `token` names the moment:
-    two snapshots with one token are equal.
+    `keys` are sorted and distinct; `rows` have the columns of `schema`. `token` identifies the
+    PostgreSQL snapshot: two snapshots with the same token are equal.
     """
 
     head: Head
@@ -85,13 +85,13 @@ class DirtySnapshot:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows: those of the newest contract, and of the lake's table."""
+        """The schema of the rows: the lake table's, for the newest contract."""
         return cold_schema(self.layout.contract)
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """What one export carries: the exact changes of a snapshot, all its keys and their rows."""
+    """What one export carries: all change ids of a snapshot, its keys and their rows."""
 
     snapshot: DirtySnapshot
     changes: npt.NDArray[np.int64]
@@ -99,7 +99,7 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What PostgreSQL knows of one key: its entity; whether it is dirty, or in the lake alone."""
+    """PostgreSQL's state of one key: its entity; whether it is dirty, or only in the lake."""
 
     head: Head
     taken_at: datetime
@@ -118,7 +118,7 @@ class Pressure:
 
 
 class DirtySet:
-    """The dirty keys of one type, read with as little work as a changed moment needs."""
+    """Reads the dirty keys of one type; it fetches only what changed since its last read."""
 
     def __init__(self, store: EntityStore) -> None:
         self._store = store
@@ -126,13 +126,13 @@ class DirtySet:
         self._last: DirtySnapshot | None = None
 
     def head(self) -> Head:
-        """Return which version of the lake PostgreSQL goes with now."""
+        """Return the lake version that PostgreSQL goes with now."""
         return self._run(lambda layout, connection: _moment(connection, layout)[0])
 
     def snapshot(self) -> DirtySnapshot:
-        """Return the dirty keys and their rows, with the version they go with.
+        """Return the dirty keys and their rows, with the lake version they go with.
 
-        `Overloaded` when more keys are dirty than a reading may hold.
+        `Overloaded` when more than `DIRTY_KEYS_MAX` keys are dirty.
         """
         with self._lock:
             last = self._last
@@ -150,7 +150,7 @@ class DirtySet:
         return made
 
     def _unchanged(self, layout: Layout, last: DirtySnapshot) -> DirtySnapshot | None:
-        """Return the last snapshot, as of now, if nothing has happened since; in one trip."""
+        """Return the last snapshot with the current time, if nothing changed; one round trip."""
         rows = self._store.ask(_MOMENT, {"type": layout.type_id}, lambda rows: rows)
         head, taken_at, token = _moment_of(layout, rows[0] if rows else ())
         is_same = token == last.token and _goes_on(last, layout, head, token)
@@ -159,14 +159,14 @@ class DirtySet:
     def freeze(self) -> Frozen | None:
         """Return what an export has to carry, or None when nothing is dirty.
 
-        When this returns, its transaction has ended. All of it is read, whatever is remembered: a
-        key that is missing here would be lost with its change.
+        When this returns, its transaction has ended. It ignores the cache and reads everything: a
+        key missing here would be lost when the export drops its change.
         """
 
         return self._run(lambda layout, connection: frozen_in(connection, layout))
 
     def pressure(self) -> Pressure:
-        """Return how much is dirty, counted up to a little over the limit."""
+        """Return the number of changes, counted up to `DIRTY_KEYS_MAX` + 1, and their age."""
         limit = DIRTY_KEYS_MAX + 1
 
         def look(layout: Layout, connection: Connection) -> Pressure:
@@ -183,11 +183,11 @@ class DirtySet:
         return self._run(look)
 
     def find(self, key: str) -> Found:
-        """Return what PostgreSQL knows of one key, as of one moment."""
+        """Return PostgreSQL's state of one key, in one snapshot."""
         return self._store.as_known(lambda layout: self._found(layout, key))
 
     def _found(self, layout: Layout, key: str) -> Found:
-        # One statement sees one moment, and is one trip.
+        # One statement has one snapshot, and takes one round trip.
         query = (
             f"select {row_text(layout)}, {', '.join(_HEAD)}, "  # noqa: S608
             "exists (select from change where type_id = %(type)s and id = %(id)s), "
@@ -203,7 +203,7 @@ class DirtySet:
         return Found(head, taken_at, layout, entity, is_dirty=is_dirty, is_moved=why == "e")
 
     def everything(self) -> tuple[Head, datetime, pa.Table]:
-        """Return every row that PostgreSQL has, dirty or not: what is left when the lake is not."""
+        """Return every row in PostgreSQL, dirty or not: used when the lake is unavailable."""
 
         def read(layout: Layout, connection: Connection) -> tuple[Head, datetime, pa.Table]:
             head, taken_at, _ = _moment(connection, layout)
@@ -225,9 +225,9 @@ class DirtySet:
 
 
 def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) -> Frozen | None:
-    """Return what an export has to carry as the running transaction sees it; None for nothing.
+    """Return what an export has to carry, as the running transaction sees it; None if nothing.
 
-    Without `has_rows` the rows are left out, for whoever reads them in parts.
+    Without `has_rows` the rows are omitted, for exporters that read them in key ranges.
     """
     row = connection.execute(
         "select array_agg(cid), count(distinct id) from change where type_id = %s",
@@ -239,7 +239,7 @@ def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) 
         return None
     changes = np.sort(np.array(row[0], dtype=np.int64))
     if has_rows:
-        # Past the limit of readings, too: only an export makes what is dirty less.
+        # The limit of reads does not apply: only an export makes the dirty set smaller.
         snapshot = _snapshot(connection, layout, None, keys_max=None)
     else:
         head, taken_at, token = _moment(connection, layout)
@@ -247,8 +247,8 @@ def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) 
         snapshot = DirtySnapshot(head, taken_at, token, layout, keys, none)
     if len(snapshot.keys) != row[1]:
         raise Corruption(
-            "the keys to export are not those that changed",
-            hint="look for damage in PostgreSQL's indexes; nothing was exported",
+            "the keys to export differ from the changed keys",
+            hint="check PostgreSQL's indexes for damage; nothing was exported",
             type=layout.name,
             keys=len(snapshot.keys),
             changed=row[1],
@@ -257,12 +257,12 @@ def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) 
 
 
 def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tuple[str, ...]]:
-    """Return the head, the time before which all is in this snapshot, and the snapshot's name.
+    """Return the head, the time up to which the snapshot has every commit, and its token.
 
-    The name of a snapshot says which transactions it sees. The server's start and its last
-    checkpoint are part of it: one that was restored from a backup counts its transactions again,
-    and so does one that recovered from a crash of a backend, without starting anew. Recovery ends
-    with a checkpoint. `Stale` when the type has a newer contract than the layout.
+    The token says which transactions the snapshot sees. It contains the server's start time and
+    last checkpoint, because transaction ids are used again after a restore from a backup, and after
+    a recovery from a backend's crash, which does not restart the server but ends with a checkpoint.
+    `Stale` when the type has a newer contract than the layout.
     """
     row = connection.execute(_MOMENT, {"type": layout.type_id}).fetchone()
     return _moment_of(layout, row or ())
@@ -274,7 +274,7 @@ def _moment_of(layout: Layout, row: Row) -> tuple[Head, datetime, tuple[str, ...
 
 
 def _head_of(layout: Layout, row: Sequence[Any]) -> tuple[Head, datetime]:
-    """Return the head of a row of `_HEAD`, and the time it was read at."""
+    """Return the head in a row of `_HEAD`, and the time of the read."""
     if not row:
         raise NotFound("no such type", hint="register it first", type=layout.name)
     version, as_of, epoch, store_id, taken_at, newest = row
@@ -298,7 +298,7 @@ def _snapshot(
     found = _changed(connection, layout, last.token[-1])
     if not len(found):
         return replace(last, taken_at=taken_at, token=token)
-    # Keys that were dirty already leave the keys as they are: what is known of those stays good.
+    # Without newly dirty keys the array stays the same object, so that caches by identity hold.
     new = found.filter(pc.invert(pc.is_in(found, value_set=last.keys)))
     keys = last.keys
     if len(new):
@@ -310,19 +310,19 @@ def _snapshot(
 
 
 def _goes_on(last: DirtySnapshot, layout: Layout, head: Head, token: tuple[str, ...]) -> bool:
-    """Tell whether what is dirty now is what was dirty at the last reading, and what came since.
+    """Tell whether the dirty set is the last one plus the changes made since.
 
-    Changes go only when the head moves. The same server, without a recovery since, counts
-    transactions as it did: so those that the last snapshot did not see can be asked for.
+    Changes are removed only when the head moves. On the same server, without a recovery since,
+    transaction ids are not reused, so a query can find the changes that the last snapshot missed.
     """
     is_same_type = last.layout.contracts.keys() == layout.contracts.keys()
     return is_same_type and last.head.version == head.version and last.token[:-1] == token[:-1]
 
 
 def _changed(connection: Connection, layout: Layout, since: str | None) -> pa.Array:
-    """Return the keys with changes, all of them or those that a snapshot did not see; sorted."""
-    # One value, not a row a key: 50,000 rows take the driver ten times as long. No key has a line
-    # break in it, and their number is compared.
+    """Return the sorted keys of all changes, or of those that a snapshot did not see."""
+    # One value instead of a row per key: 50,000 rows take the driver ten times as long. Keys have
+    # no line breaks, and their number is compared.
     text = (
         "select count(*), string_agg(id, e'\\n' order by id) from "
         "(select distinct id from change where type_id = %(type)s{}) as dirty"
@@ -334,8 +334,8 @@ def _changed(connection: Connection, layout: Layout, since: str | None) -> pa.Ar
     keys = row[1].split("\n") if row[0] else []
     if len(keys) != row[0]:
         raise Corruption(
-            "a key in PostgreSQL is none that could be written",
-            hint="look for keys with line breaks, which somebody else has put there",
+            "PostgreSQL has a key that Thermocline never writes",
+            hint="look for keys with line breaks, which another program has inserted",
             type=layout.name,
         )
     return pa.array(keys, pa.string())
@@ -344,7 +344,7 @@ def _changed(connection: Connection, layout: Layout, since: str | None) -> pa.Ar
 def _checked(keys: pa.Array, keys_max: int | None) -> pa.Array:
     if keys_max is not None and len(keys) > keys_max:
         raise Overloaded(
-            "more keys are dirty than a reading may hold",
+            "more keys are dirty than one read may hold",
             hint="export now, and more often",
             keys=len(keys),
             dirty_keys_max=keys_max,
@@ -355,7 +355,7 @@ def _checked(keys: pa.Array, keys_max: int | None) -> pa.Array:
 def _live_rows(
     connection: Connection, layout: Layout, keys: Sequence[str] | None, *, is_all: bool = False
 ) -> pa.Table:
-    """Return the rows of these keys, of all dirty ones when none are named, or of everything."""
+    """Return the rows of these keys, or of all dirty keys if None, or with `is_all` all rows."""
     text = "select id, ver, schema_version, written_at, rest::text{} from {}"
     values: dict[str, Any] = {"type": layout.type_id}
     if keys is not None:
@@ -365,7 +365,7 @@ def _live_rows(
         text += " where id in (select id from change where type_id = %(type)s)"
     query = sql.SQL(text).format(layout.names, sql.Identifier(layout.table))
     parts = []
-    # A cursor of the server: the driver's own would hold every row as Python has it.
+    # A server-side cursor: a client-side one would hold every row as Python objects.
     with connection.cursor("dirty_rows", binary=True) as cursor:
         cursor.execute(query, values)
         while rows := cursor.fetchmany(FETCH_ROWS):

@@ -1,7 +1,7 @@
-"""A tenant's entities as bytes: all of them of one moment, and back into an empty tenant.
+"""Dumps all entities of a tenant in one snapshot, and loads a dump into an empty tenant.
 
-In:   a tenant; a way to put parts, or to read them
-Out:  parts of text as COPY writes it, and a `Dump` that says what they are; the same rows again
+In:   a tenant; a function that stores parts, or one that reads them
+Out:  parts of text in COPY's format, and a `Dump` that describes them; the same rows when loaded
 
 - One transaction, REPEATABLE READ and READ ONLY, gives all of it: rows, changes, versions, and the
   versions of the lake that they go with. A copy of the lake at just those versions is the other
@@ -31,7 +31,7 @@ from thermocline.hot.postgres.tenant import Tenant
 
 PART_BYTES = 8 << 20
 LIMIT_S = 24 * 3_600.0
-# Order matters: what is referred to first.
+# Order matters: referenced tables come first.
 _FIXED = ("store", "type", "type_version", "type_column", "change", "gone", "lake_head")
 _NOT_KEPT = {("change", "xid")}
 _UNSEALED = frozenset({"store", "tables", "counters", "heads"})
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What the parts are. `heads` are the lake's versions that go with it, by table id."""
+    """The description of a dump's parts. `heads` are the lake versions it needs, by table id."""
 
     tenant: str
     store_id: str
@@ -124,7 +124,7 @@ def part_name(table: str, number: int) -> str:
 
 
 def dump(pool: Pool, tenant: Tenant, put: Callable[[str, bytes], None]) -> Dump:
-    """Give every row of a tenant to `put`, part by part; return what they are."""
+    """Pass every row of a tenant to `put`, part by part; return the description of the parts."""
     with pool.transaction(
         tenant, isolation=Isolation.REPEATABLE_READ, is_read_only=True, limit_s=LIMIT_S
     ) as connection:
@@ -160,7 +160,7 @@ def _dumped(connection: Connection, name: str, put: Callable[[str, bytes], None]
 
 
 def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield blocks joined to parts of about one size."""
+    """Join blocks to parts of about `PART_BYTES`."""
     held: list[bytes] = []
     size_bytes = 0
     for block in blocks:
@@ -179,7 +179,7 @@ def _copy(name: str, columns: tuple[str, ...], way: str) -> sql.Composed:
 
 
 def _last(connection: Connection, name: str) -> int:
-    """Return the last number that a table's counter gave, or one past it."""
+    """Return the last number that a table's sequence issued, or the next one."""
     query = sql.SQL("select last_value from {}").format(sql.Identifier(_counter(connection, name)))
     row = connection.execute(query).fetchone()
     assert row is not None
@@ -196,9 +196,9 @@ def _counter(connection: Connection, name: str) -> str:
 
 
 def load(pool: Pool, tenant: Tenant, dumped: Dump, read: Callable[[str], bytes]) -> bool:
-    """Bring the rows of a dump into a tenant that has none; False when it has just these.
+    """Load a dump into an empty tenant; return False if the tenant already has this dump.
 
-    `Conflict` when it has others.
+    `Conflict` when the tenant has other entities.
     """
     with pool.transaction(tenant, limit_s=LIMIT_S) as connection:
         connection.execute("set local statement_timeout = 0")
@@ -246,7 +246,7 @@ def _make(connection: Connection, name: str) -> None:
 
 
 def _index(connection: Connection) -> None:
-    """Make the indexes of columns that are ready; the others get theirs when they are."""
+    """Create the indexes of columns that are ready; promotion indexes the others later."""
     rows = connection.execute(
         "select type_id, table_name, column_id from type_column join type using (type_id) "
         "where state = 'r' and is_indexed"

@@ -1,14 +1,14 @@
-"""Eviction: rows that the lake has as well, and that nobody wrote for long, leave PostgreSQL.
+"""Eviction: deletes rows from PostgreSQL that the lake has too and that were not written for long.
 
-In:   a store, how old a row must be, how many may go at once
-Out:  the number of rows that went; nothing that a reader could notice
+In:   a store, the minimal age of a row, the maximal number of rows
+Out:  the number of evicted rows; reads return the same as before
 
-- Only a clean row goes: one without a change is, at the head, in the lake as it is here.
-- Order matters: a row is locked, then looked at again by a new statement. A write that committed
-  between the first look and the lock has left its change, and the row stays.
-- What is left is the key with its version, so that a later write goes on from there: it brings the
-  row back from the lake first.
-- Off unless somebody calls it.
+- Only a clean row is evicted: a row without a change is identical in the lake at the head.
+- Order matters: a row is locked, then checked again by a new statement. If a write committed
+  between the first check and the lock, it left a change, and the row stays.
+- The key and its version stay in `gone`, so a later write continues from that version: it first
+  loads the row from the lake.
+- It runs only when it is called.
 """
 
 from datetime import datetime
@@ -24,9 +24,9 @@ EVICT_ROWS_MAX = 10_000
 
 
 def evict(store: EntityStore, written_before: datetime, rows_max: int = EVICT_ROWS_MAX) -> int:
-    """Let go of at most so many clean rows that were written before a time; return how many went.
+    """Evict at most `rows_max` clean rows written before a time; return how many.
 
-    One transaction: all of them go or none. Rows that somebody holds are left for the next time.
+    One transaction: all of them or none. Rows that another transaction has locked are skipped.
     """
     layout = store.layout
 
@@ -40,7 +40,7 @@ def evict(store: EntityStore, written_before: datetime, rows_max: int = EVICT_RO
 def lock_clean(
     connection: Connection, layout: Layout, written_before: datetime, rows_max: int
 ) -> list[str]:
-    """Lock rows that look clean; return their keys."""
+    """Lock rows that appear clean; return their keys."""
     query = sql.SQL(
         "select id from {} as row where written_at < %(before)s and not exists "
         "(select from change where type_id = %(type)s and change.id = row.id) "
@@ -51,9 +51,9 @@ def lock_clean(
 
 
 def take_clean(connection: Connection, layout: Layout, keys: list[str]) -> int:
-    """Remove those of these locked rows that are clean, and keep their versions; return how many.
+    """Delete those of these locked rows that are clean, keep their versions; return how many.
 
-    This is a statement of its own, so it sees what was committed before the rows were locked.
+    This is a separate statement, so it sees every commit before the rows were locked.
     """
     query = sql.SQL(
         "with taken as (delete from {} as row where id = any(%(keys)s) and not exists "
@@ -65,9 +65,9 @@ def take_clean(connection: Connection, layout: Layout, keys: list[str]) -> int:
 
 
 def lake_version(connection: Connection, layout: Layout) -> Version:
-    """Return the version of the lake that the running transaction goes with.
+    """Return the lake version that the running transaction goes with.
 
-    Rows that come back from the lake are read at this version, by whoever holds their keys.
+    A writer that has locked evicted keys loads their rows from the lake at this version.
     """
     row = connection.execute(
         "select version from lake_head where type_id = %s", [layout.type_id]

@@ -1,12 +1,12 @@
-"""Words said to PostgreSQL for their effect alone, in one message and one answer.
+"""Runs statements without parameters (BEGIN, SET, COMMIT) by libpq's simple query protocol.
 
 In:   a connection, statements without parameters
-Out:  the answer to the last of them; an error of the driver when one of them failed
+Out:  the result of the last one; an error of the driver when one of them failed
 
-- It goes through libpq as it is. A cursor of the driver would convert nothing here, and takes 100
-  of the 160 us that the two ends of a transaction cost.
-- It waits without the interpreter's lock, for as long as the connection lasts: whoever calls has
-  given it a deadline, which cuts it.
+- It uses libpq directly. The driver's cursor would convert nothing here, but takes 100 of the
+  160 us that the begin and the end of a transaction cost.
+- It waits without the interpreter's lock until the connection ends: the caller sets a deadline,
+  which cuts the connection.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.TUPLES_
 
 
 def exchanged(connection: Connection[Any], words: bytes) -> PGresult:
-    """Return the answer to the last of some statements; those after one that fails are not run."""
+    """Return the result of the last statement; statements after a failed one are not run."""
     answer = connection.pgconn.exec_(words)
     if answer.status in GOOD:
         return answer
@@ -26,9 +26,9 @@ def exchanged(connection: Connection[Any], words: bytes) -> PGresult:
 
 
 def error_of(answer: PGresult, connection: Connection[Any]) -> Error:
-    """Return the error that an answer is."""
+    """Return the driver's error for a failed result."""
     encoding = connection.info.encoding
     if answer.error_field(pq.DiagnosticField.SQLSTATE) is None:
-        # Not the server's word but libpq's own: the connection is lost.
+        # The message is libpq's, not the server's: the connection is lost.
         return OperationalError(answer.get_error_message(encoding))
     return errors.error_from_result(answer, encoding)

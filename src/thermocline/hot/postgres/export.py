@@ -1,19 +1,19 @@
-"""PostgreSQL's half of an export: what is carried, who tries, what the lake has of it now.
+"""PostgreSQL's half of an export: freezes the changes, numbers the attempt, retires the changes.
 
-In:   a store; what a commit of the lake says of the changes it contains
-Out:  changes frozen in one snapshot; a try that PostgreSQL knows of; exactly those changes gone
+In:   a store; the note of a lake commit with the change ids that it contains
+Out:  changes frozen in one snapshot; an attempt that PostgreSQL has recorded; changes deleted
 
     1  freeze   one snapshot: the version to build on, all change ids, all their keys, their rows
-    2  claim    the try gets a number, which PostgreSQL has durably before the lake is touched
-    4  retire   the head moves from a version to the next, and exactly the changes of that one go
+    2  claim    the attempt gets a number, durable in PostgreSQL before the lake is written
+    4  retire   the head moves from a version to the next, and exactly its changes are deleted
 
-- Step 4 may be done by anyone, late and many times: it acts only when the head is at the version
-  before, and removes the ids that the commit names, never "all up to".
-- A commit whose try PostgreSQL does not know was made by a PostgreSQL that had more than this one:
-  this one was restored from an older copy. Its changes bear numbers that may mean something else
-  here, so nothing is removed; it is refused and explained.
-- A PostgreSQL that knows a try has everything the try carried: the claim is made after the
-  snapshot, so whatever copy holds the claim holds what was in the snapshot.
+- Any process may run step 4, late and repeatedly: it acts only if the head is at the previous
+  version, and deletes the ids that the commit names, never "all up to".
+- If PostgreSQL does not know a commit's attempt, the commit was made by a newer state of this
+  PostgreSQL, which was then restored from an older copy. The commit's change ids may mean other
+  changes here, so nothing is deleted, and the commit is refused with an explanation.
+- A PostgreSQL that knows an attempt has everything that the attempt carried: the claim comes after
+  the snapshot, so a copy that contains the claim contains the snapshot's rows.
 """
 
 from datetime import datetime
@@ -33,7 +33,7 @@ RETIRE_LIMIT_S = 300.0
 
 
 class EntitySource:
-    """What exports need of one type in PostgreSQL. Any thread may use it."""
+    """The export interface of one type in PostgreSQL. Any thread may use it."""
 
     def __init__(self, store: EntityStore) -> None:
         self._store = store
@@ -41,11 +41,11 @@ class EntitySource:
 
     @property
     def type_name(self) -> str:
-        """The type whose entities these are."""
+        """The name of the type."""
         return self._store.type_name
 
     def attach(self, table_id: str) -> None:
-        """Make a table of the lake the cold half of this type; `Corruption` if another is."""
+        """Bind the type to a lake table; `Corruption` if it is bound to another one."""
 
         def write(connection: Connection) -> str:
             row = connection.execute(
@@ -59,7 +59,7 @@ class EntitySource:
         attached = self._store.pool.run(self._store.tenant, write)
         if attached != table_id:
             raise Corruption(
-                "the type belongs to another table of the lake",
+                "the type belongs to another lake table",
                 hint="open the lake that this PostgreSQL goes with, or restore it",
                 type=self.type_name,
                 expected=attached,
@@ -67,17 +67,17 @@ class EntitySource:
             )
 
     def head(self) -> Head:
-        """Return which version of the lake PostgreSQL goes with now."""
+        """Return the lake version that PostgreSQL goes with now."""
         return self.dirty.head()
 
     def freeze(self) -> Frozen | None:
-        """Step 1: return what is to be carried, or None when nothing is dirty."""
+        """Step 1: return what the export has to carry, or None when nothing is dirty."""
         return self.dirty.freeze()
 
     def claim(self, frozen: Frozen) -> NoteFlush:
-        """Step 2: number this try, durably; return what the commit has to say.
+        """Step 2: number this attempt durably; return the note for its commit.
 
-        `Conflict` when the head has moved: another export was first.
+        `Conflict` when the head has moved: another export committed first.
         """
         head = frozen.snapshot.head
         query = (
@@ -98,23 +98,23 @@ class EntitySource:
         return NoteFlush(head.store_id, row[0], as_of, encode_changes(frozen.changes.tolist()))
 
     def retire(self, version: Version, note: NoteFlush | None) -> bool:
-        """Step 4: move the head to the next version and drop the changes it contains.
+        """Step 4: move the head to the next version and delete the changes it contains.
 
-        Returns whether this call did; False when somebody had. `Corruption` when the commit is of
-        another PostgreSQL, or of a try that this one does not know.
+        Returns False if the head was already there. `Corruption` when the commit was made from
+        another PostgreSQL, or by an attempt that this one does not know.
         """
         changes = [] if note is None else decode_changes(note.changes).tolist()
 
         def write(connection: Connection) -> bool:
             connection.execute(f"set local statement_timeout = {int(RETIRE_LIMIT_S * 1000)}")
-            # Order matters: the head's row is locked first, so that retirings take turns.
+            # Order matters: the head's row is locked first, so that retire calls run one by one.
             head = _locked_head(connection, self._store.layout.type_id)
             if head.version >= version:
                 return False
             check_known(head, version, note)
             if head.version != version - 1:
                 raise Conflict(
-                    "versions are retired one after another",
+                    "only the version after the head can be retired",
                     hint="roll forward from the head",
                     head=head.version,
                     version=version,
@@ -128,15 +128,16 @@ class EntitySource:
         return self._store.pool.run(self._store.tenant, write, limit_s=RETIRE_LIMIT_S)
 
     def reads_known(self, version: Version, note: NoteFlush) -> None:
-        """Raise `Corruption` when a commit ahead of the head is not of this PostgreSQL as it is.
+        """Raise `Corruption` when a commit ahead of the head is unknown to this PostgreSQL.
 
-        Order matters: the commit was read before this call. A try is known before it commits.
+        Order matters: the commit was read before this call, and PostgreSQL records an attempt
+        before it commits.
         """
         check_known(self.head(), version, note)
 
 
 def check_known(head: Head, version: Version, note: NoteFlush | None) -> None:
-    """Raise `Corruption` unless a commit is a try of the PostgreSQL that has this head."""
+    """Raise `Corruption` unless the PostgreSQL with this head recorded the commit's attempt."""
     if note is None or not note.changes:
         return
     if note.source != head.store_id:

@@ -1,13 +1,13 @@
-"""Finds out what became of a transaction whose answer was lost.
+"""Finds out whether a transaction committed when the answer to its COMMIT was lost.
 
 In:   the transaction's id, and the server's last checkpoint when it began
-Out:  committed, aborted, or that nobody can say
+Out:  committed, aborted, or None for unknown
 
-- A server that crashed and recovered gives the ids of transactions that left nothing behind to
-  others, though its process is the same. Recovery ends with a checkpoint: while the last one is
-  the one of the beginning, an id is still the same transaction.
-- Committed by somebody else looks like committed by us, so after another checkpoint it says
-  nothing. Aborted is aborted either way: an id that was committed is never given again.
+- After a crash and recovery, a server reuses the ids of transactions that left no trace, even with
+  the same server process. Recovery ends with a checkpoint: while the last checkpoint is that of the
+  transaction's begin, its id still means the same transaction.
+- After another checkpoint, "committed" may be another transaction with this id, so the outcome is
+  unknown. "Aborted" holds in any case: the id of a committed transaction is never reused.
 """
 
 import time
@@ -27,7 +27,7 @@ TICKET = f"select pg_current_xact_id()::text, {CHECKPOINT}"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A transaction by its id, which is its own until the server recovers from a crash."""
+    """The id of a transaction, which is unique until the server recovers from a crash."""
 
     xid: str
     checkpoint: str
@@ -36,11 +36,11 @@ class Ticket:
 def fate_of(
     ticket: Ticket, connected: Callable[[], psycopg.Connection[Any]], *, timeout_s: float
 ) -> str | None:
-    """Return what became of a transaction: committed, aborted, or None if nobody can say."""
+    """Return the outcome of a transaction: committed, aborted, or None if it is unknown."""
     end_s = time.monotonic() + timeout_s
     while True:
         with suppress(psycopg.Error), connected() as connection:
-            # One statement: both are of the same run of the server.
+            # One statement: both values are of the same run of the server.
             query = f"select pg_xact_status(%s::xid8), {CHECKPOINT}"
             row = connection.execute(query, [ticket.xid]).fetchone()
             fate, checkpoint = row if row else (None, None)
@@ -54,7 +54,7 @@ def fate_of(
 
 
 def ticket_of(connection: psycopg.Connection[Any], opening: bytes) -> Ticket | None:
-    """Begin a transaction; return its ticket, None if it asked for none."""
+    """Begin a transaction; return its id, or None for a read-only one."""
     answer = exchanged(connection, opening)
     if not answer.ntuples:
         return None

@@ -1,4 +1,4 @@
-"""Which entities are meant: a small expression, as a value and as JSON.
+"""A filter of entities: a small expression, as Python values or as JSON.
 
 In:   comparisons of a field with a value, joined by and, or, not; or the same as JSON
 Out:  a `Filter`
@@ -8,9 +8,10 @@ Out:  a `Filter`
 
 - A field is a property (`status`), a pointer into one (`/address/city`), or `_id`, `_ver`,
   `_schema_version`, `_written_at`.
-- A comparison is true or false, never unknown: with a property that is absent or null it is
-  false, and its `not` is true. `ne` is the `not` of `eq`; `is_null` asks for absent or null.
-- Values alone: a client has them without a driver. `condition.py` makes SQL of them.
+- A comparison is true or false, never unknown: if the property is absent or null it is false, and
+  its `not` is true. `ne` is the `not` of `eq`; `is_null` is true for absent or null.
+- Only values, so that a client can import them without the driver. `condition.py` translates them
+  to SQL.
 """
 
 from collections.abc import Mapping
@@ -56,12 +57,12 @@ Filter = Comparison | AllOf | AnyOf | Not
 
 
 def as_filter(given: "Filter | Mapping[str, Any] | None") -> Filter | None:
-    """Return the filter that a caller gave as a value, or as JSON."""
+    """Return the caller's filter, parsed if it is JSON."""
     return given if given is None or isinstance(given, Filter) else parse_filter(given)
 
 
 def parse_filter(document: Any, *, depth: int = 0) -> Filter:
-    """Return the filter that a JSON document stands for; `Invalid` when it is none."""
+    """Return the filter in a JSON document; `Invalid` when it has another form."""
     if depth > DEPTH_MAX:
         raise Invalid("the filter is nested too deep", hint="flatten it", depth_max=DEPTH_MAX)
     match document:
@@ -74,7 +75,7 @@ def parse_filter(document: Any, *, depth: int = 0) -> Filter:
         case {"field": str(name), "op": str(op), **rest} if rest.keys() <= {"value"}:
             return Comparison(name, op, rest.get("value"))
     hint = 'use {"field", "op", "value"}, {"and": [...]}, {"or": [...]} or {"not": ...}'
-    raise Invalid("not a filter", hint=hint)
+    raise Invalid("unknown form of a filter", hint=hint)
 
 
 def _parts(parts: list[Any], depth: int) -> tuple[Filter, ...]:

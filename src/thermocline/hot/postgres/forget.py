@@ -1,17 +1,17 @@
-"""Forgets keys that were deleted long ago, without ever giving one of their versions again.
+"""Forgets keys that were deleted long ago, without ever reusing one of their versions.
 
-In:   a store, how many deleted keys may be remembered
-Out:  the number of keys that were forgotten; a floor below which no version is given
+In:   a store, the number of deleted keys to keep
+Out:  the number of forgotten keys; a version floor, below which no new key starts
 
-- A key that is deleted and created again goes on from its last version: whoever saw the old one
-  cannot take the new one for it. `gone` has that version, a row a key.
-- What is forgotten raises the type's floor to its version: a key that is not remembered begins
-  above the floor, and with that above whatever it had. So the promise holds in bounded space. The
-  price is that new keys begin above 1 from then on; the lowest versions are forgotten first.
-- Only a clean key is forgotten, one whose delete an export has carried. Keys that were moved to
-  the lake stay.
-- Order matters: `gone` is locked against everyone. A writer that looked at it has ended before, and
-  one that looks later sees the floor.
+- A key that is deleted and created again continues from its last version, so a client that saw the
+  old entity cannot mistake the new one for it. `gone` has a row per key with that version.
+- Forgetting a key raises the type's floor to at least its version. A key without a row in `gone`
+  starts above the floor, and so above every version it had. This needs bounded space; the price is
+  that new keys start above 1 from then on. The lowest versions are forgotten first.
+- Only a clean key is forgotten: an export has carried its delete. Keys whose rows are only in the
+  lake stay.
+- Order matters: `gone` is locked exclusively. A writer that read it has ended before, and a writer
+  that reads it later sees the floor.
 """
 
 from psycopg import sql
@@ -24,12 +24,12 @@ LOCK_TIMEOUT_MS = 200
 
 
 def forget(store: EntityStore, kept_max: int, rows_max: int = FORGET_ROWS_MAX) -> int:
-    """Forget deleted keys past the number that is kept, at most so many; return how many.
+    """Forget the deleted keys above `kept_max`, at most `rows_max`; return how many.
 
-    All of them or none. `Overloaded` when writers are in the way for long: then none.
+    All of them or none. `Overloaded`, and none, if writers hold the table for too long.
     """
     type_id = store.layout.type_id
-    # A transaction of its own: one that has looked and then locks may wait for its like.
+    # A separate transaction: two that both read and then lock the table would deadlock.
     held = store.pool.run(
         store.tenant, lambda connection: _held(connection, type_id), is_read_only=True
     )

@@ -1,14 +1,14 @@
-"""How documents of one type lie in its table: some properties in columns, the rest as jsonb.
+"""Maps documents of one type to its table: some properties in columns, the rest as jsonb.
 
 In:   a document in canonical form; or a row's values
-Out:  the record that is written; or the document, exactly
+Out:  the record to write; or the document, exactly
 
-- A property with a column stands there and not in `rest`; a null of it stays in `rest`, so that
-  null and absent are told apart.
-- The columns are the table's, not a contract's: a row written under an old contract has them too.
-- Columns are as wide as their kind can become (`bigint`, `double precision`, `numeric`), so a
+- A property with a column is stored there and not in `rest`; but its null is stored in `rest`, so
+  that null and absent differ.
+- The columns belong to the table, not to a contract: a row of an old contract has them too.
+- Columns have the widest type of their kind (`bigint`, `double precision`, `numeric`), so a
   contract that widens a property needs no change of the table.
-- While a column is being filled, a property may still be in `rest` of an old row: both are read.
+- While a column is being filled, an old row may still have the property in `rest`: both are read.
 """
 
 import functools
@@ -39,12 +39,12 @@ Json = dict[str, Any]
 
 
 class Stale(Exception):
-    """What is known of a type is out of date; never leaves this room."""
+    """The cached layout of a type is out of date. It is caught inside `hot/postgres`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotColumn:
-    """A column of a type's table that holds one property; `is_ready` once it holds all of it."""
+    """A table column that holds one property; `is_ready` once it has every row's value."""
 
     column_id: int
     name: str
@@ -53,13 +53,13 @@ class HotColumn:
 
     @property
     def sql_name(self) -> str:
-        """Its name in the table."""
+        """The column's name in the table."""
         return f"h_{self.column_id}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One type as its table has it, with every version of its contract."""
+    """The table of one type, with every version of its contract."""
 
     type_id: int
     name: str
@@ -69,29 +69,29 @@ class Layout:
 
     @property
     def contract(self) -> Contract:
-        """The newest contract: what new documents are checked with."""
+        """The newest contract, which validates new documents."""
         return self.contracts[max(self.contracts)]
 
     @cached_property
     def by_name(self) -> dict[str, HotColumn]:
-        """The columns by the property they hold."""
+        """The columns by the name of their property."""
         return {column.name: column for column in self.columns}
 
     @cached_property
     def names(self) -> sql.SQL:
-        """`names_text` as a part of a composed statement."""
+        """`names_text` for a composed statement."""
         return sql.SQL(self.names_text)
 
     @cached_property
     def names_text(self) -> str:
-        """The table's own columns, each after a comma, as a list in a statement has them."""
+        """The names of the property columns for a statement, each after a comma."""
         return "".join(f", {column.sql_name}" for column in self.columns)
 
     def shown_text(self, row: str, names: Collection[str] | None = None) -> str:
-        """Return the columns of a row as a page selects them, each after a comma.
+        """Return the property columns as a page selects them, each after a comma.
 
-        Instants and decimals come as text: a driver's value takes 2 us to become that. Of columns
-        that are not among the `names` of properties, if there are any, come nulls.
+        Instants and decimals are selected as text: converting the driver's value takes 2 us. With
+        `names`, the columns of other properties are selected as nulls.
         """
         return "".join(
             f", {row}.{one.sql_name}{_AS_TEXT.get(one.pg_type, '')}"
@@ -102,29 +102,29 @@ class Layout:
 
     @cached_property
     def blank_text(self) -> str:
-        """Nulls of the types of `shown_text`, for rows of another type in the same answer."""
+        """Nulls of the types of `shown_text`, for rows of another type in the same result."""
         return "".join(f", {_blank(column)}" for column in self.columns)
 
     @cached_property
     def record(self) -> str:
-        """The names and types of a record as `record_of` makes it."""
+        """The SQL column definitions of a record that `record_of` returns."""
         parts = "".join(f", {column.sql_name} {column.pg_type}" for column in self.columns)
         return f"id text, ver bigint, schema_version int, rest jsonb{parts}"
 
     @cached_property
     def changes(self) -> str:
-        """What sets the table's own columns to those of a record called `given`."""
+        """The SQL assignments of the property columns from a record called `given`."""
         return "".join(f", {name} = given.{name}" for name in (c.sql_name for c in self.columns))
 
     def contract_of(self, schema_version: int) -> Contract:
-        """Return a version of the contract; `Stale` for one that is not known here."""
+        """Return a version of the contract; `Stale` if this layout does not have it."""
         try:
             return self.contracts[schema_version]
         except KeyError:
             raise Stale(schema_version) from None
 
     def record_of(self, key: str, ver: int, schema_version: int, document: Json) -> Json:
-        """Return what is written for a document: a JSON object of the table's columns."""
+        """Return the record of a document: a JSON object of the table's columns."""
         rest = dict(document)
         record: Json = {"id": key, "ver": ver, "schema_version": schema_version, "rest": rest}
         for column in self.columns:
@@ -135,7 +135,7 @@ class Layout:
         return record
 
     def document_of(self, schema_version: int, values: Sequence[Any], rest: str | None) -> Json:
-        """Return the document of a row: the values of `columns` in order, and `rest` as text."""
+        """Return the document of a row, given the values of `columns` and `rest` as text."""
         return self._form(schema_version).documents([[value] for value in values], [rest])[0]
 
     def documents_of(
@@ -144,9 +144,9 @@ class Layout:
         values: Sequence[Sequence[Any]],
         rests: Sequence[str | None],
     ) -> list[Json]:
-        """Return the documents of rows, as `document_of` does; for many it takes 3 us each.
+        """Return the documents of many rows, in 3 us each; see `document_of`.
 
-        `values` are those of all rows for one column, then for the next.
+        `values` has one sequence per column, with the values of all rows.
         """
         if len(set(schema_versions)) == 1:
             return self._form(schema_versions[0]).documents(values, rests)
@@ -172,10 +172,11 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How documents of one contract are read: what needs a second look, and the order.
+    """Builds the documents of one contract from rows.
 
-    `hot` are the properties that have columns, and what makes a column's value one of a document.
-    It goes over all documents for one property, then for the next: half as long as the other way.
+    `careful` are the properties whose jsonb values must be made canonical again. `hot` are the
+    properties with columns, and the conversion of each column's values. It handles all documents
+    for one property, then for the next: twice as fast as document by document.
     """
 
     decode: Callable[[str], Json]
@@ -188,22 +189,23 @@ class _Form:
     def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
         """Return the documents of rows; the values are by column.
 
-        Rows have all a rest or none has one: then it was not asked for, and documents are of what
-        the columns have, in their order.
+        All rows have a rest, or none has: then the query did not select it, and the documents have
+        only the properties with columns, in the order of the columns.
         """
         given = [rest for rest in rests if rest is not None]
-        if not given:  # not asked for
+        if not given:  # the query did not select it
             bare: list[Json] = [{} for _ in rests]
             self._add_columns(bare, values)
             return bare
         if self.quick is not None:
-            with suppress(msgspec.MsgspecError):  # somebody else's row: shown as it is, below
+            with suppress(msgspec.MsgspecError):  # another program's row: decoded as it is, below
                 return self.quick.documents(values, given)
         decode, places = self.decode, self.places
         made = [decode(rest) for rest in given]
         self._look_again(made)
         self._add_columns(made, values)
-        # In the contract's order, merged: picked one by one it takes four times as long.
+        # Merging gives the contract's order; picking the properties one by one takes four times as
+        # long.
         whole = [places | one for one in made]
         return [
             found if len(found) == len(one) else _without_absent(found)
@@ -217,7 +219,7 @@ class _Form:
                     one[name] = value if shown is None else shown(value)
 
     def _look_again(self, made: Sequence[Json]) -> None:
-        """Put what jsonb may have changed in canonical form."""
+        """Restore the canonical form of values that jsonb may have changed."""
         for name, kind in self.careful:
             for one in made:
                 value = one.get(name)
@@ -231,11 +233,11 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _QuickForm:
-    """The same for contracts whose only numbers with fractions are doubles, a quarter quicker.
+    """The same for contracts whose only fractional numbers are doubles, a quarter faster.
 
-    A row is decoded into a record whose fields are the contract's properties: they are in its
-    order, doubles are doubles however jsonb writes them, and what is absent is left out. Whatever
-    goes over the rows is not a loop here but a call that does it for all of them.
+    A row is decoded into a record whose fields are the contract's properties: in its order, with
+    doubles in whichever form jsonb writes them, and without absent properties. It has no Python
+    loop over rows: each step is one call for all rows.
     """
 
     decode: Callable[[str], list[Any]]
@@ -288,19 +290,19 @@ def _quick_form(
         ],
         rename={place: name for name, place in places.items()},
         forbid_unknown_fields=True,
-        gc=False,  # it holds what JSON has, which refers to no record
+        gc=False,  # JSON values contain no reference cycles
     )
     decode = msgspec.json.Decoder(list[record]).decode  # type: ignore[valid-type]
     return _QuickForm(decode, [(places[name], _all_shown(shown)) for name, shown in hot])
 
 
 def can_be_decoded(name: str) -> bool:
-    """Tell whether a record's field may have a property's name: JSON must write it as it is."""
+    """Tell whether JSON writes a property's name without escapes, as record fields need."""
     return not any(letter in '"\\' or letter < " " for letter in name)
 
 
 def _is_changed_by_jsonb(kind: Kind) -> bool:
-    """Tell whether jsonb may give a number of this kind back in another form: 1e22 as 10...0."""
+    """Tell whether jsonb may return a number of this kind in another form: 1e22 as 10...0."""
     return any(kind.has(name) for name in ("number", "json")) or _needs_digits(kind)
 
 
@@ -310,7 +312,7 @@ def _needs_digits(kind: Kind) -> bool:
 
 
 def _shower(kind: Kind) -> Callable[[Any], Any] | None:
-    """Return what makes a column's value one of a document; None when it is one already."""
+    """Return the conversion of a column's value to a document's; None if both are equal."""
     match kind.name:
         case "string" | "enum" | "integer" | "boolean" | "number":
             return None
@@ -324,7 +326,7 @@ def _shower(kind: Kind) -> Callable[[Any], Any] | None:
 def _all_shown(
     shown: Callable[[Any], Any] | None,
 ) -> Callable[[Sequence[Any]], Iterable[Any]]:
-    """Return what makes all of a column's values ones of documents, as `shown` makes each."""
+    """Return the conversion `shown` for all values of a column at once."""
     if shown is None:
         return iter
     if shown is _instant:
@@ -349,15 +351,15 @@ def _instants(values: Sequence[Any]) -> Iterable[str]:
 
 
 def _decimal(value: Decimal | str) -> str:
-    """Return a decimal as documents have it, all digits written out, as PostgreSQL writes it."""
+    """Return a decimal with all digits written out, as documents and PostgreSQL have it."""
     text = str(value)
     return format(Decimal(value), "f") if "E" in text else text
 
 
 def _instant(value: datetime | str) -> str:
-    """Return an instant as documents have it, from the driver's value or PostgreSQL's text of it.
+    """Return an instant in a document's form, from the driver's value or PostgreSQL's text.
 
-    Sessions are in UTC, so what comes is too.
+    Sessions are in UTC, so the given value is too.
     """
     if isinstance(value, str):
         return f"{value[:10]}T{value[11:-3]}Z"
@@ -366,5 +368,5 @@ def _instant(value: datetime | str) -> str:
 
 
 def wide_type(pg_type: str) -> str:
-    """Return the type that a hot column of this type has in a table."""
+    """Return the table's type of a hot column with this type in the contract."""
     return "numeric" if pg_type.startswith("numeric") else _WIDE.get(pg_type, pg_type)

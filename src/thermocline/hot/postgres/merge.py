@@ -1,9 +1,9 @@
-"""Merges a patch into a document, as RFC 7386 says.
+"""Merges a patch into a document, as RFC 7386 defines.
 
 In:   a document and a merge patch
-Out:  the merged document; neither of the two is changed
+Out:  the merged document; the inputs stay unchanged
 
-A null in the patch removes; an object merges; anything else replaces, lists as a whole.
+A null in the patch removes a property; an object merges; any other value replaces, also a list.
 """
 
 from typing import Any

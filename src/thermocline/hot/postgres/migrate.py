@@ -1,16 +1,16 @@
-"""Makes tenants, and brings their tables to what this version of the program knows.
+"""Creates tenants, and migrates their tables to this version of the program.
 
 In:   a pool, the name of a tenant, the numbered SQL files beside this module
-Out:  a `Tenant` whose tables are up to date; `Unsupported` when they are of a newer program
+Out:  a `Tenant` whose tables are up to date; `Unsupported` when a newer program migrated them
 
-- One at a time: whoever migrates a tenant holds an advisory lock on it; the others wait, look
-  again and find it done.
-- Each file is one transaction together with the note that it ran. Killed in between, the next
-  start goes on after the last file that is noted.
-- A file that ran is never changed: its checksum is in the note and is compared.
+- A process that migrates a tenant holds an advisory lock on it; other processes wait for the lock,
+  check again and find the migration done.
+- Each file runs in one transaction with the row that records it. After a kill, the next start
+  continues after the last recorded file.
+- An applied file never changes: its checksum is recorded and compared.
 - A tenant that is up to date costs one read and no lock.
-- A statement that waits for a lock gives up after `LOCK_TIMEOUT_S` and is tried again: while it
-  waits, everyone behind it waits as well.
+- A statement that waits for a lock gives up after `LOCK_TIMEOUT_S` and is retried: while it waits,
+  all later statements on the table wait as well.
 """
 
 import functools
@@ -52,7 +52,7 @@ class Migration:
 
 @functools.cache
 def known_migrations() -> tuple[Migration, ...]:
-    """Return the SQL files of this program, in order; their numbers are dense from 1."""
+    """Return the SQL files of this program, in order; their numbers are consecutive from 1."""
     folder = importlib.resources.files(__package__ or "")
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     found = tuple(
@@ -64,7 +64,7 @@ def known_migrations() -> tuple[Migration, ...]:
 
 
 def open_tenant(pool: Pool, name: str, migrations: tuple[Migration, ...] | None = None) -> Tenant:
-    """Return a tenant, made if it is new and migrated if its tables are old."""
+    """Return a tenant; create it if it is new, and migrate it if its tables are old."""
     schema = schema_of(name)
     wanted = known_migrations() if migrations is None else migrations
     role = pool.run(None, lambda connection: _owner(connection, schema), is_read_only=True)
@@ -74,7 +74,7 @@ def open_tenant(pool: Pool, name: str, migrations: tuple[Migration, ...] | None 
             return tenant
     with pool.session() as connection:
         _check_server(connection)
-        # Released when the session ends, however it ends.
+        # PostgreSQL releases it when the session ends, however it ends.
         connection.execute("select pg_advisory_lock(%s, hashtext(%s))", [LOCK_SPACE, schema])
         role = _owner(connection, schema) or _make_tenant(connection, schema)
         tenant = Tenant(name, schema, role)
@@ -86,7 +86,7 @@ def open_tenant(pool: Pool, name: str, migrations: tuple[Migration, ...] | None 
 
 
 def tenant_names(pool: Pool) -> list[str]:
-    """Return the tenants that this login may act for, by name."""
+    """Return the names of the tenants that this login may act for, in order."""
     query = (
         "select nspname from pg_namespace where starts_with(nspname, %s) "
         "and pg_has_role(nspowner, 'MEMBER') order by nspname"
@@ -96,7 +96,7 @@ def tenant_names(pool: Pool) -> list[str]:
 
 
 def drop_tenant(pool: Pool, name: str) -> None:
-    """Remove a tenant with everything it has; it cannot be undone."""
+    """Delete a tenant with all its data; this cannot be undone."""
     schema = schema_of(name)
 
     def drop(connection: Connection) -> None:
@@ -112,9 +112,9 @@ def drop_tenant(pool: Pool, name: str) -> None:
 
 
 def execute_patiently(connection: Connection, text: sql.Composable, role: str) -> None:
-    """Run statements that need strong locks as one transaction, without making others queue long.
+    """Run statements that need strong locks as one transaction, without blocking others for long.
 
-    A lock that does not come within `LOCK_TIMEOUT_S` is let go and asked for again.
+    If a lock is not granted within `LOCK_TIMEOUT_S`, the transaction is retried.
     """
     for turn in range(LOCK_TRIES_MAX):
         try:
@@ -133,7 +133,7 @@ def execute_patiently(connection: Connection, text: sql.Composable, role: str) -
 
 
 def _owner(connection: Connection, schema: str) -> str | None:
-    """Return the role of a tenant: whoever owns its schema."""
+    """Return the role of a tenant: the owner of its schema."""
     query = (
         "select rolname from pg_namespace join pg_roles on pg_roles.oid = nspowner "
         "where nspname = %s"
@@ -143,8 +143,8 @@ def _owner(connection: Connection, schema: str) -> str | None:
 
 
 def _make_tenant(connection: Connection, schema: str) -> str:
-    # Roles belong to the whole server, schemas to a database: the name is made unique, and found
-    # again as the owner of the schema.
+    # Roles belong to the whole server, schemas to a database: the role gets a unique name, and is
+    # found as the owner of the schema.
     role = f"{schema}_{secrets.token_hex(4)}"
     names = {"role": sql.Identifier(role), "schema": sql.Identifier(schema)}
     grant = "grant {role} to current_user"
@@ -186,7 +186,7 @@ def _applied(connection: Connection, tenant: Tenant) -> list[tuple[Any, ...]]:
 def _check(applied: list[tuple[Any, ...]], wanted: tuple[Migration, ...], tenant: Tenant) -> None:
     if len(applied) > len(wanted):
         raise Unsupported(
-            "the tables are of a newer version of this program",
+            "a newer version of this program has migrated the tables",
             hint="use that version, or restore a backup made before it ran",
             tenant=tenant.name,
             tables_at=len(applied),
@@ -195,8 +195,8 @@ def _check(applied: list[tuple[Any, ...]], wanted: tuple[Migration, ...], tenant
     for (number, checksum), migration in zip(applied, wanted, strict=False):
         if (number, checksum) != (migration.number, migration.checksum):
             raise Corruption(
-                "a migration that ran is not the one this program has",
-                hint="install the program again, or the version that made these tables",
+                "an applied migration differs from this program's",
+                hint="reinstall this version, or install the version that made these tables",
                 tenant=tenant.name,
                 migration=migration.name,
             )

@@ -1,7 +1,7 @@
-"""What a transaction begins with.
+"""The statements that open a transaction.
 
-In:   the tenant, and what the transaction is to see and do
-Out:  the statements, in their order
+In:   the tenant, the isolation, whether the transaction only reads
+Out:  the statements, in order
 """
 
 import enum
@@ -14,7 +14,7 @@ from thermocline.hot.postgres.tenant import Tenant
 
 
 class Isolation(enum.Enum):
-    """How much of others' work a transaction sees."""
+    """The isolation level of a transaction."""
 
     READ_COMMITTED = "read committed"
     REPEATABLE_READ = "repeatable read"
@@ -25,7 +25,7 @@ class Isolation(enum.Enum):
 def opening(
     tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool
 ) -> tuple[bytes, ...]:
-    """Return all that comes before the work; of one that writes, the last answer is its ticket."""
+    """Return the statements before the work; for a writer, the last one returns its id."""
     access = "read only" if is_read_only else "read write"
     statements: list[sql.Composable] = [
         sql.SQL(f"begin isolation level {isolation.value} {access}")

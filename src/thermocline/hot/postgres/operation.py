@@ -1,12 +1,12 @@
-"""What may be done to an entity, and what is answered.
+"""Operations on entities, and their results.
 
-In:   a key, a document or a patch, the version the caller has seen; or the same as JSON
-Out:  `Operation`s that are well formed; `Written` or an error for each
+In:   a key, a document or a patch, the version that the client has read; or the same as JSON
+Out:  well-formed `Operation`s; `Written` or an error for each
 
     {"op": "create", "document": {...}}   {"op": "replace", "id": "a", "document": {...}}
     {"op": "patch", "id": "a", "document": {...}, "if_match": 3}   {"op": "delete", "id": "a"}
 
-- A key is what `contract/key.py` takes for one: text, never null, never empty.
+- A key is checked by `contract/key.py`: text, never null, never empty.
 """
 
 import enum
@@ -35,7 +35,7 @@ _decoder = msgspec.json.Decoder()
 
 
 class Deed(enum.Enum):
-    """What is done; the value is the word for it afterwards."""
+    """The kind of an operation; the value is its word in an answer."""
 
     CREATE = "created"
     REPLACE = "replaced"
@@ -49,14 +49,14 @@ DEEDS = {
     "patch": Deed.PATCH,
     "delete": Deed.DELETE,
 }
-"""What is done, by the word for it in JSON."""
+"""The kinds of operations, by their words in a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing to do. `if_match` is the version that must still be there, if one must.
+    """One write of one entity. If `if_match` is set, the entity must have that version.
 
-    The document or patch is a value that stands for JSON, or JSON text as bytes.
+    The document or patch is a JSON value, or JSON text as bytes.
     """
 
     deed: Deed
@@ -68,7 +68,7 @@ class Operation:
         parse_id(self.id)
         match = self.if_match
         if match is not None and (isinstance(match, bool) or not isinstance(match, int)):
-            hint = "give the version that a read or write answered"
+            hint = "pass the version that a read or write returned"
             raise Invalid("not a version to match", hint=hint, if_match=match)
 
     @property
@@ -78,7 +78,7 @@ class Operation:
 
 
 class Entity(NamedTuple):
-    """One entity as it is kept. A tuple: a page makes a hundred, and a frozen class is slow to."""
+    """One stored entity. A tuple: a page makes a hundred, and frozen dataclasses are slow."""
 
     id: str
     ver: int
@@ -89,7 +89,7 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one operation; a replace of nothing is a create."""
+    """The result of one operation; a replace without an existing entity is a create."""
 
     id: str
     ver: int
@@ -97,14 +97,14 @@ class Written:
 
 
 def new_key() -> str:
-    """Return a key nobody has: a UUID of version 7, which sorts by when it was made."""
+    """Return a new unique key: a UUID of version 7, which sorts by its creation time."""
     value = int(time.time() * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     return str(uuid.UUID(int=value & ~(0x3 << 62) | 0x2 << 62))
 
 
 def list_operations(given: Any) -> list[Any]:
-    """Return what a caller gave as operations as a list, each still as it was given."""
+    """Return the caller's operations as a list, not parsed yet."""
     is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | type)
     if not is_list:
         hint = "pass a list of operations, each an Operation or a dict"
@@ -113,9 +113,9 @@ def list_operations(given: Any) -> list[Any]:
 
 
 def parse_operations(given: Any, *, atomic: bool) -> list[Operation | Invalid]:
-    """Return operations given as values or as JSON, in order.
+    """Parse operations given as values or as JSON, in order.
 
-    In the place of one that is not well formed is its error; with `atomic` it is raised.
+    A malformed operation is replaced by its error; with `atomic` the error is raised.
     """
     check_flag(atomic, "atomic")
     results: list[Operation | Invalid] = []
@@ -131,16 +131,16 @@ def parse_operations(given: Any, *, atomic: bool) -> list[Operation | Invalid]:
 
 
 def parse_operation(given: Any) -> Operation:
-    """Return the operation that a JSON object stands for; a create without an id gets one."""
+    """Return the operation in a JSON object; a create without an id gets a new one."""
     if not isinstance(given, Mapping):
         raise wrong_kind("not an operation", _OPERATION_HINT, "operations", given)
     word = given.get("op")
     if not isinstance(word, str) or word not in DEEDS:
         hint = f"use one of {', '.join(DEEDS)}"
-        raise Invalid("no such operation", hint=hint, op=str(word)[:80])
+        raise Invalid("unknown operation", hint=hint, op=str(word)[:80])
     unknown = [str(name)[:80] for name in given if name not in _OPERATION_FIELDS]
     if unknown:
-        raise Invalid("unknown fields of an operation", hint=_OPERATION_HINT, fields=unknown)
+        raise Invalid("the operation has unknown fields", hint=_OPERATION_HINT, fields=unknown)
     deed, key = DEEDS[word], given.get("id")
     if deed is not Deed.DELETE and "document" not in given:
         raise Invalid("the operation has no document", hint="send one", op=word)
@@ -150,7 +150,7 @@ def parse_operation(given: Any) -> Operation:
 
 
 def waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
-    """Return the operations with their places, cut so that no key is twice in one wave."""
+    """Return the operations with their indexes, split so that no wave has a key twice."""
     made: list[list[tuple[int, Operation]]] = []
     seen: set[str] = set()
     for place, operation in enumerate(operations):
@@ -163,12 +163,12 @@ def waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
 
 
 def validated(contract: Contract, document: Any) -> dict[str, Any]:
-    """Return a document in canonical form, as its contract does; quicker for plain values.
+    """Validate a document and return its canonical form; faster than the contract for plain values.
 
-    Looking at each value of a document in Python takes 24 us for 20 attributes. Writing it as
-    JSON text and reading that back takes 4; if what comes back is equal, the text is the
-    document, and contracts are quick to check text. Whatever is odd (NaN, dates, keys that are
-    numbers, 0.1 as a `Decimal`) does not come back equal, and is looked at value by value.
+    Checking each value of a document in Python takes 24 us for 20 attributes. Encoding it as JSON
+    and decoding that takes 4 us; if the result is equal, the text is the document, and contracts
+    check text quickly. Unusual values (NaN, dates, keys that are numbers, 0.1 as a `Decimal`) do
+    not come back equal, and are checked value by value.
     """
     if isinstance(document, bytes):
         return contract.validated_bytes(document)

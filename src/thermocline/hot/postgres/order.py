@@ -1,14 +1,15 @@
-"""In which order entities come, and where in it a page begins.
+"""The sort order of a page of entities, and the cursor where the page begins.
 
-In:   names of fields, `-` before one for descending; the cursor of the page before
+In:   names of fields, `-` before one for descending; the cursor of the previous page
 Out:  ORDER BY and the condition "after that row"; the cursor of the next page
 
-- The key is always the last to sort by, so no two rows are equal and a page neither repeats nor
-  leaves out a row, whatever ties there are.
-- Null, or nothing, is greater than every value: last ascending, first descending.
-- One field is sorted both ways by its index (value, key): the key goes the way the field goes.
-- A cursor holds the sort values of the last row as PostgreSQL writes them, which it reads back
-  to the same values. It is checked, not trusted: whoever makes one up gets rows they may see.
+- The key is always the last sort term. So no two rows are equal, and a page neither repeats nor
+  omits a row, whatever ties there are.
+- Null, or an absent value, is greater than every value: last ascending, first descending.
+- The index (value, key) serves one field in both directions: the key sorts in the same direction.
+- A cursor holds the sort values of the last row in PostgreSQL's text form, which PostgreSQL reads
+  back to the same values. It is validated: a forged cursor returns only rows that its sender may
+  see.
 """
 
 import base64
@@ -29,7 +30,7 @@ CURSOR_BYTES_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing to sort by."""
+    """One sort term."""
 
     place: str
     pg_type: str
@@ -45,23 +46,23 @@ class Order:
 
     @property
     def text(self) -> str:
-        """What stands after ORDER BY."""
+        """The terms of ORDER BY."""
         ways = {False: "asc nulls last", True: "desc nulls first"}
         return ", ".join(f"{term.place} {ways[term.is_descending]}" for term in self.terms)
 
     @property
     def values(self) -> str:
-        """The sort values of a row as texts, as a cursor keeps them, each after a comma.
+        """The sort values of a row as texts for its cursor, each after a comma.
 
-        The key is not among them: it comes with every row, and is a text.
+        The key is not among them: every row has it, and it is a text.
         """
         return "".join(f", ({term.place})::text" for term in self.terms[:-1])
 
     def ranges(self, cursor: str | None, binds: Binds) -> list[str]:
-        """Return the conditions that rows come after the cursor's, to be asked one by one.
+        """Return the conditions for rows after the cursor, to be queried one by one.
 
-        Each is a stretch of the order; rows of the second come after all of the first. With one
-        field a stretch is one range of its index, however many ties or nulls lie before it.
+        Each selects a range of the order; rows of the second range come after all of the first.
+        With one field, a range is one range of its index, despite ties or nulls before it.
         """
         if cursor is None:
             return ["true"]
@@ -79,7 +80,7 @@ class Order:
         return [near] if field.is_descending else [near, f"{field.place} is null"]
 
     def cursor(self, values: Sequence[str | None]) -> str:
-        """Return the cursor of a row, from its sort values as texts."""
+        """Return the cursor of a row from its sort values as texts."""
         data = msgspec.json.encode([self.signature, *values])
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
@@ -108,7 +109,8 @@ class Order:
 
     def _decoded(self, cursor: str) -> list[str | None]:
         error = Invalid(
-            "not a cursor of this order", hint="use the cursor of the page before, and its sort"
+            "the cursor does not fit this sort order",
+            hint="use the cursor of the previous page with the same sort",
         )
         if not isinstance(cursor, str) or len(cursor) > CURSOR_BYTES_MAX:
             raise error
@@ -125,7 +127,7 @@ class Order:
 
 
 def order_of(layout: Layout, sort: Sequence[str], binds: Binds) -> Order:
-    """Return the order that these fields mean; `Invalid` for one that is not there."""
+    """Return the order of these fields; `Invalid` for an unknown field."""
     if len(sort) > FIELDS_MAX:
         raise Invalid("too many fields to sort by", hint="use fewer", fields_max=FIELDS_MAX)
     terms = []

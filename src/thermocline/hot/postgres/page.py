@@ -1,9 +1,9 @@
-"""What is asked for when a page of entities is, and what is answered.
+"""The request and the answer of a page of entities.
 
-In:   a filter, an order, fields, the cursor of the page before
-Out:  a `Page`: entities in order, the cursor of the next page, the entities referred to
+In:   a filter, an order, fields, the cursor of the previous page
+Out:  a `Page`: entities in order, the cursor of the next page, the referenced entities
 
-- Values alone: a client has them without a driver. `page_query.py` reads pages.
+- Only values, so that a client can import them without the driver. `page_query.py` reads pages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from thermocline.hot.postgres.operation import Entity
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What is asked for. `sort` names fields, `-` before one for descending."""
+    """The request of a page. `sort` names fields, `-` before one for descending."""
 
     filter: Filter | None = None
     sort: tuple[str, ...] = ()
@@ -38,13 +38,13 @@ def page_request(
     *,
     with_total: bool = False,
 ) -> PageRequest:
-    """Return what a caller asks for; `Invalid` for values of another kind."""
+    """Return the request with these arguments; `Invalid` for values of a wrong kind."""
     return PageRequest(
         as_filter(filter),
         list_names(sort, "sort"),
         None if fields is None else list_names(fields, "fields"),
         None if after is None else check_text(after, "after"),
-        limit,  # `page_query.py` knows how large a page may be
+        limit,  # `page_query.py` checks it
         list_names(refs, "refs"),
         check_flag(with_total, "with_total"),
     )
@@ -52,10 +52,10 @@ def page_request(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entities in order; `after` is the cursor of the next page, None when this is the last.
+    """Entities in order; `after` is the cursor of the next page, None for the last page.
 
-    `refs` has the entities referred to by type and key; one that is on the page may be the same
-    object there. `total` is None unless asked for.
+    `refs` has the referenced entities by type and key; one that is also on the page may be the
+    same object. `total` is None unless requested.
     """
 
     entities: list[Entity]

@@ -1,17 +1,17 @@
-"""Reads one page of entities: filtered, sorted, cut to the fields asked for, with its references.
+"""Reads one page of entities: filtered, sorted, cut to the requested fields, with its references.
 
 In:   a `PageRequest`
 Out:  a `Page`
 
-- Pages are keyset pages: a page begins after a row, not at a number of rows, so it costs what it
-  holds, and rows that come and go meanwhile move nothing.
-- A page and its references are one statement, and with that as of one moment. Only a page that
-  begins among values and ends among nulls takes a second.
-- What many rows refer to comes once. It comes as rows of its own, as quick to read as those of
-  the page: as JSON beside each row it took four times as long. What is on the page itself, whole,
-  does not come again unless a list of keys refers to it.
-- Nothing is counted unless asked.
-- PostgreSQL's rows alone are seen here; those moved to the lake are not.
+- Pages are keyset pages: a page begins after a row, not at a row number. So its cost depends on its
+  size only, and rows written meanwhile do not shift it.
+- One statement reads a page and its references, so both are of one snapshot. Only a page that
+  begins among values and ends among nulls takes a second statement.
+- An entity that many rows refer to is sent once, as a separate row, which is as fast to read as the
+  page's rows: as JSON beside each row it took four times as long. An entity that is whole on the
+  page is not sent again, unless a list of keys refers to it.
+- Rows are counted only on request.
+- It reads only PostgreSQL's rows, not those that were evicted to the lake.
 """
 
 import functools
@@ -30,45 +30,45 @@ from thermocline.hot.postgres.relation import REFERENCES_MAX, Relation, referenc
 T = TypeVar("T")
 LIMIT_MAX = 1_000
 OWN = 0
-"""The part of an answer that is the page itself; the others are numbered by their types."""
+"""The part number of the page's rows in a result; other parts are numbered by their types."""
 _FIXED = 5
-"""What every row of an answer begins with: key, ver, contract, time, rest."""
+"""The number of columns that every row begins with: key, ver, contract, time, rest."""
 _PART, _PLACE = -2, -1
-"""Where a row of an answer with references says which part it is of, and its place in that."""
+"""The columns of a row's part number and of its position in that part."""
 _OTHER = "other"
 _entity = functools.partial(tuple.__new__, Entity)
-"""Makes an entity of a tuple of its parts, in a third of the time its class takes."""
+"""Makes an entity of a tuple of its values, in a third of the class's time."""
 
 Shown = tuple[Row, Entity]
 Fields = Sequence[str] | None
 
 
 class Ask(Protocol):
-    """Gives what is made of the rows of a query, in a transaction of its own: `Pool.ask`."""
+    """Runs a query in a separate transaction and converts its rows: `Pool.ask`."""
 
     def __call__(
         self, query: str, values: Mapping[str, Any], made: Callable[[list[Row]], Sequence[T]]
     ) -> list[T]:
-        """Ask with values by name; `made` is called for one piece of the rows after another."""
+        """Run the query with values by name; `made` converts one chunk of rows after another."""
         ...
 
 
 def read_page(
     ask: Ask, layout: Layout, request: PageRequest, targets: Mapping[str, Layout]
 ) -> Page:
-    """Return one page; `targets` are the types that its references may lead to, by name."""
+    """Return one page; `targets` are the types that its references point to, by name."""
     return _Reading(ask, layout, request, targets).page()
 
 
 def read_keys(ask: Ask, layout: Layout, keys: Sequence[str]) -> list[Entity]:
-    """Return those entities of these keys that there are, whole, in any order."""
+    """Return the existing entities of these keys, whole, in any order."""
     wanted = f"{ROW}.id = any(%(keys)s::text[])"
     query = f"select {row_text(layout)} from {layout.table} as {ROW} where {wanted}"  # noqa: S608
     return ask(query, {"keys": list(keys)}, lambda rows: entities_of(layout, rows))
 
 
 class _Reading:
-    """The reading of one page."""
+    """Reads one page."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class _Reading:
         return Page([entity for _, entity in found], next_page, total, refs)
 
     def _may_be_near(self, relation: Relation) -> bool:
-        """Tell whether what a property refers to may be on the page itself, and whole."""
+        """Tell whether the entities that a property refers to may be on the page, and whole."""
         is_own = relation.target == self._layout.name
         return is_own and not relation.is_list and self._request.fields is None
 
     def _starts_of(self) -> list[int]:
-        """Return where the columns of each part's type begin in a row of the answer."""
+        """Return the first column of each part's type in a row of the result."""
         starts, next_start = [_FIXED], self._sorted_to
         for target in self._targets:
             is_own = target is self._layout
@@ -129,14 +129,14 @@ class _Reading:
         return starts
 
     def _found_near(self, found: list[Shown]) -> dict[str, Entity]:
-        """Return the entities of the page that others of it refer to."""
+        """Return the entities on the page that other entities on the page refer to."""
         by_key = {entity.id: entity for _, entity in found}
         places = range(_PART - len(self._near), _PART)
         keys = {row[place] for place in places for row, _ in found}
         return {key: by_key[key] for key in keys & by_key.keys()}
 
     def _found(self, after: str, limit: int, refs: dict[str, dict[str, Entity]]) -> list[Shown]:
-        """Return one stretch, one row more than asked for if there is; add to `refs`."""
+        """Return one range, with up to one row more than `limit`; add references to `refs`."""
         found = self._ask(self._query(after, limit), self._binds.values, self._made)
         if not self._targets:
             return found
@@ -144,11 +144,11 @@ class _Reading:
             if row[_PART] != OWN:
                 refs[self._targets[row[_PART] - 1].name][entity.id] = entity
         own = [one for one in found if one[0][_PART] == OWN]
-        own.sort(key=lambda one: one[0][_PLACE])  # the parts of a union come in any order
+        own.sort(key=lambda one: one[0][_PLACE])  # a union returns rows in any order
         return own
 
     def _made(self, rows: list[Row]) -> list[Shown]:
-        """Return rows of any parts with their entities."""
+        """Return rows of all parts with their entities."""
         fields = self._request.fields
         if not self._targets:
             return list(zip(rows, entities_of(self._layout, rows, _FIXED, fields), strict=True))
@@ -160,7 +160,7 @@ class _Reading:
         return found
 
     def _query(self, after: str, limit: int) -> str:
-        # Names come from the layout and from lists; what a caller gave is bound.
+        # Names come from the layout and from fixed lists; the caller's values are parameters.
         rest = f"{ROW}.rest::text" if self._needs_rest() else "null::text"
         row = row_text(self._layout, rest, self._request.fields) + self._order.values
         end = (
@@ -185,7 +185,7 @@ class _Reading:
         return " union all ".join([page, *parts])
 
     def _part(self, number: int, limit: int) -> str:
-        """Return the rows of one other type that the page refers to, each once."""
+        """Return the query of one type's entities that the page refers to, each once."""
         target = self._targets[number]
         own = target.shown_text(_OTHER) if target is self._layout else self._layout.blank_text
         others = "".join(
@@ -205,7 +205,7 @@ class _Reading:
         )
 
     def _keys(self, place: int, limit: int) -> str:
-        """Return the keys that one relation of the page leads to, but for those on the page."""
+        """Return the query of the keys of one relation that are not on the page."""
         rows = f"from page where place <= {limit}"
         if self._relations[place].is_list:
             return f"select jsonb_array_elements_text(k{place}) {rows}"
@@ -213,10 +213,10 @@ class _Reading:
         return f"select k{place} {rows}{others}"
 
     def _needs_rest(self) -> bool:
-        """Tell whether anything asked for is outside of the columns."""
+        """Tell whether a requested property may be in `rest`."""
         fields = self._request.fields
         columns = self._layout.by_name
-        # A null of a column's property stands in the rest.
+        # A null of a property with a column is stored in `rest`.
         return fields is None or any(
             name not in columns or self._may_be_null(name) for name in fields
         )
@@ -231,7 +231,7 @@ class _Reading:
 
 
 def row_text(layout: Layout, rest: str = f"{ROW}.rest::text", names: Fields = None) -> str:
-    """Return what is selected of a row, as `entities_of` reads it."""
+    """Return the columns to select for `entities_of`."""
     fixed = f"{ROW}.id, {ROW}.ver, {ROW}.schema_version, {ROW}.written_at, {rest} as rest"
     return fixed + layout.shown_text(ROW, names)
 
@@ -240,7 +240,7 @@ def _check_limits(request: PageRequest) -> None:
     limit = request.limit
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= LIMIT_MAX:
         hint = f"use 1 to {LIMIT_MAX}"
-        raise Invalid("not a size of a page", hint=hint, limit=limit)
+        raise Invalid("the page's limit is out of range", hint=hint, limit=limit)
     if len(request.refs) > REFERENCES_MAX:
         hint = f"ask for at most {REFERENCES_MAX}"
         raise Invalid("too many references", hint=hint, refs=len(request.refs))
@@ -249,9 +249,9 @@ def _check_limits(request: PageRequest) -> None:
 def entities_of(
     layout: Layout, rows: Sequence[Row], start: int = _FIXED, fields: Fields = None
 ) -> list[Entity]:
-    """Return rows that begin as `row_text` says as entities, cut to some fields.
+    """Return the entities of rows that begin with the columns of `row_text`, cut to `fields`.
 
-    The type's columns begin at `start`.
+    The type's property columns begin at `start`.
     """
     if not rows:
         return []

@@ -1,15 +1,15 @@
-"""One snapshot that many sessions read, each a range of keys.
+"""Lets many sessions read one PostgreSQL snapshot, each a range of keys.
 
-In:   a store; a part: where PostgreSQL is, which snapshot, which keys
-Out:  what an export has to carry, and a name for the moment; the rows of a part, sorted by key
+In:   a store; a part: the server's address, a snapshot id, a range of keys
+Out:  what an export has to carry, and a snapshot id; the rows of a part, sorted by key
 
-- Sessions that begin one after the other see different moments, and a transaction between them is
-  read in half. Every part imports the one snapshot that was exported before it reads anything.
-- A snapshot can be imported for as long as the transaction that exported it runs. After that, and
-  after PostgreSQL was started again, reading a part fails and gives no row.
-- The type is read in that snapshot as well: rows and contract are of one moment.
+- Sessions that begin one after the other have different snapshots, and could see half of a
+  transaction between them. So every part imports the one exported snapshot before it reads.
+- A snapshot can be imported while the transaction that exported it runs. After that, and after a
+  restart of PostgreSQL, reading a part fails without a row.
+- The type is read in that snapshot as well: rows and contract fit together.
 - A part holds one batch at a time: its memory does not grow with its keys.
-- The address has a password. It is in no representation, error or log.
+- The address contains a password. It is omitted from representations, errors and logs.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ SHARE_LIMIT_S = 6 * 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A snapshot that other sessions may import, with all an export carries but the rows."""
+    """A snapshot that other sessions may import, and what its export carries except the rows."""
 
     snapshot_id: str
     frozen: Frozen
@@ -47,7 +47,7 @@ class Moment:
 class Part:
     """A range of the dirty keys of one snapshot, from `low` to `high`, both included.
 
-    It is complete: whoever has it reads it, in whatever process.
+    It is self-contained: any process can read it.
     """
 
     dsn: str = field(repr=False)
@@ -60,7 +60,7 @@ class Part:
 
 @contextmanager
 def shared_moment(store: EntityStore, *, limit_s: float = SHARE_LIMIT_S) -> Iterator[Moment | None]:
-    """Give what is dirty in one snapshot, which others can read until the block ends.
+    """Yield what is dirty in one snapshot, which other sessions can read until the block ends.
 
     None when nothing is dirty. The block keeps dead rows from being vacuumed: end it early.
     """
@@ -75,9 +75,9 @@ def shared_moment(store: EntityStore, *, limit_s: float = SHARE_LIMIT_S) -> Iter
 
 
 def part_rows(part: Part, *, limit_s: float = SHARE_LIMIT_S) -> Iterator[tuple[Layout, pa.Table]]:
-    """Yield the rows of a part, sorted by key, in batches of a bounded number, with their type.
+    """Yield the rows of a part, sorted by key, in bounded batches, with their type.
 
-    `Unavailable` when the snapshot is gone: the work starts again from a new one.
+    `Unavailable` when the snapshot has ended: the export must start again with a new one.
     """
     pool = Pool(part.dsn, PoolSettings(connections_max=1))
     try:
@@ -94,13 +94,13 @@ def part_rows(part: Part, *, limit_s: float = SHARE_LIMIT_S) -> Iterator[tuple[L
 
 
 def _import(connection: Connection, snapshot_id: str) -> None:
-    """Make the transaction see what the exporting one sees; nothing may have been read before."""
+    """Import a snapshot; it must come before the transaction's first read."""
     text = sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id))
     try:
         connection.execute(text, prepare=False)
     except psycopg.Error as error:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
-            raise  # the server went away, and its own translation says so
+            raise  # the connection was lost: the pool translates this error
         raise Unavailable(
             "the snapshot of this export is gone",
             hint="run the export again: it begins with a new one",
@@ -109,7 +109,7 @@ def _import(connection: Connection, snapshot_id: str) -> None:
 
 
 def _unhurry(connection: Connection, limit_s: float) -> None:
-    """Give the transaction as long as its limit says: it waits for others, and reads much."""
+    """Raise the transaction's timeouts to its limit: it waits for others, and reads much."""
     limit_ms = int(limit_s * 1000)
     connection.execute(
         f"set local statement_timeout = {limit_ms}; "

@@ -1,20 +1,20 @@
-"""Connections to PostgreSQL, and transactions on them that end in a known way.
+"""A pool of connections to PostgreSQL, and transactions with a known outcome.
 
-In:   a DSN, the tenant, what to do
-Out:  committed, or an error whose kind says what is known: definitely not made, or not known
+In:   a DSN, the tenant, the work
+Out:  committed, or an error whose kind says whether the transaction definitely did not commit
 
-- Every transaction is one tenant's from its first statement, by role and until its end (`set
-  local`): a connection that comes back to the pool has nothing of its last tenant.
-- At most `connections_max` connections, at most `waiting_max` callers waiting for one, each no
-  longer than `wait_timeout_s`. Nothing waits for ever: connecting, a statement, a lock, an idle
-  transaction and the answer itself each have a limit.
-- A lost answer to COMMIT is looked up: PostgreSQL is asked what became of that transaction's id.
-  When nobody can be asked, or the id may be another's by now, it is `OutcomeUnknown`.
+- Every transaction has one tenant's role from its first statement to its end (`set local`): a
+  connection that returns to the pool keeps nothing of its last tenant.
+- At most `connections_max` connections; at most `waiting_max` callers wait for one, each at most
+  `wait_timeout_s`. Every wait has a timeout: connecting, a statement, a lock, an idle transaction,
+  and the answer itself.
+- If the answer to a COMMIT is lost, the pool asks PostgreSQL for the outcome of the transaction's
+  id. If no server answers, or the id may have been reused, the error is `OutcomeUnknown`.
 - A read-only transaction has no outcome to lose.
-- Whoever finds the server gone learns why in its own thread; the breaker tells the others.
+- A caller that finds the server down gets the reason in its own thread; the breaker refuses others.
 
-A library's pool would connect in the background, and then a caller learns of a dead server only
-by waiting for a connection in vain; that is why this one is its own.
+A library's pool would connect in the background, and a caller would notice a dead server only by a
+timeout of its wait for a connection. So this pool is written here.
 """
 
 import random
@@ -51,7 +51,7 @@ RETRY_PAUSE_MAX_S = 0.5
 
 @dataclass(slots=True)
 class _Held:
-    """A connection with its age, and how many times the pool had been emptied when it was made."""
+    """A connection with its age, and the pool's era: how often the pool had been emptied."""
 
     connection: Connection
     made_s: float
@@ -76,15 +76,15 @@ class Pool:
         self._random = random.Random()  # noqa: S311
 
     def move_to(self, dsn: str) -> None:
-        """Connect to another address from now on: the server was started again, elsewhere."""
+        """Connect to another address from now on: the server was restarted at another port."""
         self.dsn = dsn
         self._forget_idle(self._era)
         self.breaker.succeeded()
 
     def close(self, *, is_forced: bool = False) -> None:
-        """Close every idle connection; those in use close when they come back.
+        """Close every idle connection; those in use are closed when they are returned.
 
-        With `is_forced` those in use are cut: whoever waits for an answer finds it lost.
+        With `is_forced` those in use are cut: callers that wait on one get a connection error.
         """
         with self._changed:
             self._is_closed = True
@@ -105,9 +105,9 @@ class Pool:
     ) -> T:
         """Return what `work` returns, from one committed transaction.
 
-        Serialization failures, deadlocks and lost connections are tried again, with a growing,
-        uneven pause, `retries_max` and `reconnects_max` times: `work` may run more than once, but
-        at most one run is committed. `OutcomeUnknown` is never tried again.
+        Serialization failures, deadlocks and lost connections are retried with a growing, random
+        back-off, `retries_max` and `reconnects_max` times: `work` may run more than once, but at
+        most one run is committed. `OutcomeUnknown` is never retried.
         """
 
         def attempt() -> T:
@@ -125,9 +125,9 @@ class Pool:
         values: Mapping[str, Any],
         made: Callable[[list[Row]], Sequence[T]],
     ) -> list[T]:
-        """Return what is made of the rows of one query, in one trip; see `trip.py`.
+        """Return the converted rows of one query, in one round trip; see `trip.py`.
 
-        The transaction is its own and only reads. It is tried again as `run` tries again.
+        It runs in a separate read-only transaction, and is retried like `run`.
         """
         before = opening(tenant, Isolation.READ_COMMITTED, is_read_only=True)
         question = Question(before, query, values, made)
@@ -143,7 +143,7 @@ class Pool:
                 raise self._told(error, deadline) from error
             finally:
                 if deadline is not None and deadline.is_past:
-                    held.connection.close()  # cut, though all had come before
+                    held.connection.close()  # it was cut, but the answer had arrived before
                 self._give_back(held)
 
         return self._tried_again(attempt)
@@ -179,10 +179,10 @@ class Pool:
         is_read_only: bool = False,
         limit_s: float | None = None,
     ) -> Iterator[Connection]:
-        """Give a connection in a transaction that commits when the block ends without an error.
+        """Yield a connection in a transaction that commits when the block ends without an error.
 
-        Past `limit_s` (`transaction_timeout_s` by default) the connection is cut. Errors of
-        PostgreSQL leave the block as kinds of this package.
+        After `limit_s` (default: `transaction_timeout_s`) the connection is cut. Errors of
+        PostgreSQL leave the block as errors of this package.
         """
         before = b"; ".join(opening(tenant, isolation, is_read_only=is_read_only))
         held, ticket = self._begun(lambda held: ticket_of(held.connection, before))
@@ -206,9 +206,9 @@ class Pool:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """Give a connection of its own, in no transaction and of no tenant, without limits.
+        """Yield a new connection without transaction, tenant or timeouts.
 
-        For what cannot run in a transaction: migrations, and indexes built beside writers.
+        For work that cannot run in one transaction: migrations, and indexes built concurrently.
         """
         try:
             with self._connected() as connection:
@@ -219,16 +219,16 @@ class Pool:
             raise translation(error) from error
 
     def _begun(self, first: Callable[[_Held], T]) -> tuple[_Held, T]:
-        """Return a connection and what it answered to the `first` that is asked of it.
+        """Return a connection and the result of `first` on it.
 
-        Idle connections may have died since; `first` changes nothing, so another is taken.
+        An idle connection may have been lost; `first` changes nothing, so another one is tried.
         """
         while True:
             self.breaker.admit()
             try:
                 begun = self._tried(first)
             finally:
-                self.breaker.released()  # whatever ended the try, the next one is let through
+                self.breaker.released()  # however the attempt ended, the next caller may try
             if begun is not None:
                 return begun
 
@@ -270,7 +270,7 @@ class Pool:
             connection.close()
             self.breaker.failed()
             if ticket is None:
-                return  # it only read, and has what it read
+                return  # it only read, and has its rows
             timeout_s = self.settings.fate_timeout_s
             fate = fate_of(ticket, self._connected, timeout_s=timeout_s)
             if fate == "committed":
@@ -278,13 +278,14 @@ class Pool:
             if fate == "aborted":
                 raise
             raise OutcomeUnknown(
-                "the answer to a commit was lost, and PostgreSQL cannot say what became of it",
+                "the answer to a commit was lost, and PostgreSQL cannot say whether it committed",
                 hint="read the rows before writing them again",
                 transaction=ticket.xid,
             ) from error
         if said != b"COMMIT":
             raise Invalid(
-                "the transaction had failed before its end", hint="do not catch its errors inside"
+                "the transaction had failed before its end",
+                hint="do not catch PostgreSQL's errors inside the transaction",
             )
 
     def _told(self, error: psycopg.Error, deadline: Deadline | None) -> ThermoclineError:
@@ -294,7 +295,7 @@ class Pool:
         return translation(error)
 
     def _take(self) -> _Held:
-        """Return an idle connection, or a new one; waits its turn for a place."""
+        """Return an idle connection or a new one; waits while all are in use."""
         now_s = time.monotonic()
         end_s = now_s + self.settings.wait_timeout_s
         with self._changed:
@@ -347,7 +348,7 @@ class Pool:
             held.connection.close()
 
     def _forget_idle(self, era: int) -> None:
-        """Close what was opened to a server that has gone away since."""
+        """Close the idle connections of a server that is down, once per era."""
         with self._changed:
             if era != self._era:
                 return

@@ -1,13 +1,13 @@
-"""Who holds a data folder of PostgreSQL, by the lock file that the server writes there.
+"""Finds the process of the server that uses a PostgreSQL data folder, by the server's lock file.
 
 In:   a data folder
-Out:  the number of the server's process, or None when there is none
+Out:  the process id of the server, or None if it does not run
 
-- The file outlives a server that is killed. By then its number may be another process's: soon so in
-  a container, where few numbers are used. PostgreSQL would not start beside such a process, and
-  whoever stops the server would stop that one.
-- A copy of a folder has the file of the first, whose server may run.
-- When it cannot be found out whose a number is, it is the server's.
+- The file outlives a killed server. Then its process id may belong to another process: soon so in a
+  container, which uses few ids. PostgreSQL refuses to start while such a process runs, and stopping
+  the server would signal that process.
+- A copied folder has the lock file of the original, whose server may run.
+- If the owner of a process id cannot be determined, it is assumed to be the server.
 """
 
 import os
@@ -19,7 +19,7 @@ NOBODY = (1 << 22) + 1  # Linux gives no process a number past 2**22
 
 
 def process_of(data: str) -> int | None:
-    """Return the process that holds a data folder, or None when there is none alive."""
+    """Return the id of the process that uses a data folder, or None if none is alive."""
     try:
         found, folder = _lines(data)[:2]
         process = int(found)
@@ -31,9 +31,9 @@ def process_of(data: str) -> int | None:
 
 
 def let_go(data: str) -> None:
-    """Take the number out of the lock file if it is another process's.
+    """Replace the process id in the lock file if it belongs to another program.
 
-    The other lines stay: by them PostgreSQL notices what a server that was killed left running.
+    The other lines stay: by them PostgreSQL detects children of a killed server that still run.
     """
     try:
         found, *others = _lines(data)
@@ -43,7 +43,7 @@ def let_go(data: str) -> None:
     if is_taken:
         slot = OsDisk().open_slot(os.path.join(data, LOCK_NAME))
         try:
-            # In its place, so that the file stays its owner's; no shorter than what was there.
+            # Overwritten in place to keep the file's owner; the new content is not shorter.
             slot.put(b"\n".join([str(NOBODY).encode(), *others]))
         finally:
             slot.close()
@@ -54,7 +54,7 @@ def _lines(data: str) -> list[bytes]:
 
 
 def _is_elsewhere(process: int, data: str) -> bool:
-    """Tell whether a process surely works in another folder; a server works in its data's."""
+    """Tell whether a process certainly has another working folder than the data folder."""
     try:
         return not os.path.samefile(f"/proc/{process}/cwd", data)
     except OSError:

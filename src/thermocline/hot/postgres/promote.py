@@ -1,19 +1,19 @@
-"""Gives a property its own column while the type is being read and written.
+"""Gives a property a column while the type is being read and written.
 
 In:   a type and the column to add
 Out:  the column, filled and indexed, marked ready
 
-    1  the column is added and the table gets another name, in one transaction
-    2  rows from before are moved over, a batch a transaction
-    3  the index is built beside the writers, and the column is marked ready
+    1  one transaction adds the column and renames the table
+    2  the values of existing rows move from `rest` to the column, one batch per transaction
+    3  the index is built concurrently with writes, and the column is marked ready
 
-- From step 1 on nobody can read or write the table without knowing the column: under the old name
-  there is no table, so whoever has an old layout fails, looks again and goes on. Read with an old
-  layout, a document would silently be without the property that was moved.
-- No value changes, so no version moves and nothing becomes dirty.
-- Killed after any step, it goes on from there: each step looks whether it is done.
-- Only step 1 takes a lock that others wait for, for the time of a catalogue entry; it gives up
-  and tries again rather than make a queue.
+- From step 1 on, only readers and writers that know the column can use the table: the old table
+  name does not exist, so a process with an old layout fails, reloads it and retries. With an old
+  layout, it would read documents without the moved property.
+- No value changes, so no version changes and no key becomes dirty.
+- After a kill at any step it continues from there: each step checks whether it is done.
+- Only step 1 takes a lock that blocks others, for the time of a catalogue update; it gives up and
+  retries rather than make others queue.
 """
 
 from psycopg import sql
@@ -28,7 +28,7 @@ BATCH_ROWS = 1_000
 
 
 def promote(pool: Pool, tenant: Tenant, type_id: int, column: HotColumn) -> None:
-    """Give a property a column of its own; when this returns it holds every row's value."""
+    """Give a property a column; when this returns, the column holds every row's value."""
     with pool.session() as connection:
         key = f"{tenant.schema}.{type_id}"
         connection.execute("select pg_advisory_lock(%s, hashtext(%s))", [LOCK_SPACE, key])
@@ -42,7 +42,7 @@ def promote(pool: Pool, tenant: Tenant, type_id: int, column: HotColumn) -> None
 
 
 def index_text(type_id: int, table: str, column_id: int, *, is_online: bool) -> sql.Composed:
-    """Return the statement that makes a column's index: by value, then by key, as pages are."""
+    """Return the statement that creates a column's index: by value, then key, like pages sort."""
     text = "create index {} {} on {} ({}, id)"
     return sql.SQL(text).format(
         sql.SQL("concurrently if not exists" if is_online else "if not exists"),
@@ -59,7 +59,7 @@ def _index(type_id: int, column_id: int) -> str:
 def _state(
     connection: Connection, tenant: Tenant, type_id: int, column_id: int
 ) -> tuple[str, str | None]:
-    """Return the table's name now, and how far the column is."""
+    """Return the table's current name, and the column's state; None before it is added."""
     with connection.transaction():
         for words in tenant.words():
             connection.execute(words, prepare=False)
@@ -139,7 +139,7 @@ def _finish(
         sql.SQL("set role {role}; set search_path to {schema}, pg_catalog").format(**names),
         prepare=False,
     )
-    # A build that was killed leaves an index that nobody uses and everybody keeps up.
+    # A killed build leaves an invalid index, which no query uses and every write updates.
     broken = connection.execute(
         "select from pg_index where indexrelid = to_regclass(%s) and not indisvalid",
         [f'"{tenant.schema}"."{index}"'],

@@ -1,11 +1,11 @@
-"""Takes the last traces of keys out of PostgreSQL, once their entities are deleted and exported.
+"""Removes the last traces of keys from PostgreSQL, once their deletes are exported.
 
 In:   keys whose deletion the lake has
-Out:  how many rows of each kind went
+Out:  the number of rows removed, and of those that remain
 
-- A key that has a row, or a change that was not exported yet, is left as it is and counted: there
-  is something to delete or to export first.
-- A key's last version number goes, too. An entity that is made under the key later begins at 1.
+- A key that still has a row, or a change that is not exported, is kept and counted: it must be
+  deleted or exported first.
+- A key's last version number is removed too. A new entity with the key starts at 1.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from thermocline.hot.postgres.rows import EntityStore
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What went of some keys, and what is left of them."""
+    """The rows removed for some keys, and the rows that remain."""
 
     tombstones: int
     rows_left: int
@@ -26,7 +26,7 @@ class Purged:
 
 
 def purge(store: EntityStore, keys: list[str]) -> Purged:
-    """Forget that keys were ever used; one transaction."""
+    """Remove the tombstones of keys in one transaction."""
     layout = store.layout
     values = {"type": layout.type_id, "keys": keys}
     forget = sql.SQL(
@@ -47,7 +47,7 @@ def purge(store: EntityStore, keys: list[str]) -> Purged:
 
 
 def traces(store: EntityStore, keys: list[str]) -> int:
-    """Return how many rows of PostgreSQL name one of these keys."""
+    """Return the number of rows in PostgreSQL with one of these keys."""
     layout = store.layout
     values = {"type": layout.type_id, "keys": keys}
     query = sql.SQL(

@@ -1,12 +1,12 @@
 """The types of a tenant: their contracts, version by version, and their tables.
 
 In:   the name of a type, a JSON Schema document
-Out:  a `Layout`; `Invalid` with pointers and reasons when the new version may not follow the old
+Out:  a `Layout`; `Invalid` with pointers and reasons when the new version is incompatible
 
-- Registering is one transaction: a version is there with its table, or not at all. Two who
-  register at once do so one after the other; the same document twice is one version.
+- A registration is one transaction: it commits a version with its table, or nothing. Concurrent
+  registrations run one after the other; registering the same document twice makes one version.
 - A new property needs no change of a table. A property that becomes hot gets its column online
-  (`promote.py`) after its version is registered; until then it is kept in `rest`, and is right.
+  (`promote.py`) after its version is registered; until then it is stored in `rest`.
 """
 
 import re
@@ -43,12 +43,12 @@ class Registry:
     def register(
         self, name: str, document: Any, claim: Callable[[], object] | None = None
     ) -> Layout:
-        """Register a version of a type, the first or the next; the one there is, if it is equal.
+        """Register the first or next version of a type; an equal document changes nothing.
 
-        When this returns, documents of the new version can be written by everyone, and its hot
-        properties have their columns. `Invalid` has the fact `problems` (pointer, reason).
-        `claim` is called before a new version is committed, possibly more than once; if it
-        raises, there is none.
+        When this returns, every client can write documents of the new version, and its hot
+        properties have columns. `Invalid` has the fact `problems` (pointer, reason). `claim` is
+        called before a new version is committed, possibly more than once; if it raises, nothing is
+        committed.
         """
         _check_name(name)
 
@@ -60,7 +60,7 @@ class Registry:
         return self.finish(name)
 
     def finish(self, name: str) -> Layout:
-        """Finish what a killed process left half promoted; nothing when there is nothing."""
+        """Finish the column promotions that a killed process left; return the layout."""
         layout = self.layout(name)
         wanted = {
             column.id: HotColumn(
@@ -76,7 +76,7 @@ class Registry:
         return self.layout(name) if missing else layout
 
     def layout(self, name: str) -> Layout:
-        """Return a type as it is now; `NotFound` when there is none of this name."""
+        """Return the current layout of a type; `NotFound` when no type has this name."""
         return self.pool.run(self.tenant, lambda c: layout_in(c, name), is_read_only=True)
 
     def names(self) -> list[str]:
@@ -95,7 +95,7 @@ class Registry:
 
 
 def layout_in(connection: Connection, name: str) -> Layout:
-    """Return a type as the running transaction sees it; `NotFound` when there is none."""
+    """Return a type's layout as the running transaction sees it; `NotFound` without the type."""
     row = connection.execute(
         "select type_id, table_name from type where name = %s", [name]
     ).fetchone()
@@ -117,17 +117,17 @@ def is_outdated(connection: Connection, layout: Layout) -> bool:
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         hint = "use lower-case letters, digits and underscores, 63 at most, no digit first"
-        raise Invalid("not a type's name", hint=hint, argument="name", type=ascii(name)[:80])
+        raise Invalid("invalid name of a type", hint=hint, argument="name", type=ascii(name)[:80])
 
 
 def _register(connection: Connection, name: str, document: Any) -> bool:
-    """Write the next version of a type, unless it is the newest already; return whether it did."""
+    """Insert the next version of a type unless it equals the newest; return whether it did."""
     made = connection.execute(
         "insert into type (name, table_name) values (%s, '') on conflict (name) do nothing "
         "returning type_id",
         [name],
     ).fetchone()
-    # Whoever registers the same type meanwhile waits at this row.
+    # A concurrent registration of the same type waits for this row.
     query = "select type_id from type where name = %s for update"
     row = connection.execute(query, [name]).fetchone()
     if row is None:
@@ -155,7 +155,8 @@ def _check_limits(contract: Contract, columns: tuple[HotColumn, ...]) -> None:
         hint = "mark fewer properties x-hot"
         raise Invalid("too many hot properties", hint=hint, columns_max=COLUMNS_MAX)
     if contract.version > VERSIONS_MAX:
-        raise Invalid("too many versions", hint="make a new type", versions_max=VERSIONS_MAX)
+        hint = "register a new type"
+        raise Invalid("too many versions", hint=hint, versions_max=VERSIONS_MAX)
     held = {column.name: column.column_id for column in columns}
     for column in contract.columns:
         if held.get(column.name, column.id) != column.id:
@@ -181,7 +182,7 @@ def _make_table(connection: Connection, type_id: int, contract: Contract) -> Non
 
 
 def create_table(connection: Connection, table: str, columns: Sequence[tuple[int, str]]) -> None:
-    """Make the table of a type with these hot columns: the id and the wide type of each."""
+    """Create the table of a type with these hot columns: the id and wide type of each."""
     parts = [_column_text(column_id, pg_type) for column_id, pg_type in columns]
     text = sql.SQL(
         'create table {} (id text collate "C" primary key '

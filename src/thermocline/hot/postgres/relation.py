@@ -1,7 +1,7 @@
-"""Which properties refer to entities of other types, and where their keys are.
+"""Properties that refer to entities of other types.
 
-In:   `"x-relation": "customer"` at a property that holds a key, or a list of keys
-Out:  the other type's name; the keys that a row refers to, in SQL
+In:   `"x-relation": "customer"` in the schema of a property that holds a key, or a list of keys
+Out:  the other type's name; the SQL expression of the keys in a row
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Relation:
 
 
 def relation_of(layout: Layout, name: str) -> Relation:
-    """Return what a property refers to; `Invalid` when it refers to nothing."""
+    """Return the relation of a property; `Invalid` when it has no x-relation."""
     node = layout.contract.schema.get("properties", {}).get(name)
     target = _said(node)
     if target is None:
@@ -34,14 +34,14 @@ def relation_of(layout: Layout, name: str) -> Relation:
             for found, inner in layout.contract.schema.get("properties", {}).items()
             if _said(inner) is not None
         ]
-        hint = f"properties with x-relation are {', '.join(known)}" if known else "there are none"
-        raise Invalid("the property refers to nothing", hint=hint, property=name)
+        hint = f"use one of {', '.join(known)}" if known else "mark a property with x-relation"
+        raise Invalid("the property has no x-relation", hint=hint, property=name)
     kind = next(part.kind for part in layout.contract.kind.fields if part.name == name)
     return Relation(name, target, kind.name == "list")
 
 
 def reference(layout: Layout, relation: Relation, binds: Binds) -> str:
-    """Return what a row refers to, in SQL: a key as text, or a list of them as jsonb."""
+    """Return the SQL expression of a row's reference: a key as text, or a jsonb list of keys."""
     place, pg_type = place_of(layout, relation.name, binds)
     if relation.is_list:
         return f"case when jsonb_typeof({place}) = 'array' then {place} else '[]' end"

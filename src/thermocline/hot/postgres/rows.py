@@ -1,14 +1,14 @@
-"""The entities of one type: created, read, replaced, patched, deleted, alone or many at once.
+"""The store of one entity type: create, read, replace, patch and delete, alone or in bulk.
 
-In:   documents, merge patches, keys, the versions callers have seen
-Out:  entities; for each write its version, or an error that says what is known
+In:   documents, merge patches, keys, the versions that clients have read
+Out:  entities; for each write its version, or an error that says whether it happened
 
-- A write is one transaction: the row and its note in `change`, or neither.
-- The version of a key goes up by one with every write, also over delete and create again. Writers
-  of one key take turns; the version tells them apart, never a clock.
-- Every write is checked against the newest contract. A row of an older one may stay with it.
-- What an old contract in memory refuses is asked of the newest before it is refused.
-- A document is checked as it will be: a patch after merging.
+- A write is one transaction: it commits the row and its row in `change`, or neither.
+- Every write increases the version of a key by one, also across delete and create. Writers of one
+  key run one after the other; versions order them, never a clock.
+- Every write is validated by the newest contract. A row of an older contract may keep it.
+- If the cached contract refuses a document, the newest contract is loaded before the refusal.
+- A document is validated in its final form: a patch after merging.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ RELOADS_MAX = 3
 class EntityStore:
     """The entities of one type of one tenant. Any thread may use it.
 
-    `cold` gives the rows that were moved to the lake; without it such rows cannot be written.
+    `cold` reads rows that were evicted to the lake; without it such rows cannot be written.
     """
 
     def __init__(
@@ -75,36 +75,36 @@ class EntityStore:
 
     @property
     def layout(self) -> Layout:
-        """The type as this store last saw it."""
+        """The type's layout as this store last read it."""
         return self._layout
 
     def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
-        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one."""
         return self._one(Operation(Deed.CREATE, self._make_key() if id is None else id, document))
 
     def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Put a document in the place of another, or of nothing.
+        """Replace an entity's document, or create the entity.
 
-        With `if_match`, only of the version it names: `Conflict` has the current `ver`.
+        With `if_match`, the entity must have that version, else `Conflict` with the current `ver`.
         """
         return self._one(Operation(Deed.REPLACE, id, document, if_match))
 
     def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+        """Merge a patch (RFC 7386) into an entity; the result must fit the contract."""
         return self._one(Operation(Deed.PATCH, id, merge_patch, if_match))
 
     def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
-        """Delete an entity; `NotFound` when there is none."""
+        """Delete an entity; `NotFound` if it does not exist."""
         return self._one(Operation(Deed.DELETE, id, None, if_match))
 
     def bulk(
         self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
     ) -> list[Written | ThermoclineError]:
-        """Do many things in order, in one transaction; return what became of each.
+        """Run many operations in order, in one transaction; return the result of each.
 
-        An operation is a value, or JSON as `operation.py` has it. Atomic: the first failure is
-        raised, with its place as the fact `item`, and nothing is done. Otherwise each failure is
-        in its place in the answer and the others are done.
+        An operation is an `Operation`, or a dict as in `operation.py`. With `atomic`, the first
+        failure is raised, with its index as the fact `item`, and nothing is written. Without it,
+        each failure is in the list at its index, and the other operations are written.
         """
         parsed = parse_operations(operations, atomic=atomic)
         done = iter(self._bulk([one for one in parsed if isinstance(one, Operation)], atomic))
@@ -125,15 +125,15 @@ class EntityStore:
         try:
             return self._written(operations, is_atomic=False)
         except Invalid:
-            # PostgreSQL refused one of the values, and with it the statement they were all in.
+            # PostgreSQL refused one value, and with it the statement that had all of them.
             return [self._alone(operation) for operation in operations]
 
     def read(self, id: str) -> Entity | None:  # noqa: A002
-        """Return an entity as it is now, or None when PostgreSQL has none of this key."""
+        """Return an entity as it is now, or None if PostgreSQL does not have the key."""
         return self.read_many([id]).get(id)
 
     def read_many(self, ids: Sequence[str]) -> Mapping[str, Entity]:
-        """Return those of these entities that PostgreSQL has, by key, as of one moment."""
+        """Return those of these entities that PostgreSQL has, by key, in one snapshot."""
         for key in ids:
             parse_id(key)
 
@@ -165,7 +165,7 @@ class EntityStore:
         return self.as_known(look)
 
     def reload(self) -> bool:
-        """Look at the type, and those it refers to, again; return whether one may have changed."""
+        """Reload the layouts of the type and its references; return whether one may differ."""
         targets = self._targets
         self._targets = {name: self._registry.layout(name) for name in targets}
         before, self._layout = self._layout, self._registry.layout(self.type_name)
@@ -173,7 +173,7 @@ class EntityStore:
         return bool(targets) or _shape(before) != _shape(now)
 
     def _target(self, name: str) -> Layout:
-        """Return another type as this store last saw it."""
+        """Return the cached layout of another type."""
         if name not in self._targets:
             self._targets[name] = self._registry.layout(name)
         return self._targets[name]
@@ -217,7 +217,7 @@ class EntityStore:
         )
 
     def as_known(self, work: Callable[[Layout], T]) -> T:
-        """Work with the type as we know it; look again if that was out of date."""
+        """Run `work` with the cached layout; reload it and run again if it is out of date."""
         for _ in range(RELOADS_MAX):
             layout = self._layout
             try:
@@ -227,7 +227,7 @@ class EntityStore:
             except ThermoclineError as error:
                 if not failure.is_outdated(error):
                     raise
-                # Another thread may have looked again meanwhile.
+                # Another thread may have reloaded the layout meanwhile.
                 if not self.reload() and _shape(self._layout) == _shape(layout):
                     raise
         raise Conflict(

@@ -1,7 +1,7 @@
-"""What is written down of a server of our own, in its folder: how it is found again.
+"""The file `server.json` of an embedded server: its port and its passwords.
 
 In:   the server's folder
-Out:  its `ServerNote`; the file `server.json`, readable to this user alone
+Out:  its `ServerNote`; the file `server.json`, readable by this user only
 
 - Its passwords are made here and are nowhere else.
 - The note has a checksum. It says whether the server was ever started: then a folder without its
@@ -25,8 +25,8 @@ OWNER = "postgres"
 LOGIN = "thermocline"
 DATABASE = "thermocline"
 PASSWORD_BYTES = 24
-# Below those that Linux lends to whoever connects or asks for any port: while a server is down,
-# hardly anybody takes its place, and who noted its address finds it there again.
+# Below Linux's range of ephemeral ports: while a server is down, another program is unlikely to
+# take its port, so clients that stored its address find it there again.
 PORTS = range(16_384, 32_768)
 PORT_TRIES_MAX = 100
 _HINT = "restore server.json from a copy: it holds the server's passwords"
@@ -48,12 +48,12 @@ class ServerNote:
 
     @property
     def dsn(self) -> str:
-        """The address for everyone."""
+        """The address for all connections of tenants."""
         return self._dsn(LOGIN, self.password, DATABASE)
 
     @property
     def owner_dsn(self) -> str:
-        """The address for whoever looks after the server itself."""
+        """The address of the superuser, for `cluster.py` only."""
         return self._dsn(OWNER, self.owner_password, "postgres")
 
     def _dsn(self, user: str, password: str, database: str) -> str:
@@ -61,28 +61,28 @@ class ServerNote:
 
 
 def new_note(folder: str) -> ServerNote:
-    """Return the note of a server that is yet to be made."""
+    """Return the note of a new server."""
     return ServerNote(_free_port(), _password(), _password(), OsDisk().resolve(folder))
 
 
 def fit_note(note: ServerNote, folder: str, *, is_port_bad: bool) -> ServerNote:
-    """Return the note to start a folder's server by, given the one that is there.
+    """Return the note to start a folder's server with, given its stored note.
 
-    The port is another when it `is_port_bad` or taken; a folder that was copied or moved has
-    another password too.
+    The port changes if `is_port_bad` or if it is taken; for a copied or moved folder, the port and
+    the password change.
     """
     own = OsDisk().resolve(folder)
     if note.folder == own:
         is_kept = not is_port_bad and _is_free(note.port)
         return note if is_kept else replace(note, port=_free_port())
-    # Until it has started, a copy takes the first one's password: so never at that one's port.
+    # Until its first start, a copy accepts the original's password: so never use that port.
     while (port := _free_port()) == note.port:
         pass
     return replace(note, port=port, password=_password(), folder=own)
 
 
 def read_note(folder: str) -> ServerNote | None:
-    """Return the note in a folder, None where there is none."""
+    """Return the note in a folder, or None without one."""
     path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
     if disk.size(path) is None:
         return None
@@ -96,7 +96,7 @@ def read_note(folder: str) -> ServerNote | None:
 
 
 def write_note(folder: str, note: ServerNote) -> None:
-    """Put a note in the place of the one in a folder; when this returns it is durable."""
+    """Replace the note in a folder; it is durable when this returns."""
     path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
     with translated(path):
         with suppress(FileNotFoundError):
@@ -107,7 +107,7 @@ def write_note(folder: str, note: ServerNote) -> None:
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Write a new file that this user alone may read."""
+    """Write a new file that only this user may read."""
     file = OsDisk().create(path)
     try:
         os.chmod(path, 0o600)

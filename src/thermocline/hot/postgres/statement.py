@@ -1,14 +1,14 @@
-"""The statements that write rows of one type, each with its note in `change`.
+"""The SQL statements that write rows of one type, each with its row in `change`.
 
 In:   a layout, records as JSON text
-Out:  rows written and noted, in one statement each; keys locked
+Out:  rows and their changes written by one statement; keys locked
 
-- Many rows are one parameter: a JSON array that PostgreSQL reads as records. Measured, batches of
-  1,000 rows of 20 attributes: 26,000-37,000 rows/s; an array a column 6,000-10,000 (the driver
-  writes it out value by value); a statement a row, pipelined, 24,000-26,000.
-- A present key is locked by its row. An absent key is locked by inserting its row: the unique
-  index lets nobody else insert it until this transaction ends. An advisory lock for each would
-  fill the server's lock table (64 a connection) with one large batch.
+- Many rows are one parameter: a JSON array that PostgreSQL reads as records. Measured with batches
+  of 1,000 rows of 20 attributes: 26,000-37,000 rows/s; an array per column 6,000-10,000 (the driver
+  writes it value by value); a statement per row, pipelined, 24,000-26,000.
+- A present key is locked by its row. An absent key is locked by inserting its row: the unique index
+  blocks other inserts of the key until this transaction ends. An advisory lock per key would fill
+  the server's lock table (64 per connection) with one large batch.
 - Rows are locked and inserted in the order of their keys.
 """
 
@@ -24,9 +24,9 @@ from thermocline.hot.postgres.operation import RECORDS_BYTES_MAX
 def lock_rows(
     connection: Connection, layout: Layout, keys: Iterable[str], *, with_documents: bool
 ) -> dict[str, Row]:
-    """Lock the rows that are there, in the order of their keys, and return them by key.
+    """Lock the existing rows of these keys, in key order, and return them by key.
 
-    A row is (ver, schema_version), and with documents its rest as text and its columns' values.
+    A row is (ver, schema_version), and with documents also `rest` as text and the columns' values.
     """
     more = f", rest::text{layout.names_text}" if with_documents else ""
     found = connection.execute(
@@ -38,12 +38,12 @@ def lock_rows(
 
 
 def insert_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> dict[str, int]:
-    """Insert rows and note them; return the versions of keys that were absent, now locked.
+    """Insert rows and their changes; return the versions of the keys that were absent.
 
-    A row goes on from the version its key had reached when it was deleted, as far as seen; a key
-    that is not remembered had reached no more than the floor. Both are seen by one statement: what
-    is forgotten between two would be in neither. Waits for whoever has one of the keys in an open
-    transaction.
+    These keys are now locked. A row continues from its key's version in `gone`, as far as this
+    statement sees it, else from the floor: no forgotten key was above the floor. One statement
+    reads both, because a key forgotten between two statements would be in neither. It waits for
+    other open transactions that have written one of the keys.
     """
     ver = (
         "1 + coalesce((select ver from gone where type_id = %(type_id)s and id = given.id), "
@@ -62,7 +62,7 @@ def insert_rows(connection: Connection, layout: Layout, records: Sequence[Json])
 
 
 def update_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
-    """Write rows that are locked over, and note them."""
+    """Overwrite locked rows, and insert their changes."""
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
         f"as r({layout.record})), "
@@ -77,7 +77,7 @@ def update_rows(connection: Connection, layout: Layout, records: Sequence[Json])
 
 
 def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
-    """Remove rows that are locked, keep the versions their keys have reached, and note them."""
+    """Delete locked rows, store their keys' versions in `gone`, and insert their changes."""
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
         "as r(id text, ver bigint)), "
@@ -93,13 +93,12 @@ def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json])
 def take_over_versions(
     connection: Connection, layout: Layout, inserted: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str]]:
-    """Let rows just inserted go on from the versions their keys had reached when deleted.
+    """Let inserted rows continue from the versions at which their keys were deleted.
 
-    Returns the versions that are not those inserted, and keys that were not deleted but moved to
-    the lake.
+    Returns the corrected versions, and the keys that were not deleted but evicted to the lake.
 
-    Order matters: only after the insert. A delete that the insert waited for is seen by this
-    statement and was not before.
+    Order matters: this runs after the insert. It sees a delete that the insert waited for, which
+    the insert itself did not see.
     """
     found = connection.execute(
         "delete from gone where type_id = %s and id = any(%s::text[]) returning id, ver, why::text",
@@ -120,14 +119,14 @@ def take_over_versions(
 
 
 def moved_keys(connection: Connection, layout: Layout, keys: Iterable[str]) -> set[str]:
-    """Return which of these absent keys have their rows in the lake alone."""
+    """Return those of these keys whose rows are only in the lake."""
     return {key for key, is_moved in whereabouts(connection, layout, keys).items() if is_moved}
 
 
 def whereabouts(connection: Connection, layout: Layout, keys: Iterable[str]) -> dict[str, bool]:
-    """Return those of some keys that are entities: whether their rows are in the lake alone.
+    """Return the keys that are entities; the value is whether the row is only in the lake.
 
-    One statement: a row that comes back between two would be seen by neither.
+    One statement: of two, neither would see a row that returns to PostgreSQL between them.
     """
     found = connection.execute(
         "select id, true from gone where type_id = %(type)s and id = any(%(keys)s::text[]) "  # noqa: S608
@@ -139,10 +138,10 @@ def whereabouts(connection: Connection, layout: Layout, keys: Iterable[str]) -> 
 
 
 def hold_moved(connection: Connection, layout: Layout, keys: Sequence[str]) -> dict[str, int]:
-    """Lock keys whose rows are in the lake alone, by empty rows; return those and their versions.
+    """Lock keys whose rows are only in the lake, by empty rows; return them with their versions.
 
-    Order matters: first the lock, then the look. A key that somebody else brought back meanwhile
-    is left alone.
+    Order matters: first the lock, then the check. A key that another transaction has loaded
+    meanwhile is skipped.
     """
     listed = array_of(keys)
     connection.execute(
@@ -165,7 +164,7 @@ def hold_moved(connection: Connection, layout: Layout, keys: Sequence[str]) -> d
 
 
 def fill_held(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
-    """Write rows that came back from the lake into their empty ones; nothing becomes dirty."""
+    """Fill the empty rows with the rows loaded from the lake; no key becomes dirty."""
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
         f"as r({layout.record})) update {layout.table} as old set ver = given.ver, "
@@ -176,7 +175,7 @@ def fill_held(connection: Connection, layout: Layout, records: Sequence[Json]) -
 
 
 def array_of(values: Iterable[str]) -> str:
-    """Return PostgreSQL's text of an array of texts; far quicker than the driver's own."""
+    """Return PostgreSQL's text form of a text array; much faster than the driver's."""
     quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
@@ -187,7 +186,7 @@ def _written(
     text = encode_text(records)
     if len(text) > RECORDS_BYTES_MAX:
         raise BodyTooLarge(
-            "the documents are larger than one transaction takes",
+            "the documents exceed the limit of one transaction",
             hint="send them in smaller parts",
             size_bytes_max=RECORDS_BYTES_MAX,
         )

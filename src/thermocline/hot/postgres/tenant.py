@@ -1,10 +1,10 @@
-"""A tenant's place in PostgreSQL: a schema, and the role that owns it and nothing else.
+"""A tenant in PostgreSQL: a schema, and the role that owns only this schema.
 
 In:   the name of a tenant
-Out:  its schema's name; the words that make a transaction the tenant's
+Out:  its schema's name; the statements that give a transaction the tenant's role
 
-A transaction is a tenant's by its role, not by a condition in its queries: a query that forgets
-whose rows it reads is refused by PostgreSQL.
+The role separates tenants, not a condition in queries: PostgreSQL refuses a query that was not
+given a tenant's role.
 """
 
 import re
@@ -20,14 +20,14 @@ SCHEMA_PREFIX = "tc_"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant as PostgreSQL knows it."""
+    """One tenant: its name, schema and role in PostgreSQL."""
 
     name: str
     schema: str
     role: str
 
     def words(self) -> tuple[sql.Composed, ...]:
-        """Return the statements that make the running transaction this tenant's, until it ends."""
+        """Return the statements that give the running transaction this tenant's role."""
         return (
             sql.SQL("set local role {}").format(sql.Identifier(self.role)),
             sql.SQL("set local search_path to {}, pg_catalog").format(sql.Identifier(self.schema)),
@@ -35,7 +35,7 @@ class Tenant:
 
 
 def schema_of(name: str) -> str:
-    """Return the schema of a tenant; `Invalid` for what cannot be a tenant's name."""
+    """Return the schema of a tenant; `Invalid` for a malformed tenant name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         hint = "use lower-case letters, digits and underscores, 41 at most, no digit first"
         raise Invalid("not a tenant's name", hint=hint, tenant=name)

@@ -1,17 +1,17 @@
-"""One read in a transaction of its own, in one trip: all of it is sent before an answer comes.
+"""Runs one query in one read-only transaction in one round trip: libpq's pipeline mode.
 
-In:   a connection, and a `Question`: what opens the transaction, a query and its values by name
-Out:  what the asker makes of the query's rows
+In:   a connection, and a `Question`: the opening statements, a query and its values by name
+Out:  the converted rows of the query
 
-- A transaction said step by step is three trips, and of a page of entities they take a third of
-  the time. Only a read of one statement can go like this: nothing is decided in between.
-- The asker has the first rows while the server is still at the next ones: to read a page's JSON
-  takes us half as long as it takes the server to write it.
-- PostgreSQL passes over what follows a statement that fails, the commit as well: the transaction
-  is rolled back here, and the connection is as good as before.
-- A trip that is broken off leaves its connection in the middle of things, to be closed.
-- It goes through libpq's pipeline as it is. The driver's own costs as much as the trips it saves.
-- A query is prepared when a connection sees it first, up to `PREPARED_MAX` of them.
+- Statement by statement, a transaction takes three round trips: a third of the time of a page of
+  entities. Only a read of one statement can be pipelined, because no step depends on another.
+- The caller converts the first rows while the server produces the next ones: reading a page's JSON
+  takes half as long as the server's writing of it.
+- After a failed statement PostgreSQL skips the rest, also the commit: the transaction is rolled
+  back here, and the connection can be used again.
+- An interrupted read leaves its connection inside the pipeline; the pool closes it.
+- It uses libpq's pipeline directly. The driver's costs as much as the round trips it saves.
+- A connection prepares a query at its first use, up to `PREPARED_MAX` queries.
 """
 
 import functools
@@ -38,10 +38,10 @@ _IN_PIECES = capabilities.has_stream_chunked()
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """A query, and what is made of a piece of its rows.
+    """A query, and the conversion `made` of a chunk of its rows.
 
-    `made` is called again for the same rows when the trip is made again. What it raises is raised
-    when all answers are there.
+    `made` is called again for the same rows if the read is repeated. Its exception is raised after
+    all results have arrived.
     """
 
     opening: Sequence[bytes]
@@ -52,14 +52,14 @@ class Question(Generic[T]):
 
 @dataclass(slots=True)
 class Prepared:
-    """What one connection has prepared: names by tenant, text and types."""
+    """The prepared statements of one connection: names by tenant, text and types."""
 
     names: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     count: int = 0
 
 
 class Trip(Generic[T]):
-    """One question on its way: begun, then finished. Errors are the driver's."""
+    """One pipelined read: begun, then finished. It raises the driver's errors."""
 
     def __init__(self, connection: Connection, prepared: Prepared, question: Question[T]) -> None:
         self._connection = connection
@@ -76,12 +76,12 @@ class Trip(Generic[T]):
         self._first: PGresult | None = None
 
     def begun(self) -> Self:
-        """Send all of it; return when the first answer is there: the server is at work."""
+        """Send all statements; return when the first result arrives: the server is alive."""
         pgconn = self._connection.pgconn
         pgconn.enter_pipeline_mode()
         begin, *words = self._question.opening
         pgconn.send_query_params(begin, None)
-        pgconn.send_flush_request()  # or the first answer would wait for the last
+        pgconn.send_flush_request()  # else the server would send the first result with the last
         for one in words:
             pgconn.send_query_params(one, None)
         self._place = 1 + len(words)
@@ -92,17 +92,17 @@ class Trip(Generic[T]):
         return self
 
     def finished(self) -> list[T]:
-        """Return what is made of all rows, in their order."""
+        """Return all converted rows, in order."""
         known = self._prepared.names.get(self._key)
         try:
             return self._made()
         except errors.InvalidSqlStatementName:
-            # The driver lets the server forget all that is prepared when types may have changed.
+            # The driver deallocates all prepared statements when types may have changed.
             self._prepared.names.clear()
         except errors.FeatureNotSupported:
             if known is None:
                 raise
-            # A table was made anew, and its columns have other types.
+            # The table was created again, and its columns have other types.
             exchanged(self._connection, b"deallocate " + known)
             del self._prepared.names[self._key]
         self.begun()
@@ -124,14 +124,14 @@ class Trip(Generic[T]):
             pgconn.send_query_prepared(self._name, self._values, formats, pq.Format.BINARY)
 
     def _made(self) -> list[T]:
-        """Receive all answers; return what is made of those to the query."""
+        """Receive all results; return the converted rows of the query."""
         found: list[T] = []
         failure: PGresult | None = None
         own_failure: Exception | None = None
         number = 0
         answer = self._first
         while answer is None or answer.status != pq.ExecStatus.PIPELINE_SYNC:
-            if answer is None:  # between the answers to two steps
+            if answer is None:  # between the results of two statements
                 number += 1
                 if number == self._place and failure is None:
                     self._query_is_next()
@@ -154,7 +154,7 @@ class Trip(Generic[T]):
         return found
 
     def _query_is_next(self) -> None:
-        if self._name is not None:  # prepared, whatever becomes of the query
+        if self._name is not None:  # it is prepared, even if the query fails
             self._prepared.names[self._key] = self._name
         if _IN_PIECES:
             self._connection.pgconn.set_chunked_rows_mode(PIECE_ROWS)
@@ -164,18 +164,18 @@ class Trip(Generic[T]):
         return self._converting.load_rows(0, piece.ntuples, tuple)
 
     def _answer(self) -> PGresult | None:
-        """Return the next answer, None where those to a step end."""
+        """Return the next result, or None at the end of a statement's results."""
         pgconn = self._connection.pgconn
         if pgconn.is_busy():
             self._connection.wait(self._arrival())
         answer = pgconn.get_result()
         if answer is None and pgconn.status == pq.ConnStatus.BAD:
-            # Or None would come for ever.
+            # Otherwise libpq returns None without end.
             raise OperationalError(pgconn.get_error_message(self._connection.info.encoding))
         return answer
 
     def _arrival(self) -> Generator[Wait, Ready | int, None]:
-        """Wait as the driver does, until an answer is whole."""
+        """Wait like the driver until a whole result has arrived."""
         pgconn = self._connection.pgconn
         while pgconn.is_busy():
             ready = yield (Wait.RW if pgconn.flush() else Wait.R)
@@ -185,7 +185,7 @@ class Trip(Generic[T]):
 
 @functools.lru_cache(maxsize=1_024)
 def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a query with its values by number, and their names in that order."""
+    """Return a query with numbered parameters, and their names in that order."""
     names: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:

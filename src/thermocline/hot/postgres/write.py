@@ -1,14 +1,15 @@
-"""Does operations on rows inside one transaction: lock, look, decide, write.
+"""Runs operations on rows inside one transaction: lock, read, decide, write.
 
-In:   operations in order, the rows that are there
-Out:  what became of each; rows and their notes written
+In:   operations in order, the existing rows
+Out:  the result of each; rows and their changes written
 
-- Operations on different keys are done together, a statement for all of a sort; a key that comes
-  again waits for the next wave.
-- What is decided about a key is decided after it is locked, and holds until the transaction ends.
-- A key that is absent is locked by its insert. If somebody else was first, it is looked at again.
-- A key that is created is taken to be new. If its row turns out to be in the lake alone, which is
-  seen by its insert, the transaction is given up and begun again carefully: the lake first.
+- Operations on different keys run together, one statement per kind of write; if a key occurs again,
+  its operation waits for the next wave.
+- Each decision about a key comes after the key is locked, and holds until the transaction ends.
+- An absent key is locked by its insert. If another transaction inserted it first, the key is read
+  again.
+- Creates optimistically assume a new key. If the insert shows that the row exists only in the lake,
+  the transaction restarts in careful mode, which loads such rows from the lake first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from thermocline.hot.postgres.operation import Deed, Operation, Written, validat
 LOOKS_MAX = 10
 
 Cold = Callable[[Connection, Sequence[str]], Mapping[str, tuple[int, Json]]]
-"""Gives (schema_version, document) of keys that the lake alone has, as of `lake_head`."""
+"""Reads (schema_version, document) of keys whose rows are only in the lake, as of `lake_head`."""
 
 Result = Written | ThermoclineError
 Placed = tuple[int, Operation]
@@ -33,7 +34,7 @@ Placed = tuple[int, Operation]
 
 @dataclass(slots=True)
 class _Plan:
-    """What one look at a wave has decided to write."""
+    """The writes of one attempt at a wave."""
 
     inserts: list[Json] = field(default_factory=list)
     updates: list[Json] = field(default_factory=list)
@@ -42,7 +43,7 @@ class _Plan:
 
 
 class Writer:
-    """The writes of one transaction; `Stale` when it has to be begun again, carefully."""
+    """The writes of one transaction; raises `Stale` if it must restart in careful mode."""
 
     def __init__(
         self,
@@ -60,14 +61,14 @@ class Writer:
         self._is_careful = is_careful
 
     def written(self, operations: Sequence[Operation]) -> list[Result]:
-        """Do the operations in order; return what became of each, in the same order."""
+        """Run the operations in order; return their results in the same order."""
         results: dict[int, Result] = {}
         for wave in waves(operations):
             self._do(wave, results)
         return [results[place] for place in range(len(operations))]
 
     def _do(self, wave: list[Placed], results: dict[int, Result]) -> None:
-        # Documents are checked before anything is locked.
+        # Documents are validated before any row is locked.
         checked = {place: self._checked(operation) for place, operation in wave}
         rest = wave
         for _ in range(LOOKS_MAX):
@@ -82,7 +83,7 @@ class Writer:
         checked: Mapping[int, Json | Invalid | None],
         results: dict[int, Result],
     ) -> list[Placed]:
-        """Lock and write what can be; return the operations whose keys somebody else just made."""
+        """Lock and write; return the operations whose keys another transaction just created."""
         if self._is_careful and self._cold is not None:
             created = [operation.id for _, operation in wave if operation.deed is Deed.CREATE]
             self._bring_back(statement.moved_keys(self._connection, self._layout, created))
@@ -107,7 +108,7 @@ class Writer:
         return self._insert(plan, results) if plan.inserts else []
 
     def _locked(self, keys: Sequence[str], *, with_documents: bool) -> dict[str, Row]:
-        """Lock the rows of keys, also of those whose rows have to come back first; return them."""
+        """Lock and return the rows of keys; load those that are only in the lake first."""
         found: dict[str, Row] = {}
         sought = keys
         for _ in range(LOOKS_MAX):
@@ -132,7 +133,7 @@ class Writer:
         row: Row | None,
         checked: Json | Invalid | None,
     ) -> Written | None:
-        """Add to the plan what an operation does to a row that is locked, or to none."""
+        """Add the write of an operation to the plan, given the locked row or None."""
         key, deed = operation.id, operation.deed
         if row is None:
             if deed in (Deed.PATCH, Deed.DELETE):
@@ -141,7 +142,7 @@ class Writer:
                 raise _changed(operation, None)
             document = _fitting(checked)
             version = self._layout.contract.version
-            # Which version it is, its insert finds out.
+            # The insert determines the version.
             plan.inserts.append(self._layout.record_of(key, 0, version, document))
             plan.inserting.append((place, operation))
             return None
@@ -175,7 +176,7 @@ class Writer:
                 results[place] = Written(operation.id, ver, Deed.CREATE)
             elif operation.deed is Deed.CREATE:
                 error = Conflict(
-                    "there is an entity of this key", hint="replace it, or take another key"
+                    "an entity of this key exists", hint="replace it, or use another key"
                 )
                 error.facts["id"] = operation.id
                 results[place] = self._failed(error, place)
@@ -184,7 +185,7 @@ class Writer:
         return again
 
     def _checked(self, operation: Operation) -> Json | Invalid | None:
-        """Return a whole document as the newest contract has it, or why it does not fit."""
+        """Return the canonical form of a whole document, or the error of the newest contract."""
         if operation.deed in (Deed.PATCH, Deed.DELETE):
             return None
         try:
@@ -193,9 +194,9 @@ class Writer:
             return error
 
     def _kept(self, document: Any, schema_version: int) -> tuple[int, Json]:
-        """Return the contract that a row may have from now on, and the document as it has it.
+        """Return the contract version for an updated row, and the document's canonical form.
 
-        The newest, unless only the one the row was written under accepts it.
+        The newest version, unless only the row's old contract accepts the document.
         """
         newest = self._layout.contract
         if schema_version == newest.version:
@@ -211,24 +212,24 @@ class Writer:
 
     def _missing(self, key: str) -> ThermoclineError:
         if self._cold is None and statement.moved_keys(self._connection, self._layout, [key]):
-            hint = "write it through the lake that it was moved to"
-            return Unavailable("the entity is in the lake alone", hint=hint, id=key)
+            hint = "write it through the lake that has its row"
+            return Unavailable("the entity's row is only in the lake", hint=hint, id=key)
         return NotFound("no such entity", hint="create it first", id=key)
 
     def _failed(self, error: ThermoclineError, place: int) -> ThermoclineError:
-        """Return the error as an answer, or raise it when one failure fails all."""
+        """Return the error as a result; with atomic operations raise it."""
         if not self._is_atomic:
             return error
         error.facts.setdefault("item", place)
         raise error
 
     def _bring_back(self, moved: set[str]) -> None:
-        """Put rows that the lake alone has back in the table, as they were, and hold them."""
+        """Load rows that are only in the lake into the table, unchanged, and lock them."""
         assert self._cold is not None
         held = statement.hold_moved(self._connection, self._layout, sorted(moved)) if moved else {}
         if not held:
             return
-        # Order matters: the lake is read after the keys are held, so nobody can export in between.
+        # Order matters: the lake is read after the keys are locked, so no export comes in between.
         rows = self._cold(self._connection, sorted(held))
         records = [
             self._layout.record_of(key, ver, rows[key][0], rows[key][1])
@@ -238,7 +239,7 @@ class Writer:
 
 
 def _contended() -> Conflict:
-    return Conflict("others keep creating and deleting the same keys", hint="try again")
+    return Conflict("other writers keep creating and deleting the same keys", hint="try again")
 
 
 def _fitting(checked: Json | Invalid | None) -> Json:

@@ -1,14 +1,14 @@
-"""The hot rows of one table in memory: immutable batches, merged as they become many.
+"""The hot rows of one table in memory: immutable batches, merged when there are many.
 
-In:   batches in the order of their lsns, once they are durable
+In:   durable batches, in the order of their lsns
 Out:  parts, shared by reference
 
-- The parts are one tuple that is replaced, never changed: a snapshot is one reference.
+- The parts are one immutable tuple that each write replaces: a snapshot is one reference.
 - Sixteen parts of one size become one of the next, up to `MERGED_ROWS_MAX` rows: a thousand small
-  writes are a few dozen parts, each row is copied a few times, and large writes are never copied.
-- What a flush has frozen is not merged with what came after: no part straddles a mark.
+  writes become a few dozen parts, each row is copied a few times, large writes are never copied.
+- Frozen parts are not merged with later ones: no part straddles a mark.
 
-One writer at a time; snapshots need no lock.
+Only one thread writes at a time; snapshots need no lock.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class TableBuffer:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of all parts."""
+        """The memory that all parts occupy."""
         return sum(part.size_bytes for part in self._snapshot.parts)
 
     def add(
@@ -46,7 +46,7 @@ class TableBuffer:
         size_bytes: int,
         requests: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Take in rows that are durable; the next snapshot has them."""
+        """Add durable rows; the next snapshot has them."""
         part = HotPart(Mark(lsn), schema_id, batch, size_bytes, requests)
         parts = [*self._snapshot.parts, part]
         self._levels.append(0)
@@ -66,11 +66,11 @@ class TableBuffer:
         )
 
     def snapshot(self) -> HotSnapshot:
-        """Return the rows of now."""
+        """Return the current rows."""
         return self._snapshot
 
     def freeze(self) -> Frozen | None:
-        """Fix what the next flush takes: all there is, or again what an unretired one took."""
+        """Return what the next flush takes: what an unretired flush froze, else all parts."""
         parts = self._snapshot.parts
         if not self._frozen_count:
             self._frozen_count = len(parts)
@@ -80,7 +80,7 @@ class TableBuffer:
         return Frozen(frozen[-1].mark, frozen)
 
     def retire(self, mark: Mark) -> int:
-        """Forget the parts up to a mark; return how many bytes that freed."""
+        """Drop the parts up to a mark; return the number of bytes freed."""
         gone = [part for part in self._snapshot.parts if part.mark <= mark]
         kept = [part for part in self._snapshot.parts if part.mark > mark]
         self._levels = self._levels[len(gone) :]

@@ -1,13 +1,13 @@
-"""One damaged stretch of a journal: what is known about it, and how a hole records it.
+"""One damaged range of a journal: what is known about it, and how a hole frame records it.
 
-In:   what was found while a journal was read
-Out:  the payload of a hole's frame, and back
+In:   a `Damage` found while a journal was read
+Out:  the payload of a hole frame, and back
 
-- A damage that lost frames becomes a hole: its lsns, where it was, why, the times between which
-  those frames were written, and the tables they may have been of.
-- A damage may have lost nothing: a file's header can be told from its neighbours.
-- `tables` None is any table. Where `are_tables_known`, the headers of all lost frames were still
-  whole, and the tables are exactly theirs.
+- A damage that lost frames becomes a hole. It records their lsns, file and offset, the reason, the
+  times between which they were written, and the tables that they may belong to.
+- A damage may have lost no frame: a file's header can be derived from its neighbours.
+- `tables` None means any table. If `are_tables_known`, the headers of all lost frames were whole,
+  and `tables` is exactly their tables.
 """
 
 from dataclasses import asdict, dataclass
@@ -22,10 +22,11 @@ TABLES_LISTED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stretch of a file that is not what was written.
+    """A range of a file whose bytes differ from those written.
 
-    Nothing is lost when `last_lsn` is before `first_lsn`. The lost frames were written after
-    `after_ns` and before `before_ns`, as far as whole frames beside them say so.
+    No frame is lost when `last_lsn` is before `first_lsn`. The lost frames were written between
+    `after_ns` and `before_ns`, the times of the nearest whole frames; None if there is no such
+    frame.
     """
 
     first_lsn: int
@@ -41,24 +42,24 @@ class Damage:
 
     @property
     def written(self) -> tuple[int | None, int | None]:
-        """The times between which the lost frames were written, as far as they are known."""
+        """The times between which the lost frames were written; None for an unknown one."""
         return self.after_ns, self.before_ns
 
     @property
     def lost_lsns(self) -> int:
-        """How many writes are lost, at most."""
+        """The maximal number of lost writes."""
         return max(0, self.last_lsn - self.first_lsn + 1)
 
 
 def encode_hole(damage: Damage) -> bytes:
-    """Return the payload of the hole that a damage leaves."""
+    """Return the payload of a damage's hole frame."""
     return orjson.dumps(asdict(damage))
 
 
 def decode_hole(payload: bytes) -> Damage:
-    """Return what a hole's payload tells; `Corruption` when it tells nothing.
+    """Return the damage that a hole's payload records; `Corruption` if it cannot be decoded.
 
-    Fields of a newer version are passed over.
+    Fields of newer versions are ignored.
     """
     try:
         found: dict[str, Any] = orjson.loads(payload)
@@ -68,4 +69,4 @@ def decode_hole(payload: bytes) -> Damage:
         return Damage(**known)
     except (ValueError, KeyError, TypeError) as error:
         hint = "the hole itself is real; its frame says which lsns are lost"
-        raise Corruption("a hole that does not tell what was lost", hint=hint) from error
+        raise Corruption("the payload of a hole cannot be decoded", hint=hint) from error

@@ -1,7 +1,7 @@
 """Reads the hot rows of a lake from the journal's files, beside the process that writes them.
 
-In:   a journal's folder, of a live process or of one that is gone
-Out:  `HotSnapshot`s, as the owner would give them
+In:   the journal folder of a running or a dead process
+Out:  the `HotSnapshot`s that the owner would return
 
 - Nothing is written and no lock is taken: the owner does not notice.
 - The watermark is read first: up to there all is acknowledged, and nothing behind it is. Then the
@@ -48,9 +48,9 @@ class Follower:
         self._full: dict[int, _Read] = {}
 
     def snapshot(self, table_id: bytes) -> HotSnapshot:
-        """Return every row of a table acknowledged before this call that files still hold.
+        """Return every row of a table acknowledged before this call that the files still hold.
 
-        Some of them may be in the lake already: a version's mark tells which.
+        Some of these rows may be in the lake already: the version's mark tells which.
         """
         with self._lock:
             for _ in range(TRIES_MAX):
@@ -75,7 +75,7 @@ class Follower:
         self._full = {
             number: read for number, read in self._full.items() if number >= identity.oldest
         }
-        # A log that is behind what it took over has lost commits: the caller compares the marks.
+        # A table's log that is behind this mark has lost commits: the caller compares the marks.
         retired = read_retired(self._disk, self._folder, identity.journal_id)
         return HotSnapshot(source, retired.get(table_id, Mark(0)), tuple(found.get(table_id, ())))
 
@@ -126,7 +126,7 @@ class Follower:
             reading.close()
 
     def _by_table(self, frames: list[Frame]) -> dict[bytes, list[HotPart]]:
-        """Return the rows of each table, a part for each frame: a mark may lie between any two."""
+        """Return each table's rows, one part per frame: a mark may lie between any two frames."""
         written: dict[bytes, list[Frame]] = {}
         for frame in frames:
             if frame.header.kind == KIND_ROWS:

@@ -1,14 +1,16 @@
-"""Group commit: whoever waits is written together, with one write and one sync.
+"""Group commit: the journal thread writes all waiting requests with one write and one fsync.
 
 In:   requests from many threads
 Out:  a future for each; it is done when the request is durable and visible
 
-- Durable before visible, visible before answered: the journal returns, then the request is
-  applied, then its future is set.
-- What is in the journal is applied, or the writer ends: no flush passes over it.
-- The queue has a limit in bytes. Past it a request is refused at once, never taken and dropped.
-- One thread writes; an interrupt in a caller's thread cannot strike in the middle of a write.
-- When that thread ends by a bug, everybody who waits is told so, and nothing more is taken.
+- Durable before visible, visible before answered: the journal returns, then the thread applies the
+  request, then it sets the future.
+- The thread applies every request that is in the journal, or it ends: so no flush skips such rows.
+- The queue has a limit in bytes. Above it a request is refused at once; accepted requests are
+  never dropped.
+- One thread writes, so an interrupt in a caller's thread cannot stop a write halfway.
+- If a bug ends that thread, every waiting request fails with `OutcomeUnknown`, and later requests
+  are refused.
 """
 
 import threading
@@ -27,7 +29,7 @@ GROUP_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An entry, what to do once it is durable, and who waits for it."""
+    """An entry, the callback once it is durable, and the future of the waiting caller."""
 
     entry: Entry
     apply: Callable[[Lsn], None]
@@ -59,14 +61,14 @@ class GroupCommit:
         self._thread.start()
 
     def submit(self, request: Request) -> "Future[Lsn]":
-        """Queue a request; its future gives the lsn once it is durable and applied."""
+        """Queue a request; its future returns the lsn once it is durable and applied."""
         size_bytes = len(request.entry.payload)
         with self._changed:
             if self._is_closing:
                 raise Unavailable("the journal is closed", hint="open the lake again")
             if self._queue and self._queued_bytes + size_bytes > self._queue_bytes_max:
                 raise Overloaded(
-                    "more writes are waiting for the disk than the limit",
+                    "too many bytes wait to be written to the journal",
                     hint="send less, or later",
                     queued_bytes=self._queued_bytes,
                     queued_bytes_max=self._queue_bytes_max,
@@ -77,9 +79,9 @@ class GroupCommit:
         return request.future
 
     def probe(self) -> None:
-        """Find out whether writes work when no write tells: `trouble` says it afterwards.
+        """Test whether the journal can be written, and store the error, or None, in `trouble`.
 
-        While a group is being written, or after the writer ended, this does nothing.
+        Does nothing while a group is being written, or after the thread has ended.
         """
         if self._is_closing or not self._writing.acquire(blocking=False):
             return
@@ -94,12 +96,12 @@ class GroupCommit:
 
     @contextmanager
     def paused(self) -> Iterator[Journal]:
-        """Give the journal to this thread, between two groups."""
+        """Let the calling thread use the journal between two groups."""
         with self._writing:
             yield self._journal
 
     def stop(self) -> None:
-        """Take no more, write what is queued and end the thread."""
+        """Refuse new requests, write the queued ones and end the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -115,7 +117,7 @@ class GroupCommit:
         try:
             while self._write_next():
                 pass
-        except BaseException as error:  # noqa: BLE001 whoever waits gets it; nobody else could
+        except BaseException as error:  # noqa: BLE001 passed to every waiting caller
             self._end(error)
 
     def _write_next(self) -> bool:
@@ -126,7 +128,7 @@ class GroupCommit:
             is_done = self._is_closing and not self._group
         if self._group:
             self._commit(self._group)
-        # Under load the queue is never empty: the interval is counted, not only waited for.
+        # Under load the queue is never empty and the wait never times out: check the clock too.
         if self._sync_interval_s is not None and not is_done:
             now_s = clock.monotonic()
             if now_s - self._synced_s >= self._sync_interval_s:
@@ -135,12 +137,12 @@ class GroupCommit:
         return not is_done
 
     def _end(self, error: BaseException) -> None:
-        """Tell everybody who waits that the writer is gone, and why.
+        """Fail every waiting request with the reason why the journal thread ended.
 
-        Crash here: a bug, or the end of the process. Whether the rows are durable is not known,
-        and nobody may be told that they are.
+        Crash here: a bug, or the end of the process. It is unknown whether the rows are durable,
+        so no client may be told that they are.
         """
-        unknown = OutcomeUnknown("the journal's writer ended", why=repr(error))
+        unknown = OutcomeUnknown("the journal thread ended", why=repr(error))
         unknown.__cause__ = error
         with self._changed:
             self._is_closing = True
@@ -177,15 +179,15 @@ class GroupCommit:
     def _appended(self, group: list[Request]) -> list[Lsn]:
         """Write a group and apply it; return its lsns.
 
-        An error while durable rows are applied ends the writer: answering it as "not stored" would
-        be wrong, and rows that come later must not be flushed past rows that are not in memory.
+        An error while durable rows are applied ends the journal thread: to answer "not stored"
+        would be wrong, and a flush of later rows must not skip rows that are not in memory.
         """
         first = self._journal.next_lsn
         try:
             return self._journal.append([request.entry for request in group])
         finally:
-            # Even when it raises: entries that got their lsns are in the journal, and only other
-            # processes could not be told. A flush of later rows would pass over them.
+            # Even when it raises: entries that got their lsns are in the journal, and only the
+            # watermark could not be written. A flush of later rows would skip them.
             if self._journal.next_lsn != first:
                 self._apply(group, first)
 
@@ -201,6 +203,6 @@ class GroupCommit:
             with self._writing:
                 self._journal.sync()
         except ThermoclineError as error:
-            self.trouble = error  # tried again at the next interval, in a new file
+            self.trouble = error  # the next interval tries again, in a new file
         else:
             self.trouble = None

@@ -1,14 +1,14 @@
-"""Rows as they stand in a frame, and back.
+"""Encodes rows as the payload of a frame, and decodes them.
 
-In:   a batch that already has the table's columns and types; the request that it came by
-Out:  Arrow's stream format and the request, compressed; the batch as replay will give it
+In:   a batch that already has the table's columns and types; the requests that sent it
+Out:  Arrow's stream format and the requests, compressed; the batch as replay will decode it
 
-- What is applied in memory is read from the very bytes that are written, so that replay gives
-  byte for byte what was live, and nothing that the caller can still change.
-- A column that no row of a large write has a value of is left out, and reads as null.
-- Rows and request are in one frame, so that no crash can part them.
-- Many frames of one table are read as one stream: beginning to read costs more than a small write
-  has in it. Where that does not work, each is read by itself, and the bad one is found.
+- The batch in memory is decoded from the bytes that are written. So replay returns byte for byte
+  what was live, and the caller can no longer change it.
+- A column without any value in a large write is omitted, and reads as null.
+- Rows and requests are in one frame, so that a crash cannot separate them.
+- Many frames of one table are decoded as one stream, because opening a stream costs more than
+  decoding a small write. If that fails, each frame is decoded alone, which finds the bad one.
 """
 
 import struct
@@ -36,9 +36,9 @@ SCHEMAS_KEPT_MAX = 256
 TOGETHER_BYTES = 1 << 20
 
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_MESSAGE = struct.Struct("<4xI")  # a mark, and the length of what says what the message is
+_MESSAGE = struct.Struct("<4xI")  # a marker, and the length of the message's metadata
 _CODECS = {
-    CODEC_ZSTD: pa.Codec("zstd"),  # of journals that were written before there was another
+    CODEC_ZSTD: pa.Codec("zstd"),  # read only: older versions wrote it
     CODEC_LZ4: pa.Codec("lz4_raw"),
 }
 _NO_REQUESTS: Mapping[str, int] = MappingProxyType({})
@@ -46,7 +46,7 @@ _schemas: dict[bytes, pa.Schema] = {}
 
 
 class Stored(NamedTuple):
-    """What a frame holds."""
+    """The decoded payload of a frame."""
 
     batch: pa.RecordBatch
     requests: Mapping[str, int] = _NO_REQUESTS
@@ -74,15 +74,15 @@ def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUEST
     raw = sink.getvalue()
     if raw.size > PAYLOAD_BYTES_MAX:
         raise Overloaded(
-            "a write is larger than the journal takes at once",
+            "the write is larger than one journal frame may be",
             hint="write fewer rows at once, or append them to the table directly",
             size_bytes=raw.size,
             size_bytes_max=PAYLOAD_BYTES_MAX,
         )
     live = _stored(raw).batch
     if raw.size >= COMPRESS_BYTES_MIN:
-        # A journal lives for minutes: time counts more than room. Of ten rows zstd makes 1.6 kB in
-        # 45 us, LZ4 2.2 kB in 10; of 6,000 points 98 kB in 570 us, LZ4 157 kB in 280.
+        # A journal lives for minutes: time matters more than space. Ten rows: zstd 1.6 kB in 45 us,
+        # LZ4 2.2 kB in 10 us; 6,000 points: zstd 98 kB in 570 us, LZ4 157 kB in 280 us.
         packed = _CODECS[CODEC_LZ4].compress(raw, asbytes=True)
         if len(packed) < raw.size:
             return Payload(packed, CODEC_LZ4, raw.size, live, requests)
@@ -90,7 +90,7 @@ def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUEST
 
 
 def decode_rows(header: FrameHeader, payload: bytes) -> Stored:
-    """Return what a frame holds; `Corruption` when its bytes are no rows.
+    """Return the rows and requests of a frame; `Corruption` when they cannot be decoded.
 
     `Unsupported` for a codec that this version does not know.
     """
@@ -98,7 +98,7 @@ def decode_rows(header: FrameHeader, payload: bytes) -> Stored:
         return _stored(pa.py_buffer(_unpacked(header, payload)))
     except (pa.ArrowException, OSError, ValueError, EOFError, StopIteration) as error:
         raise Corruption(
-            "a frame holds no rows that can be read",
+            "the rows of a frame cannot be decoded",
             hint="it is set aside in the journal's quarantine",
             lsn=header.lsn,
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
@@ -106,7 +106,7 @@ def decode_rows(header: FrameHeader, payload: bytes) -> Stored:
 
 
 def decode_frames(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[Stored | Corruption]:
-    """Yield of each frame of one table what `decode_rows` returns for it, or raises."""
+    """Yield for each frame of one table what `decode_rows` returns, or the error it raises."""
     start = size_bytes = 0
     for place, (header, _) in enumerate(frames):
         size_bytes += header.raw_length
@@ -129,7 +129,7 @@ def _decode_run(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[Stored 
 
 
 def _decode_together(frames: Sequence[tuple[FrameHeader, bytes]]) -> list[Stored]:
-    """Return what frames hold whose streams begin alike; `ValueError` when they do not."""
+    """Decode frames whose streams have the same schema; `ValueError` when schemas differ."""
     raws = [_unpacked(header, payload) for header, payload in frames]
     beginning = raws[0][: _MESSAGE.size + _MESSAGE.unpack_from(raws[0])[0]]
     pieces, requests = [beginning], []
@@ -146,7 +146,7 @@ def _decode_together(frames: Sequence[tuple[FrameHeader, bytes]]) -> list[Stored
 
 
 def _unpacked(header: FrameHeader, payload: bytes) -> bytes:
-    """Return a payload without its codec; `ValueError` for a length that is not as its frame says.
+    """Return a payload decompressed; `ValueError` when its length differs from the frame's.
 
     `Unsupported` for a codec that this version does not know.
     """
@@ -154,18 +154,18 @@ def _unpacked(header: FrameHeader, payload: bytes) -> bytes:
     if header.codec != CODEC_NONE:
         if header.codec not in _CODECS:
             hint = "open it with a newer Thermocline"
-            raise Unsupported("a frame of an unknown codec", hint=hint, codec=header.codec)
+            raise Unsupported("the frame's codec is unknown", hint=hint, codec=header.codec)
         raw = _CODECS[header.codec].decompress(payload, header.raw_length, asbytes=True)
     if len(raw) != header.raw_length:
-        raise ValueError("the payload has another length than its frame says")
+        raise ValueError("the payload's length differs from the frame's")
     return raw
 
 
 def _stored(raw: pa.Buffer) -> Stored:
     """Return the one batch of a stream, and the requests that follow it.
 
-    Its schema is parsed once for all streams that begin alike: for small writes that is half of
-    the time a replay takes.
+    A schema is parsed once for all streams that begin with it: for small writes, parsing would
+    take half of a replay's time.
     """
     source = pa.BufferReader(raw)
     first = pa.ipc.read_message(source)

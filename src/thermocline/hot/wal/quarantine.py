@@ -3,15 +3,14 @@
     journal/quarantine/<lsn>.frame           a whole frame that no table can take
     journal/quarantine/<number>-<digest>.wal a damaged file, as it was before its repair
 
-In:   a journal that no process writes, and what its tables are
-Out:  copies of frames, durable; what the quarantine holds
+In:   a journal that no process writes, and the marks of its tables
+Out:  durable copies of frames; a list of the quarantine's files
 
-- A frame in the quarantine is a person's decision: a start passes over a frame that is here byte
-  for byte, and refuses every other frame that no table can take. Only `set_aside` copies frames.
-- The journal itself is not changed. Until its file is removed, a frame whose table is found again
-  is replayed like any other.
-- What is here is counted by health, metrics, `doctor` and `journal inspect` until a person
-  removes it.
+- A person decides what is in the quarantine: a start skips a frame that is here byte for byte, and
+  refuses every other frame that no table can take. Only `set_aside` copies frames.
+- The journal itself does not change. Until its file is removed, a frame is replayed like any other
+  if its table exists again.
+- Health, metrics, `doctor` and `journal inspect` count the files here until a person removes them.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import Frame, JournalReader
 
 MarkOf = Callable[[bytes, str], Mark | None]
-"""The mark of a source that a table's lake has reached; None when there is no such table."""
+"""Returns the mark of a source in the log of a table id; None when no table has this id."""
 
 FRAME_SUFFIX = ".frame"
 UNKNOWN_TABLE = "no table has this id"
@@ -53,7 +52,7 @@ class Held:
 
 
 def list_quarantine(disk: Disk, folder: str) -> list[Held]:
-    """Return what the quarantine of a journal holds, by name; nothing where there is none."""
+    """Return the files in a journal's quarantine, by name; empty when it does not exist."""
     quarantine = f"{folder}/{QUARANTINE_NAME}"
     with translated(quarantine):
         try:
@@ -65,7 +64,7 @@ def list_quarantine(disk: Disk, folder: str) -> list[Held]:
 
 
 def frame_path(folder: str, frame: Frame) -> str:
-    """Return where a frame is kept when a person sets it aside."""
+    """Return the path of a frame's copy in the quarantine."""
     return f"{folder}/{QUARANTINE_NAME}/{frame.header.lsn:020d}{FRAME_SUFFIX}"
 
 
@@ -80,9 +79,9 @@ def is_kept(disk: Disk, folder: str, journal_id: bytes, frame: Frame) -> bool:
 
 
 def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> list[Aside]:
-    """Copy the frames that no table can take into the quarantine; return which they are.
+    """Copy the frames that no table can take into the quarantine, and return them.
 
-    When this returns they are durable there, and a start passes over them; a dry run changes
+    When this returns the copies are durable, and a start skips these frames; a dry run changes
     nothing. `Conflict` while a process holds the journal.
     """
     identity = identity_of(disk, folder)
@@ -107,7 +106,7 @@ def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> 
 
 
 def refusal(folder: str, found: list[Aside]) -> Corruption:
-    """Return the error of a start that met frames that no table can take."""
+    """Return the error of a start that found frames that no table can take."""
     first = found[0]
     if first.why == UNKNOWN_TABLE:
         hint = (

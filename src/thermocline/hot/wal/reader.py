@@ -1,7 +1,7 @@
-"""Reads a journal from its files: every frame in order, or an error that says where it breaks.
+"""Reads a journal from its files: every frame in order, or an error with the damaged offset.
 
 In:   a journal's folder
-Out:  frames with dense lsns; where the journal ends; how many bytes of a torn end do not count
+Out:  frames with dense lsns; where the journal ends; the number of bytes of its torn end
 
 - Files follow each other without a gap, from the oldest that must be there. Each but the last
   ends exactly where the header of the next one says, and its frames fill it exactly.
@@ -60,7 +60,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JournalFile:
-    """One file of frames; `end` is where it ends by the next one's word, None for the last."""
+    """One journal file; `end` is where the next file's header says it ends, None for the last."""
 
     path: str
     header: FileHeader
@@ -74,7 +74,7 @@ class JournalFile:
 
 
 class Frame(NamedTuple):
-    """One whole frame and where it was found."""
+    """One whole frame and its location."""
 
     header: FrameHeader
     payload: bytes
@@ -85,7 +85,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a journal ends: the file and offset to go on from, and the next lsn."""
+    """Where a journal ends: the file and offset to continue at, and the next lsn."""
 
     number: int
     end: int
@@ -96,7 +96,7 @@ class Tail:
 
 
 class JournalReader:
-    """A journal being read; its files are looked at when this is made."""
+    """One read of a journal; the constructor lists the files and checks their headers."""
 
     def __init__(self, disk: Disk, folder: str, identity: Identity | None = None) -> None:
         self._disk = disk
@@ -112,7 +112,7 @@ class JournalReader:
         self.tail: Tail | None = None
 
     def frames(self) -> Iterator[Frame]:
-        """Yield every frame in order; afterwards `tail` says where the journal ends."""
+        """Yield every frame in order; afterwards `tail` is where the journal ends."""
         expected = self.files[0].header.first_lsn if self.files else Lsn(1)
         end = cut_bytes = 0
         for file in self.files:
@@ -186,7 +186,7 @@ class JournalReader:
             kept.popleft()
 
     def _cut(self, reading: "FrameReader") -> int:
-        """Return how many bytes of the last file do not count; `Corruption` if some of them did."""
+        """Return the size of the last file's torn end; `Corruption` if it had a durable frame."""
         proved = max(reading.proved, self._marked)
         if proved >= reading.next_lsn:
             raise _damaged(
@@ -229,7 +229,8 @@ class JournalReader:
                 # A journal in use may have been trimmed since its identity was read.
                 now = read_identity(self._disk, self._folder)
                 if now is not None and now.oldest > place:
-                    raise NotFound("a file was trimmed", hint="read the journal again", path=path)
+                    hint = "read the journal again"
+                    raise NotFound("the journal file was trimmed", hint=hint, path=path)
                 raise Corruption(
                     "a file of the journal is missing",
                     hint=REPAIR_HINT,
@@ -238,7 +239,7 @@ class JournalReader:
                 )
 
     def _proof_of(self, missing: int, found: list[int]) -> dict[str, str]:
-        """Return which file proves that a journal file was there, where its neighbours do not."""
+        """Return the file that proves that a missing file existed, if its neighbours do not."""
         if not found or missing < found[0]:
             return {"proof": f"{self._folder}/{IDENTITY_NAME}"}
         return {"proof": f"{self._folder}/{DURABLE_NAME}"} if missing > found[-1] else {}
@@ -247,7 +248,7 @@ class JournalReader:
         if header is None:
             raise _damaged("a file has no whole header", path, 0)
         if header.number != number or header.journal_id != self.identity.journal_id:
-            raise _damaged("a file belongs to another place or journal", path, 0)
+            raise _damaged("a file has another number or belongs to another journal", path, 0)
 
     def _header(self, path: str) -> tuple[int, FileHeader | None]:
         with translated(path):
@@ -261,11 +262,11 @@ class JournalReader:
 
 
 class FrameReader:
-    """The frames of one file, read once from its start.
+    """Reads the frames of one file once, from its start.
 
-    After `frames` ended, `next_lsn` and `offset` say where the whole frames end. Of a last file,
-    `cut_bytes` are those behind it, and `proved` is the greatest lsn that a later frame in them
-    says was durable.
+    After `frames` ended, `next_lsn` and `offset` are where the whole frames end. For a last file,
+    `cut_bytes` is the number of bytes after them, and `proved` the greatest lsn that a frame
+    header in those bytes says was durable.
     """
 
     def __init__(self, disk: Disk, file: JournalFile, journal_id: bytes) -> None:
@@ -286,7 +287,7 @@ class FrameReader:
         self.proved = Lsn(0)
 
     def frames(self, expected: Lsn, until: int | None = None) -> Iterator[Frame]:
-        """Yield the frames up to the end of the file, or to an offset that is known to be one."""
+        """Yield the frames up to the end of the file, or up to an offset known to be an end."""
         self.next_lsn = expected
         yield from self._until(self.file.end if until is None else until)
 
@@ -305,11 +306,11 @@ class FrameReader:
             yield frame
 
     def _next(self, end: int | None) -> Frame | None:
-        """Return the next frame; None at the end of a last file, torn or not."""
+        """Return the next frame; None at the end of the last file, torn or not."""
         self._hold(FRAME_HEADER_BYTES)
         header = decode_frame_header(self._journal_id, self._held, self._start)
         if header is None or (header.lsn, header.tag) != (self.next_lsn, self._tag):
-            self._broken("there is no frame where one must be", end)
+            self._broken("expected a frame and found other bytes", end)
             return None
         check_lengths(header, self.file.path, self.offset)
         self._hold(header.size_bytes)
@@ -319,7 +320,7 @@ class FrameReader:
             return None
         if header.kind not in (KIND_ROWS, KIND_HOLE):
             hint = "open it with a newer Thermocline"
-            raise Unsupported("a frame of an unknown kind", hint=hint, kind=header.kind)
+            raise Unsupported("the frame's kind is unknown", hint=hint, kind=header.kind)
         if end is not None and self.offset + header.size_bytes > end:
             self._broken("a frame reaches over the end of its file", end)
             return None
@@ -341,7 +342,7 @@ class FrameReader:
             place = rest.find(FRAME_MAGIC, place + 1)
 
     def _hold(self, size_bytes: int) -> None:
-        """Have the next bytes at hand, from `_start` on; fewer only at the end of the file."""
+        """Buffer that many bytes from `_start` on; fewer only at the end of the file."""
         if len(self._held) - self._start < size_bytes:
             pieces = [self._held[self._start :]]
             missing = size_bytes - len(pieces[0])

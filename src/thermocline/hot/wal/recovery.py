@@ -1,17 +1,17 @@
-"""Brings a journal's rows back into memory when its process starts.
+"""Replays a journal's rows into memory when its process starts.
 
-In:   the frames of a journal, and for each table the mark that its lake has reached
-Out:  buffers with every row that no version contains; where the journal goes on
+In:   the frames of a journal, and for each table the mark in its log
+Out:  buffers with every row that no version contains; where the journal continues
 
-- Frames up to a table's mark are in the lake and are passed over: a flush that was interrupted
-  between commit and retire is not read twice.
-- What is read is made durable first: frames of a process that was killed may exist in the
-  kernel's memory alone, and must not be seen and then lost.
-- A frame whose bytes are right but that cannot be decoded as rows, or whose table has no name, is
-  acknowledged rows. The start is refused, unless a person has put the frame into the quarantine
-  (`quarantine.py`): then it is counted, and the rest is replayed.
-- Small writes are read many at a time: what one of them costs is mostly its beginning.
-- Nothing in the journal is changed, so that a crash in the middle is followed by the same again.
+- Frames up to a table's mark are in the lake and are skipped: so rows of a flush that was
+  interrupted between commit and retire are not read twice.
+- The files are fsynced before they are read: frames of a killed process may exist only in the
+  kernel's memory, and must not be visible and then lost.
+- A whole frame that cannot be decoded, or whose table does not exist, holds acknowledged rows. So
+  the start is refused, unless a person has put the frame into the quarantine (`quarantine.py`):
+  then the frame is counted, and the rest is replayed.
+- Small writes are decoded many at a time: opening a stream is most of the cost of one.
+- Replay does not change the journal's frames, so after a crash halfway the next start repeats it.
 """
 
 from contextlib import suppress
@@ -42,7 +42,7 @@ from thermocline.hot.wal.reader import Frame, JournalReader, Tail
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found: rows brought back, bytes that did not count, frames set aside."""
+    """The result of a replay: rows restored, bytes of the torn end, quarantined frames."""
 
     frames: int = 0
     rows: int = 0
@@ -54,7 +54,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Frames of one table and schema, to be read together."""
+    """Frames of one table and schema that will be decoded together."""
 
     buffer: TableBuffer
     frames: list[Frame] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Waiting:
 
 
 class Recovery:
-    """One start of a journal."""
+    """One replay of a journal."""
 
     def __init__(self, disk: Disk, folder: str, mark_of: MarkOf, source: str) -> None:
         self._disk = disk
@@ -120,7 +120,7 @@ class Recovery:
             self._apply(waiting)
 
     def _apply(self, waiting: _Waiting) -> None:
-        """Bring back the rows of a table's frames that wait, as one part."""
+        """Restore the rows of a table's pending frames as one part."""
         frames, waiting.frames, waiting.size_bytes = waiting.frames, [], 0
         held: list[tuple[FrameHeader, Stored]] = []
         found = decode_frames([(frame.header, frame.payload) for frame in frames])
@@ -147,7 +147,7 @@ class Recovery:
         return self._marks[table_id]
 
     def _pass_over(self, frame: Frame, why: str) -> None:
-        """Count a frame that a person has set aside; note any other one, to refuse the start."""
+        """Count a frame that a person has set aside; for any other, the start will be refused."""
         if is_kept(self._disk, self._folder, bytes.fromhex(self._source), frame):
             self.found.quarantined.append(frame_path(self._folder, frame))
             return
@@ -155,7 +155,7 @@ class Recovery:
         self._refused.append(Aside(header.lsn, header.table_id.hex(), frame.path, why))
 
     def _remove_remains(self, reader: JournalReader) -> None:
-        """Remove what is no part of the journal: an unfinished file, files already trimmed."""
+        """Remove files that are not part of the journal: unfinished and already trimmed ones."""
         if reader.leftover is not None:
             with translated(reader.leftover):
                 self._disk.unlink(reader.leftover)
@@ -164,7 +164,7 @@ class Recovery:
         for entry in entries:
             number = file_number(entry.name)
             if number is not None and number < reader.identity.oldest:
-                with suppress(OSError):  # it is not read, and the next start tries again
+                with suppress(OSError):  # readers ignore the file; the next start retries
                     self._disk.unlink(file_path(self._folder, number))
 
 
@@ -175,7 +175,7 @@ def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _hole(frame: Frame) -> Damage:
-    """Return what is known of a hole; its lsns are its frame's, whatever its payload says."""
+    """Return the damage that a hole records; its lsns are the frame's, not the payload's."""
     first, last = frame.header.lsn, frame.header.lsn + frame.header.span - 1
     try:
         return replace(decode_hole(frame.payload), first_lsn=first, last_lsn=last)

@@ -1,19 +1,19 @@
-"""Makes a damaged journal one that starts again, and writes down in it what was lost.
+"""Repairs a damaged journal so that it starts again, and records in it what was lost.
 
 In:   a journal that no process writes, and what `inspect` found in it
-Out:  the same journal with a hole in the place of each loss; the damaged files in quarantine
+Out:  the same journal with a hole frame for each loss; the damaged files in quarantine
 
-- Whole frames keep their bytes, their lsns and their files, and a file its format and its salt. A
-  file that lost some is written anew with holes; the header of the file behind it is made to fit.
-- A damaged file is in quarantine, byte for byte and durable, before anything takes its place.
+- Whole frames keep their bytes, lsns and files; a file keeps its format and salt. A file that lost
+  frames is rewritten with holes; the header of the next file is adjusted to its new end.
+- A damaged file is in quarantine, byte for byte and durable, before a new file replaces it.
 - Files are replaced one at a time, from the first, each by one rename that is durable before the
-  next. Until the last of them the journal refuses to start: either a damage is still there, or a
-  file ends elsewhere than the next one's header says. Repairing again goes on from there and
-  loses nothing more, because files are held together by lsns.
-- What nothing proves to have been durable at the end of the last file is a torn end and no loss.
-- A journal that is not damaged is not touched.
+  next. Until the last rename the journal refuses to start: either a damage is still there, or a
+  file ends elsewhere than the next file's header says. A second repair continues from there and
+  loses nothing more, because lsns connect the files.
+- Bytes at the end of the last file that are not proved durable are a torn end, which is no loss.
+- A journal without damage is not changed.
 
-It does not tell the tables: whoever starts the journal next meets the holes and does.
+It does not inform the tables: the next start of the journal finds the holes and does.
 """
 
 import secrets
@@ -65,8 +65,8 @@ NO_TABLE = bytes(16)
 class Repaired:
     """What a repair did, or would do.
 
-    `damages` are told as they were found. `quarantined` are the copies of damaged files, and
-    `rewritten` the files that were written anew. `torn_bytes` at the end never counted.
+    `damages` are listed as found. `quarantined` are the copies of damaged files, `rewritten` the
+    files that were rewritten. `torn_bytes` is the size of the torn end, which lost no frame.
     """
 
     is_dry_run: bool
@@ -77,13 +77,13 @@ class Repaired:
 
     @property
     def lost_lsns(self) -> int:
-        """How many writes are lost, at most."""
+        """The maximal number of lost writes."""
         return sum(damage.lost_lsns for damage in self.damages)
 
 
 @dataclass(slots=True)
 class _Replacement:
-    """A file as it will be: its header, and its content as ranges of the old one and holes."""
+    """A file as rewritten: its header, and its content as ranges of the old file and holes."""
 
     file: FileFound
     header: FileHeader
@@ -100,13 +100,13 @@ def repair(
 ) -> Repaired:
     """Set the damage of a journal aside and return what was lost.
 
-    When this returns the journal starts, unless it was a dry run, which changes nothing and needs
-    no lock. `Conflict` while a process holds the journal. `Corruption` when nothing is left that
-    tells how far the journal had got. A crash in the middle is mended by repairing again.
+    When this returns the journal can start. A dry run changes nothing and needs no lock.
+    `Conflict` while a process holds the journal. `Corruption` when neither a file nor the
+    watermark says how far the journal was written. After a crash halfway, repair again.
     """
     if is_dry_run:
         return _planned(inspect(disk, folder, progress=progress), now_ns)[0]
-    identity_of(disk, folder)  # no lock is left where there is no journal
+    identity_of(disk, folder)  # do not create a lock file where there is no journal
     lock = held(disk, folder, hint="stop that process first, then repair")
     try:
         found = inspect(disk, folder, progress=progress)
@@ -125,12 +125,12 @@ def repair(
 
 
 def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, list[_Replacement]]:
-    """Return what a repair will do: which files it replaces, and by what."""
+    """Return what a repair will do: the files that it replaces, and their replacements."""
     if found.damages and not found.is_repairable:
         raise Corruption(
-            "nothing is left that tells how far the journal had got",
-            hint="restore its files from a copy; or move the whole folder away, and what was not "
-            "yet in the tables is lost",
+            "neither a file nor the watermark says how far the journal was written",
+            hint="restore its files from a copy; or move the whole folder away, which loses the "
+            "rows that were not flushed",
             folder=found.folder,
         )
     replacements = []
@@ -139,7 +139,7 @@ def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, li
     for file in chain:
         made = _Replacement(file, _header(found, file, end))
         has_hole = any(isinstance(part, int) for part in file.parts)
-        # Of the last file nobody may know whether it is durable; written anew, it is.
+        # The end of the last file may not be durable; after a rewrite it is.
         is_unproved = file is chain[-1] and bool(file.parts or file.torn_bytes)
         if has_hole or is_unproved or made.header != file.header:
             made.pieces = [
@@ -157,7 +157,7 @@ def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, li
 
 
 def _header(found: Inspection, file: FileFound, end_before: int | None) -> FileHeader:
-    """Return the header that a file must have; without a file before it, the end it tells stays."""
+    """Return the header that a file must have; the first file keeps its `previous_end`."""
     if end_before is None:
         end_before = file.header.previous_end if file.header is not None else 0
     version, salt = file.tag or Tag(FORMAT_VERSION, secrets.randbits(SALT_BITS))
@@ -182,7 +182,7 @@ def _pieces(
 
 
 def hole_frame(file: FileHeader, damage: Damage, written_ns: int) -> bytes:
-    """Return the frame that stands for what a damage has lost, for one file."""
+    """Return the hole frame of one file that replaces the frames lost by a damage."""
     payload = encode_hole(damage)
     header = FrameHeader(
         KIND_HOLE,
@@ -201,7 +201,7 @@ def hole_frame(file: FileHeader, damage: Damage, written_ns: int) -> bytes:
 
 
 def _keep_proof(disk: Disk, folder: str, found: Inspection) -> None:
-    """Make the watermark durable: what it alone proves would pass for a torn end without it."""
+    """Fsync the watermark: without it, damage that it alone proves would look like a torn end."""
     if found.watermark is not None:
         path = f"{folder}/{DURABLE_NAME}"
         with translated(path):
@@ -210,13 +210,13 @@ def _keep_proof(disk: Disk, folder: str, found: Inspection) -> None:
 
 
 def _is_aside(file: FileFound) -> bool:
-    """Tell whether bytes of a file go; of one that only follows a damaged one, none do."""
+    """Tell whether a rewrite drops bytes of the file; one that only follows a damage keeps all."""
     return file.state in (State.DAMAGED, State.TORN)
 
 
 def _quarantine_path(folder: str, file: FileFound) -> str:
-    # What is damaged twice keeps two copies; what is repaired twice, one. CRC32C would not do: of
-    # bytes that hold their own checksums, it is often the same.
+    # A file damaged twice gets two copies; a file repaired twice gets one. CRC32C cannot name them:
+    # bytes that contain their own checksums often have the same CRC.
     name = f"{file.number:020d}-{file.digest}{SUFFIX}"
     return f"{folder}/{QUARANTINE_NAME}/{name}"
 
@@ -241,12 +241,12 @@ def _replace(disk: Disk, folder: str, replacement: _Replacement) -> None:
             old[piece.start : piece.stop] if isinstance(piece, range) else piece
             for piece in replacement.pieces
         ]
-        # Order matters: one file's new name lasts before the next file is touched.
+        # Order matters: a file's rename is durable before the next file is replaced.
         replace_file(disk, folder, file.path, encode_file_header(replacement.header), *body)
 
 
 def _checked(disk: Disk, folder: str) -> Tail:
-    """Read the repaired journal as a start does, and return where it ends."""
+    """Read the repaired journal like a start, and return where it ends."""
     reader = JournalReader(disk, folder)
     for _ in reader.frames():
         pass
@@ -255,7 +255,7 @@ def _checked(disk: Disk, folder: str) -> Tail:
 
 
 def _publish(disk: Disk, folder: str, found: Inspection, tail: Tail) -> None:
-    """Tell readers of other processes where the frames end now."""
+    """Write the watermark, so that readers in other processes see where the frames end now."""
     last = Lsn(tail.next_lsn - 1)
     mark = Watermark(found.identity.journal_id, disk.boot_id(), last, last, tail.number, tail.end)
     path = f"{folder}/{DURABLE_NAME}"

@@ -1,16 +1,16 @@
-"""How far each table had taken its rows over when journal files were removed.
+"""The last lsn of each table in the journal files that were removed.
 
     journal/retired.json   {"journal_id": hex, "marks": {table id in hex: lsn}, "checksum": ...}
 
 In:   the last lsn of each table in files that are about to be removed
 Out:  for each table, the lsn that its log must have reached
 
-A journal file goes only when the log of every table in it has the file's rows. This file is
-written, and durable, before the files go. A table whose log has a lower mark has therefore lost
-commits: without this file the rows would be missing from both halves without an error.
+A journal file is removed only when the log of every table in it has the file's rows. This file is
+durable before the journal files are removed. So a table whose log has a lower mark has lost
+commits: without this file, the rows would be missing from both halves without an error.
 
-- A journal that never removed a file has no such file, and neither has one of an older release.
-- A file of another journal is ignored: its lsns are of other writes.
+- A journal that never removed a file has no such file; nor has a journal of an older release.
+- A file of another journal is ignored: its lsns belong to other writes.
 """
 
 import os
@@ -25,7 +25,7 @@ from thermocline.hot.wal.folder import IDENTITY_NAME, RETIRED_NAME, identity_of,
 
 JOURNAL_NAME = "journal"
 FOLDERS_ABOVE_MAX = 5
-_HINT = "restore it from a copy; or remove it, then lost commits of tables are not noticed by it"
+_HINT = "restore it from a copy; or remove it, which disables this check for lost commits of tables"
 
 
 def read_retired(disk: Disk, folder: str, journal_id: bytes) -> dict[bytes, Mark]:
@@ -42,11 +42,11 @@ def read_retired(disk: Disk, folder: str, journal_id: bytes) -> dict[bytes, Mark
             return {}
         return {bytes.fromhex(key): Mark(int(mark)) for key, mark in fields["marks"].items()}
     except (LookupError, ValueError, TypeError, AttributeError) as error:
-        raise Corruption("not the marks of a journal", hint=_HINT, path=path) from error
+        raise Corruption("retired.json cannot be decoded", hint=_HINT, path=path) from error
 
 
 def write_retired(disk: Disk, folder: str, journal_id: bytes, marks: Mapping[bytes, Mark]) -> None:
-    """Write the marks down; they are durable when this returns."""
+    """Write the marks; they are durable when this returns."""
     path = f"{folder}/{RETIRED_NAME}"
     data = encode_retired(journal_id, marks)
     with translated(path):
@@ -60,9 +60,9 @@ def encode_retired(journal_id: bytes, marks: Mapping[bytes, Mark]) -> bytes:
 
 
 def retired_above(table_root: str, table_id: str, disk: Disk | None = None) -> dict[str, Mark]:
-    """Return what the journal of the lake around a table's folder says of that table, by source.
+    """Return the retired mark of a table in the journal of the lake around its folder, by source.
 
-    Empty where the folder is in no lake, or the journal never removed a file of the table.
+    Empty if the folder is not in a lake, or the journal never removed a file with the table's rows.
     """
     disk = disk or OsDisk()
     folder = table_root

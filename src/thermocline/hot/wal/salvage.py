@@ -1,14 +1,14 @@
-"""Reads what is whole in one file of a journal, damaged or not, and what lies between.
+"""Finds the whole frames and the damaged stretches in one journal file.
 
 In:   a file's bytes, and what its neighbours and the watermark say about it
-Out:  whole frames and damaged stretches, in order; where the file ends and how much is a torn end
+Out:  whole frames and damaged stretches, in order; where the file ends; the size of its torn end
 
-- A frame counts when its header's checksum, its file's tag and its payload's checksum are right
-  and its lsn is neither behind the last one nor the next file's. Nothing else does.
-- A whole header's length is believed even where its payload is damaged: what looks like a frame
-  inside a payload is not one.
-- Where nothing is damaged this finds exactly what `reader.py` does, and where that refuses this
-  finds a stretch. Bytes at the end of the last file are a torn end by the same rule.
+- A frame counts only if its header's checksum, its file's tag and its payload's checksum are
+  right, and its lsn is at least the next expected one and below the next file's first.
+- A whole header's length is trusted even if its payload is damaged: bytes that look like a frame
+  inside a payload are not one.
+- In an undamaged file it finds exactly the frames that `reader.py` finds; where `reader.py` raises
+  it returns a stretch. Both use the same rule for a torn end of the last file.
 
 It reads no files and changes nothing.
 """
@@ -31,16 +31,16 @@ from thermocline.hot.wal.frame import (
     whole_payload,
 )
 
-NO_FRAME = "there is no frame where one must be"
+NO_FRAME = "expected a frame and found other bytes"
 BAD_PAYLOAD = "a frame's checksum differs"
-TOO_LONG = "a frame is longer than any that is written"
+TOO_LONG = "a frame is longer than the limit"
 TOO_SHORT = "the file is shorter than it was"
 FRAMES_MISSING = "frames are missing between two others"
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole frame and where it is."""
+    """A whole frame and its offset."""
 
     header: FrameHeader
     payload: bytes
@@ -49,7 +49,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Bytes that are no frames; `lost` are headers of lost frames that can still be read."""
+    """Bytes without whole frames; `lost` are the headers of lost frames that are still whole."""
 
     offset: int
     size_bytes: int
@@ -61,12 +61,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known about a file from outside its frames.
+    """What other files say about a file.
 
-    `limit` is the lsn that the next file begins with, as far as that is known. `end` is where the
-    next file's header says that this one ends. With `is_next_known` the file must reach its limit
-    by itself; otherwise the file behind it takes the loss. `proved` is the lsn that the watermark
-    says was durable, and counts in the last file only.
+    `limit` is the first lsn of the next file whose first lsn is known. `end` is where the next
+    file's header says that this one ends. If `is_next_known`, this file must reach the limit;
+    otherwise the loss is reported for a later file. `proved` is the lsn that the watermark says is
+    durable; it is used for the last file only.
     """
 
     first_lsn: Lsn
@@ -79,7 +79,7 @@ class Bounds:
 
 
 class Salvage:
-    """One pass over a file; afterwards `offset`, `next_lsn` and `torn_bytes` tell its end."""
+    """One pass over a file; afterwards `offset`, `next_lsn` and `torn_bytes` describe its end."""
 
     def __init__(self, data: bytes, journal_id: bytes, tag: Tag | None, bounds: Bounds) -> None:
         self._data = data
@@ -111,7 +111,7 @@ class Salvage:
                 return
 
     def _stretch(self, found: Whole | None, lost: list[FrameHeader]) -> Stretch | None:
-        """Return what is damaged from here to the next whole frame; None when nothing must be."""
+        """Return the damage up to the next whole frame; None if no frame has to be here."""
         limit, offset, first = self._bounds.limit, self.offset, self.next_lsn
         size_bytes = max(0, len(self._data) - offset)
         last: int
@@ -143,7 +143,7 @@ class Salvage:
         return TOO_SHORT if is_short else NO_FRAME
 
     def _proved(self, lost: list[FrameHeader]) -> Lsn:
-        """Return the greatest lsn that was durable, by the word of any header from here on."""
+        """Return the greatest lsn that the watermark or a header from here on says was durable."""
         proved = self._bounds.proved
         place = self._data.find(FRAME_MAGIC, self.offset)
         while place >= 0:
@@ -151,11 +151,11 @@ class Salvage:
             if header is not None:
                 proved = max(proved, header.durable)
             place = self._data.find(FRAME_MAGIC, place + 1)
-        # A header of a frame that no writer writes is no torn write either.
+        # A whole header with impossible lengths is damage, not a torn write.
         return max([proved, *(header.lsn for header in lost if not _is_believable(header))])
 
     def _next_whole(self) -> tuple[Whole | None, list[FrameHeader]]:
-        """Return the next frame that is provably this file's, and lost ones before it."""
+        """Return the next whole frame of this file, and the headers of lost frames before it."""
         lost: list[FrameHeader] = []
         place = self._data.find(FRAME_MAGIC, self.offset)
         while place >= 0:
@@ -184,7 +184,7 @@ class Salvage:
             return None
         if header.kind not in (KIND_ROWS, KIND_HOLE):
             hint = "open it with a newer Thermocline"
-            raise Unsupported("a frame of an unknown kind", hint=hint, kind=header.kind)
+            raise Unsupported("the frame's kind is unknown", hint=hint, kind=header.kind)
         return Whole(header, payload, place)
 
     def _header(self, place: int) -> FrameHeader | None:
@@ -193,10 +193,10 @@ class Salvage:
 
 
 def tag_of(data: bytes, journal_id: bytes, number: int, foreign: Collection[Tag]) -> Tag | None:
-    """Return what the frames of a file without a header share; None when there is none.
+    """Return the tag of the frames of a file without a header; None if no frame header is whole.
 
-    It is told by the first whole header of a frame: what a disk shows of other times lies behind
-    the frames that were written. `foreign` are the tags of other files, which this has not.
+    The first whole frame header decides: stale bytes of the disk lie after the frames that were
+    written. `foreign` are the tags of other files, which this file cannot have.
     """
     place = data.find(FRAME_MAGIC, FILE_HEADER_BYTES)
     while place >= 0:

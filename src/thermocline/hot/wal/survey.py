@@ -1,15 +1,14 @@
-"""Looks through a whole journal, damaged or live, and says what is there and what a start would do.
+"""Inspects a whole journal, damaged or live: its content, and what a start would do.
 
 In:   a journal's folder
-Out:  an `Inspection`: files, tables, the watermark, every damage with what it lost
+Out:  an `Inspection`: files, tables, the watermark, every damage with its losses
 
-- Nothing is changed, and no lock is needed: the journal of another process may be looked at while
-  it is written. The watermark is read first, so that what it says is durable is there to be read.
-- Where a file's header is lost, its frames tell their tag; that of another file does not count.
-- Files are held to their neighbours by lsns: where headers or whole files are lost, what stands
-  beside them says which lsns they had.
-- The loss of files at the start that nothing else speaks of is told as all lsns before what is
-  there, never as too few.
+- It changes nothing and needs no lock, so it can inspect a journal that another process writes. It
+  reads the watermark first, so that the frames that the watermark covers are in the files.
+- If a file's header is lost, its tag comes from its frames; tags of other files do not count.
+- Lsns connect the files: if headers or whole files are lost, the neighbours give their lsns.
+- If the first files are lost without any trace, it reports all lsns before the remaining files as
+  lost: possibly too many, never too few.
 - Memory is bounded by one file.
 """
 
@@ -49,19 +48,19 @@ from thermocline.hot.wal.quarantine import Held, list_quarantine
 from thermocline.hot.wal.salvage import Bounds, Salvage, Stretch, Whole, tag_of
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""Called with the number of bytes done and the number of all bytes."""
 
 ATTEMPTS_MAX = 10
 DIGEST_LENGTH = 16
 NO_HEADER = "the file has no whole header"
-FOREIGN_HEADER = "the file belongs to another place or journal"
+FOREIGN_HEADER = "the file has another number or belongs to another journal"
 FILE_MISSING = "the file is missing"
 WRONG_END = "the next file's header says that this one ends elsewhere"
 _FRAME_BYTES_MIN = FRAME_HEADER_BYTES + CHECKSUM_BYTES
 
 
 class State(enum.Enum):
-    """What a file of a journal is like."""
+    """The condition of a journal file."""
 
     WHOLE = "whole"
     TORN = "torn end"
@@ -74,9 +73,9 @@ class State(enum.Enum):
 class FileFound:
     """One file of a journal.
 
-    `parts` is what a repair keeps of it, in order: ranges of bytes, and damages by their place in
-    `Inspection.damages`. `first_lsn` and `end` are what its header and the next one's must say;
-    `tag` is None where no frame and no header tells it.
+    `parts` is what a repair makes of it, in order: ranges of bytes to keep, and indexes of damages
+    in `Inspection.damages`. `first_lsn` and `end` are what its header and the next file's header
+    must say. `tag` is None if neither the header nor a frame gives it.
     """
 
     number: int
@@ -97,7 +96,7 @@ class FileFound:
 
 @dataclass(slots=True)
 class TableFound:
-    """The frames of one table; `unreadable` are whole but hold no rows that can be read."""
+    """The frames of one table; `unreadable` ones are whole but cannot be decoded."""
 
     frames: int = 0
     rows: int = 0
@@ -107,10 +106,10 @@ class TableFound:
 
 @dataclass(slots=True)
 class Inspection:
-    """What a journal is like.
+    """The result of an inspection.
 
-    `damages` stop a start. `holes` do not: they are losses that earlier repairs wrote down.
-    `quarantined` is what a person has set aside and not removed yet.
+    `damages` prevent a start. `holes` do not: they are losses that earlier repairs recorded.
+    `quarantined` are the files that a person has set aside and not removed yet.
     """
 
     folder: str
@@ -124,18 +123,18 @@ class Inspection:
 
     @property
     def is_sound(self) -> bool:
-        """Whether a process can start on it."""
+        """Whether a process can start with this journal."""
         return not self.damages
 
     @property
     def is_repairable(self) -> bool:
-        """Whether anything tells which lsns the journal had got to."""
+        """Whether a file or the watermark says which lsns the journal had reached."""
         has_any = any(file.header is not None or file.frames for file in self.chain)
         return has_any or self.watermark is not None
 
     @property
     def torn_bytes(self) -> int:
-        """How many bytes at the end a start would not count."""
+        """The number of bytes at the end that a start would ignore."""
         return sum(file.torn_bytes for file in self.files)
 
     @property
@@ -145,31 +144,31 @@ class Inspection:
 
 
 def inspect(disk: Disk, folder: str, *, progress: Progress | None = None) -> Inspection:
-    """Return what the journal in a folder is like; `NotFound` when there is none.
+    """Inspect the journal in a folder; `NotFound` when there is no journal.
 
-    `Unsupported` when a newer Thermocline wrote it, `Corruption` when nobody can tell which files
-    belong to it.
+    `Unsupported` when a newer Thermocline wrote it, `Corruption` when its identity file is missing
+    or damaged, so that it is unknown which files belong to it.
     """
     for _ in range(ATTEMPTS_MAX):
         identity = identity_of(disk, folder)
         mark = read_watermark(disk, folder, identity.journal_id)
         found = None
-        # A live journal may let go of files while they are looked at; then it says so, and the
-        # look begins again.
+        # A live journal may trim files during the inspection: its identity changes, and the
+        # inspection starts again.
         with suppress(NotFound):
             found = _Survey(disk, folder, identity, mark, progress).run()
         is_steady = identity_of(disk, folder) == identity
         if found is not None and (found.is_sound or is_steady):
             return found
     raise Corruption(
-        "the files of the journal come and go while it is looked at",
-        hint="look again; if it stays so, stop the process that writes it",
+        "the journal's files keep changing during the inspection",
+        hint="inspect it again; if that fails too, stop the process that writes it",
         folder=folder,
     )
 
 
 class _Survey:
-    """One look through a journal's files in order."""
+    """One pass over a journal's files in order."""
 
     def __init__(
         self,
@@ -204,7 +203,7 @@ class _Survey:
         return self._found
 
     def _list(self) -> None:
-        """Find every file that is there or must be, and read all headers."""
+        """List every file that exists or must exist, and read all headers."""
         folder, oldest = self._found.folder, self._identity.oldest
         there = numbers(self._disk, folder)
         for number in there:
@@ -249,12 +248,12 @@ class _Survey:
                 self._known[file.number] = header.first_lsn
 
     def _read_tag(self, file: FileFound) -> None:
-        """Learn from its frames what the header of a file would tell."""
+        """Derive from its frames what the lost header of a file said."""
         journal_id = self._identity.journal_id
         with translated(file.path):
             data = self._disk.read(file.path)
         file.tag = tag_of(data, journal_id, file.number, self._tags)
-        # The first frame tells where the file began, if it is where it was.
+        # If the first frame is at its offset, its lsn is the file's first lsn.
         first = decode_frame_header(journal_id, data, FILE_HEADER_BYTES)
         if first is not None and first.tag == file.tag:
             self._known[file.number] = first.lsn
@@ -263,13 +262,13 @@ class _Survey:
         return header.number == number and header.journal_id == self._identity.journal_id
 
     def _check_order(self) -> None:
-        """Refuse headers that contradict each other: nobody knows which of them is right."""
+        """Refuse headers that contradict each other: it is unknown which one is right."""
         before = 0
         for number, first in sorted(self._known.items()):
             if first < before:
                 raise Corruption(
                     "two files of the journal claim the same lsns",
-                    hint="one of them is of another time; put the right one back",
+                    hint="one of them is an older copy; put the right file back",
                     path=file_path(self._found.folder, number),
                     first_lsn=first,
                     lsn_before=before,
@@ -277,7 +276,7 @@ class _Survey:
             before = first
 
     def _look(self, file: FileFound, expected: Lsn | None, later: list[FileFound]) -> Lsn:
-        """Read one file and return the lsn that the next one begins with."""
+        """Read one file and return the first lsn of the next one."""
         data = b""
         if file.state is not State.MISSING:
             with translated(file.path):
@@ -316,7 +315,7 @@ class _Survey:
         is_start_known = expected is not None or file.number in self._known or file.number == 1
         if is_start_known or bounds.limit is None:
             return bounds
-        # No more frames can be lost than there was room for.
+        # No more frames can be lost than fit into the damaged bytes.
         scan = Salvage(data, self._identity.journal_id, file.tag, bounds)
         piece = next(scan.pieces(), None)
         if not isinstance(piece, Stretch) or not piece.size_bytes:
@@ -325,7 +324,7 @@ class _Survey:
         return replace(bounds, first_lsn=Lsn(max(1, first)))
 
     def _note_header(self, file: FileFound, data: bytes) -> None:
-        """Note a header that is not there; no frame is lost by that alone."""
+        """Record a missing header as a damage; that alone loses no frame."""
         if file.state is State.MISSING:
             why, size_bytes = FILE_MISSING, 0
         else:
@@ -388,7 +387,7 @@ class _Survey:
         self._lost.append(stretch.lost)
 
     def _name_tables(self) -> None:
-        """Name the tables that each damage may concern, now that all frames have been seen."""
+        """List the tables that each damage may affect; all frames have been read by now."""
         for place, damage in enumerate(self._found.damages):
             lost = self._lost[place]
             own = {header.table_id.hex() for header in lost if header.kind == KIND_ROWS}
