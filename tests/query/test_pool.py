@@ -471,7 +471,7 @@ def test_Q03_an_end_with_another_count_of_rows_is_no_end(pool, monkeypatch):
 
     pid = worker_of(pool)
     monkeypatch.setattr(run, "COUNT", Miscounted)
-    with pytest.raises(Unavailable, match="not whole"):
+    with pytest.raises(Unavailable, match="incomplete"):
         pool.sql("select i from range(1000) r(i)")
     monkeypatch.undo()
     assert worker_of(pool) != pid
