@@ -1,19 +1,19 @@
-"""OTLP in JSON: the text of a request to the same batches as in protobuf.
+"""Decodes OTLP in JSON to the same batches as OTLP in protobuf.
 
 In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest` as JSON, inflated
-Out:  `Decoded`, equal to that of the same request in protobuf
+Out:  `DecodedRequest`, equal to that of the same request in protobuf
 
-OTLP's JSON is protobuf's with exceptions, so a stock parser is wrong:
+OTLP's JSON is protobuf's with exceptions, so protobuf's own JSON parser is not usable:
 
 - Trace and span ids are hexadecimal, upper or lower case; other bytes are base64.
-- Enumerations are integers only. Keys are in lowerCamelCase, or as the protocol's files name them;
-  unknown ones are ignored. A document with none of a request's keys, but with others, is refused.
-- 64-bit integers are numbers or texts, and exact: a number that a double cannot be trusted with is
+- Enumerations are integers only. Keys are in lowerCamelCase, or as in the protocol's files; unknown
+  keys are ignored. A document that has keys, but none of a request's, is refused.
+- 64-bit integers are numbers or texts, and exact: a number that a double may have rounded is
   refused. NaN and the infinities are the texts "NaN", "Infinity", "-Infinity", never literals.
-- Of a key that comes twice the last counts; two members of one choice are refused.
+- If a key is given twice, the last one counts; two members of one `oneof` are refused.
 - A double keeps its sign: `-0` is the negative zero, as `-0.0` is.
-- An item with a lone surrogate (`\\ud800`) in a text is refused alone, and counted.
-- Text that is not UTF-8, numbers out of range, deep nesting: `Invalid`.
+- If a text has a lone surrogate (`\\ud800`), only its item is refused, and counted.
+- Text that is not UTF-8, numbers out of range, and deep nesting raise `Invalid`.
 """
 
 import base64
@@ -43,9 +43,9 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def decode_json(
     signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
 ) -> Decoded:
-    """Return the rows of a request; `Invalid` when the text is none.
+    """Return the rows of a request; `Invalid` when the text is not a request of this signal.
 
-    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
+    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
     message, tally = empty_message(signal), Tally(signal)
     document = _document(signal, data, tally)
@@ -56,9 +56,9 @@ def decode_json(
 
 
 def _document(signal: str, data: bytes, tally: Tally) -> Any:
-    """Return the document of a body; the items that hold a lone surrogate are left out."""
+    """Return the document of a body without the items that have a lone surrogate."""
     if _NEGATIVE_ZERO.search(data):
-        # The parser would make the integer 0 of it, which has no sign.
+        # The parser would read it as the integer 0, which has no sign.
         data = _TEXT_OR_NEGATIVE_ZERO.sub(lambda found: found[1] or b"-0.0", data)
     try:
         return orjson.loads(data)
@@ -86,7 +86,7 @@ def _finite(text: str) -> float:
 
 
 def _finite_int(text: str) -> int | float:
-    # As the other parser does it: what 64 bits do not hold is a double.
+    # As orjson does: an integer of more than 64 bits becomes a double.
     number = int(text)
     return number if -(1 << 63) <= number < 1 << 64 else _finite(text)
 
@@ -100,13 +100,13 @@ def _not_json(error: Exception) -> Invalid:
 
 
 def _check_empty(signal: str, document: dict[str, Any], message: Any) -> None:
-    """Refuse a document that has keys, none of which a request of this signal has."""
+    """Refuse a document that has keys, but none of those of a request of this signal."""
     if not document:
         return
     expected = message.DESCRIPTOR.fields[0].camelcase_name
     raise Invalid(
         "the body is not a request of this signal",
-        hint=f"send an object with {expected}; check that the signal goes with the path",
+        hint=f"send an object with {expected}; check that the signal matches the path",
         signal=signal,
         expected=expected,
         got=_short(", ".join(document)),
@@ -131,13 +131,14 @@ def _fill(message: Any, value: Any, path: str, depth: int) -> None:
             continue
         where = f"{path}.{key}"
         if field.number in seen:
-            raise Invalid("a field under two names", hint="send one of them", path=_short(where))
+            hint = "send only one of the two names"
+            raise Invalid("a field is given under two names", hint=hint, path=_short(where))
         seen.add(field.number)
         choice = field.containing_oneof
         if choice is not None:
             if choice.name in chosen:
                 raise Invalid(
-                    "two members of one choice", hint="send one of them", path=_short(where)
+                    "two members of one oneof", hint="send only one of them", path=_short(where)
                 )
             chosen.add(choice.name)
         if field.is_repeated:
@@ -195,8 +196,8 @@ def _integer(field: Any, value: Any, path: str) -> int:
             raise _wrong(path, "an integer", value)
         number = int(value)
     elif isinstance(value, float):
-        # A parser makes a double of what has an exponent, and of what is too large for 64 bits:
-        # within 53 bits it is surely what was written.
+        # The parser returns a double for an integer with an exponent or of more than 64 bits.
+        # Within 53 bits the double is exact.
         if not value.is_integer() or abs(value) > _SAFE_INTEGER:
             raise _wrong(path, "an integer", value)
         number = int(value)
@@ -252,7 +253,7 @@ def _base64(value: str, path: str) -> bytes:
 
 def _wrong(path: str, expected: str, value: Any) -> Invalid:
     return Invalid(
-        "a value is not what its field holds",
+        "a value does not have the type of its field",
         hint="send OTLP's JSON: ids in hexadecimal, enumerations as integers",
         path=_short(path),
         expected=expected,
