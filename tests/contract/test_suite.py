@@ -18,13 +18,13 @@ REFUSED = (
     "would have to be fetched",
     "no schema at that place",
     "changes what its references mean",
-    "depends on who refers",
-    "begin a word of your own",
+    "depends on the referring schema",
+    "a custom keyword begins",
     "the same column name",
     "1 to 255 characters",
     "linear-time patterns",
     "not a pattern",
-    "no value is allowed",
+    "allows no document",
     "the character NUL",
 )
 # What a column cannot hold is refused though the schema allows it.
