@@ -1,4 +1,4 @@
-"""Each row of the compatibility rules, both ways, and that no verdict is ever too kind."""
+"""Each row of the compatibility rules, both ways; no incompatible contract is accepted."""
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings

@@ -1,4 +1,4 @@
-"""Contracts guessed from samples, and contracts given to language models."""
+"""Contracts inferred from samples, and contracts as tools of language models."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is refused when a contract is registered, and the form the rest is checked in."""
+"""Refusals when a contract is registered, and the form of accepted contracts."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Documents are checked in full, and told of in full."""
+"""Documents are checked completely, and all their problems are reported."""
 
 from decimal import Decimal
 
@@ -142,7 +142,7 @@ def test_the_document_given_is_left_as_it_is():
 
 
 def oracle(schema):
-    """Return the verdict of another implementation on the schema as it is checked."""
+    """Return the verdict of another implementation on the schema that validates."""
     checker = jsonschema.FormatChecker()
     return jsonschema.Draft202012Validator(schema, format_checker=checker)
 
@@ -161,7 +161,7 @@ def test_another_implementation_agrees_on_every_document(made, data):
         if data.draw(st.booleans()):
             changed.pop(name)
         if not contract.is_fitting(changed):
-            # Ours may be narrower, by what a column holds, and never wider.
+            # Our verdict may be stricter, by the limits of columns, and never more lenient.
             told = problems_of(contract, changed)
             assert not other.is_valid(plain(changed)) or all(
                 "at most 9223372036854775807" in one
@@ -182,7 +182,7 @@ def problems_of(contract, document):
 
 
 def plain(value):
-    """Return the value without decimals, which the other implementation takes for no number."""
+    """Return the value without decimals, which the other one does not take as numbers."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):

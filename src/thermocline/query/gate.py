@@ -128,10 +128,10 @@ class Statement:
 
 
 def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None) -> Statement:
-    """Return the statement in the text; `Invalid` says what in it may not be run, and why.
+    """Return the statement in the text; `Invalid` names the part that may not run, and why.
 
-    `guess` is another text that is likely to be parsed next. It is parsed along, unless this one
-    has `AS OF` in it, which leads to a text that nobody guesses.
+    `guess` is the likely text of the next parse. It is parsed in the same call, unless the query
+    has an `AS OF`, whose rewritten text cannot be guessed.
     """
     rewritten = rewrite(sql)
     if guess is None or rewritten.edits:

@@ -55,7 +55,7 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table that queries may name: where it is, and how to ask for its hot rows.
+    """A table that queries may name: its location, and a function that returns its hot rows.
 
     `hot` is called once for each query that names the table, in the thread that runs the query.
     """
