@@ -1,4 +1,4 @@
-"""Contracts and documents made up at random, and the words tests make them with."""
+"""Random contracts and documents, and the functions that build them for tests."""
 
 import string
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Each row of the compatibility rules, both ways, and that no verdict is ever too kind."""
+"""Each row of the compatibility rules, both ways; no incompatible contract is accepted."""
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -67,9 +67,9 @@ ALLOWED = {
 REFUSED = {
     "add required": (of(a=TEXT), of("b", a=TEXT, b=TEXT), "/properties/b", "required"),
     "require what was optional": (of(a=TEXT), of("a", a=TEXT), "/properties/a", "required"),
-    "remove": (of(a=TEXT, b=TEXT), of(a=TEXT), "/properties/b", "gone"),
-    "rename": (of(a=TEXT), of(b=TEXT), "/properties/a", "gone"),
-    "rename by id": (of(a=TEXT), of(b={**TEXT, "x-id": 1}), "/properties/a", "gone"),
+    "remove": (of(a=TEXT, b=TEXT), of(a=TEXT), "/properties/b", "removed"),
+    "rename": (of(a=TEXT), of(b=TEXT), "/properties/a", "removed"),
+    "rename by id": (of(a=TEXT), of(b={**TEXT, "x-id": 1}), "/properties/a", "removed"),
     "change a type": (of(a=TEXT), of(a={"type": "integer"}), "/properties/a/type", "changed"),
     "number to integer": (
         of(a={"type": "number"}),

@@ -1,4 +1,4 @@
-"""Contracts and documents that are meant to harm: refused, quickly, in one piece."""
+"""Hostile contracts and documents: refused quickly, without a crash."""
 
 import json
 import time
@@ -82,7 +82,7 @@ PROVED_BY_COLONS = {
 
 @pytest.mark.parametrize("data", PROVED_BY_COLONS.values(), ids=PROVED_BY_COLONS)
 def test_a_key_given_twice_is_refused_however_many_colons_the_texts_have(data):
-    """Of a contract whose numbers doubles hold: the others are decoded in another way."""
+    """A contract whose numbers all fit doubles; other contracts use another decoder."""
     contract = contract_of(
         n={"type": "integer"},
         t={"type": "string"},

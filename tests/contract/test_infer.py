@@ -1,4 +1,4 @@
-"""Contracts guessed from samples, and contracts given to language models."""
+"""Contracts inferred from samples, and contracts as tools of language models."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_every_sample_fits_the_contract_guessed_from_it(samples):
     except Invalid as error:
         # Names that no column can have: empty ones, two that differ only in case, none at all.
         reasons = [problem["reason"] for problem in error.facts["problems"]]
-        known = ("column name", "1 to 255", "names a property")
+        known = ("column name", "1 to 255", "at least one property")
         assert all(any(words in reason for words in known) for reason in reasons)
         return
     for sample in samples:

@@ -1,4 +1,4 @@
-"""What a contract takes is what its columns give back, exactly."""
+"""Columns return every document that a contract accepts, exactly."""
 
 import io
 import json
@@ -21,7 +21,7 @@ SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(
 
 
 def stored(rows: pa.Table) -> list[dict]:
-    """Return the rows after a Parquet file has held them."""
+    """Return the rows after a round trip through a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(rows, sink)
     return pq.read_table(io.BytesIO(sink.getvalue())).to_pylist(maps_as_pydicts=None)
@@ -84,7 +84,7 @@ def test_a_contract_from_the_registry_is_the_one_that_was_registered(made):
 
 
 def same(value):
-    """Return a value that is equal only to its very likes: 1 is not True, 0.0 is not -0.0."""
+    """Return a value that equals only values of the same type and sign: 1 is not True."""
     if isinstance(value, dict):
         return {key: same(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(shell, tmp_path):
 
 
 class Shelf:
-    """A registry in memory: the smallest thing that is one."""
+    """A minimal registry in memory."""
 
     def __init__(self):
         self.versions = []

@@ -1,4 +1,4 @@
-"""Values on their way into columns: each is stored as it was given, or refused by name."""
+"""Values on their way into columns: each is stored exactly, or refused by name."""
 
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Answers are what OTLP's clients parse."""
+"""OTLP's clients can parse the responses."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""Texts that are not UTF-8, and items of another signal: refused alone, counted, and told."""
+"""Texts that are not UTF-8, and items of another signal: refused alone, counted, and reported."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def decoded(signal, data):
 
 
 def damaged(request):
-    """Return a request's bytes with every text "BADBAD" made invalid."""
+    """Return a request's bytes in which every text "BADBAD" is invalid."""
     data = request.SerializeToString()
     assert b"BADBAD" in data
     return data.replace(b"BADBAD", b"BAD\xff\xed\xa0")

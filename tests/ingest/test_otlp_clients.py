@@ -1,4 +1,4 @@
-"""What OpenTelemetry's own SDK sends comes back by SQL, value for value."""
+"""SQL returns every value that OpenTelemetry's SDK sends."""
 
 import logging
 
@@ -44,7 +44,7 @@ def write(lake, signal, message):
 
 
 def both_tiers(lake, query):
-    """Return the answer while rows are hot; the same must come when they are cold."""
+    """Return the answer with hot rows, after a check that it is the same with cold rows."""
     hot = lake.sql(query).to_pylist()
     lake.flush()
     assert lake.sql(query).to_pylist() == hot

@@ -1,4 +1,4 @@
-"""The compiled scanner gives exactly what the official decoder gives, or leaves it to that one."""
+"""The compiled scanner returns exactly the official decoder's rows, or leaves the request to it."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def _warm():
 
 
 def official(data, limits=LIMITS):
-    """Return what the official decoder says of a request, or None when it is none."""
+    """Return the official decoder's outcome, or None when it refuses the request."""
     try:
         return batches_of(decode_official("metrics", data, arrived_ns=NOW_NS, limits=limits))
     except Invalid:
@@ -47,7 +47,7 @@ def fast_or_none(data, limits=LIMITS):
 
 
 def check(data, limits=LIMITS):
-    """Check that the fast way agrees with the official one; tell whether it took the request."""
+    """Check that both decoders agree; tell whether the fast one decoded the request."""
     found = fast_or_none(data, limits)
     assert found is None or found == official(data, limits)
     return found is not None
@@ -97,7 +97,7 @@ def test_what_exporters_send_is_taken_and_equal(exemplars, others):
 @given(request=messages(REQUESTS["metrics"]))
 def test_a_random_request_gives_what_the_official_decoder_gives(request):
     check(request.SerializeToString())
-    # Requests one after the other are one request: that of all items with nothing to tell.
+    # Concatenated requests are one request of all items that have nothing to note.
     parts = [item.SerializeToString() for item in items(request)]
     good = b"".join(part for part in parts if official(part)[2:] == (0, ""))
     assert check(good) or not good
@@ -130,7 +130,7 @@ def test_I03_a_request_cut_at_any_byte_is_left_to_the_official_decoder():
 def test_nothing_past_the_end_is_read():
     data = common_request(1, 2).SerializeToString()
     for length in range(1, len(data)):
-        # The same bytes go on behind the end: whoever reads on would find a whole request.
+        # The same bytes continue after the end: a read past the end would find a complete request.
         cut = memoryview(data)[:length]
         assert fast.decode_metrics(cut, LIMITS) is None
 

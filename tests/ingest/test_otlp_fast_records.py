@@ -1,4 +1,4 @@
-"""Logs and traces by the compiled scanner: exactly what the official decoder gives, or nothing."""
+"""Logs and traces by the compiled scanner: exactly the official decoder's rows, or None."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def _warm():
 
 
 def official(signal, data, limits=LIMITS):
-    """Return what the official decoder says of a request, or None when it is none."""
+    """Return the official decoder's outcome, or None when it refuses the request."""
     try:
         return batches_of(decode_official(signal, data, arrived_ns=NOW_NS, limits=limits))
     except Invalid:
@@ -53,7 +53,7 @@ def fast_or_none(signal, data, limits=LIMITS):
 
 
 def check(signal, data, limits=LIMITS):
-    """Check that the fast way agrees with the official one; tell whether it took the request."""
+    """Check that both decoders agree; tell whether the fast one decoded the request."""
     found = fast_or_none(signal, data, limits)
     assert found is None or found == official(signal, data, limits)
     return found is not None
@@ -150,7 +150,7 @@ def test_the_fast_way_is_the_one_that_is_used(signal, monkeypatch):
 def test_a_random_request_gives_what_the_official_decoder_gives(signal, data):
     request = data.draw(messages(REQUESTS[signal]))
     check(signal, request.SerializeToString())
-    # Requests one after the other are one request: that of all items with nothing to tell.
+    # Concatenated requests are one request of all items that have nothing to note.
     parts = [item.SerializeToString() for item in items(request)]
     check(signal, b"".join(part for part in parts if official(signal, part)[2:] == (0, "")))
 
@@ -178,7 +178,7 @@ def test_damaged_bytes_give_what_the_official_decoder_gives(signal, data):
 def test_I03_a_request_cut_at_any_byte_is_left_to_the_official_decoder(signal):
     data = MADE[signal](6).SerializeToString()
     for length in range(1, len(data)):
-        # The same bytes go on behind the end: whoever reads on would find a whole request.
+        # The same bytes continue after the end: a read past the end would find a complete request.
         assert fast_records.decode_records(signal, data[:length], LIMITS, NOW_NS) is None
         assert fast_or_none(signal, memoryview(data)[:length]) is None
 

@@ -1,4 +1,4 @@
-"""A set of attributes made of remembered pairs is the text that the official way gives."""
+"""A set of attributes built from cached pairs equals the official decoder's text."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_the_text_is_the_official_one_or_none(sets, limits):
         if text is not None:
             assert text == official(raw, limits)
         elif official(raw, limits) is not None:
-            # Only what has an empty field is left to the official way without a reason.
+            # Only sets with an empty field are left to the official decoder without need.
             assert raw.endswith(field(7, b""))
 
 

@@ -1,4 +1,4 @@
-"""Requests in protobuf: what is taken, what is refused alone, and what refuses the whole."""
+"""Requests in protobuf: what is accepted, and what refuses one item or the whole request."""
 
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet

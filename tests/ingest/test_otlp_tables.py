@@ -1,4 +1,4 @@
-"""The page about OpenTelemetry's tables says what the tables are, and its SQL runs."""
+"""The page about OpenTelemetry's tables matches the tables, and its SQL runs."""
 
 import re
 from dataclasses import fields

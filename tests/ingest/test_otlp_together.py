@@ -1,4 +1,4 @@
-"""Requests decoded together come to what each comes to alone, for rows, counts and errors."""
+"""Requests decoded together have the same rows, counts and errors as each alone."""
 
 import gzip
 
@@ -43,7 +43,7 @@ def body(data, coding="identity"):
 
 
 def rows_of(shares):
-    """Return all rows by table, in the order of nothing."""
+    """Return all rows by table, sorted so that order does not matter."""
     found = {}
     for share in shares:
         if isinstance(share.outcome, Decoded):
@@ -53,7 +53,7 @@ def rows_of(shares):
 
 
 def told(shares):
-    """Return for each place what its sender is told."""
+    """Return the response for the client at each position."""
     found = {}
     for share in shares:
         for place in share.places:
@@ -94,7 +94,7 @@ def test_compressed_requests_are_decoded_together_with_others():
 
 
 def test_I03_a_cut_request_takes_nothing_from_the_one_after_it():
-    # Its last field promises more than there is: joined, it would swallow the next request.
+    # Its last field is longer than the body: concatenated, it would swallow the next request.
     good = gauge_request(2).SerializeToString()
     bodies = [body(good), body(good[:-3]), body(good)]
     shares = decode("metrics", bodies)
@@ -129,7 +129,7 @@ def test_more_than_the_limit_is_decoded_in_several_steps(monkeypatch):
 
 
 def padded(size_bytes):
-    """Return a request of one point that is this large, most of it a field nobody knows."""
+    """Return a request of one point that is this large, most of it an unknown field."""
     data = gauge_request(1).SerializeToString()
     return data + field(15, bytes(size_bytes - len(data) - 5))
 
@@ -154,7 +154,7 @@ def test_I01_bodies_are_inflated_by_rounds_of_a_limited_size(monkeypatch, is_tog
         seen.append(len(sizes))
         assert all(share.outcome.rejected == 0 for share in shares)
     assert places == [[0, 1], [2], [3], [4, 5], [6]]
-    # One body more than the round is inflated when a round is given away, and never two.
+    # When a round is yielded, at most one body beyond it is inflated.
     assert seen == [3, 4, 5, 7, 7]
 
 

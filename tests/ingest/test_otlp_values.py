@@ -1,4 +1,4 @@
-"""Attribute values keep their types in JSON text, within limits that are told."""
+"""Attribute values keep their types in JSON text, within limits that are reported."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Verbs for queries: an engine of its own, small tables, sessions over them."""
+"""Verbs for queries: an engine, small tables, sessions over them."""
 
 import duckdb
 import pyarrow as pa
@@ -12,7 +12,7 @@ from thermocline.table import TimeSeriesTable
 
 @pytest.fixture
 def count(session):
-    """Ask for one number: the first value of the first row."""
+    """Return one number: the first value of the first row."""
 
     def ask(sql: str, params=None):
         return session.sql(sql, params).column(0).to_pylist()[0]

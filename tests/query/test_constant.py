@@ -1,4 +1,4 @@
-"""A constant that the engine is not asked for is what the engine would have said."""
+"""A constant that is read without the engine equals the engine's value."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -28,7 +28,7 @@ resembling = st.from_regex(
 
 @pytest.fixture(scope="module")
 def nobody():
-    """A cursor that cannot be asked."""
+    """A cursor that fails at every call."""
     closed = duckdb.connect(":memory:")
     closed.close()
     return closed

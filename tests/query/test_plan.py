@@ -1,4 +1,4 @@
-"""What a query's conditions say about its tables, and what they must never be taken to say."""
+"""Which constraints follow from a query's conditions, and which do not."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -192,13 +192,13 @@ JOINS = [
         {"p": {"n >= 1 <= 1"}, "q": {"v >= 2 <= 2"}},
     ),
     ("select * from p a, p b where a.n = 1", {"a": {"n >= 1 <= 1"}}),
-    (  # `n` alone is ambiguous, the rest stands
+    (  # `n` alone is ambiguous; the other conditions count
         "select * from p a join p b on a.n = 1 and b.n = 2 where n = 3",
         {"a": {"n >= 1 <= 1"}, "b": {"n >= 2 <= 2"}},
     ),
     ("select * from p, q where ts > '2024-06-01'", {}),
     ("select * from p, q where v = 1 and n = 2", {"p": {"n >= 2 <= 2"}, "q": {"v >= 1 <= 1"}}),
-    # Outer joins: WHERE is never true of null, so it may go below; ON says nothing of rows kept.
+    # Outer joins: WHERE is never true of null, so it may go below; ON does not limit the kept rows.
     (
         "select * from p left join q on p.ts = q.ts where q.v = 2 and p.n = 1",
         {"p": {"n >= 1 <= 1"}, "q": {"v >= 2 <= 2"}},
@@ -212,7 +212,7 @@ JOINS = [
         "select * from p left join q on p.ts = q.ts join w on w.k = 1 and q.v = 2",
         {"q": {"v >= 2 <= 2"}, "w": {"k >= 1 <= 1"}},
     ),
-    # What a semi or anti join hides is asked nothing, and owns no name.
+    # A table hidden by a semi or anti join has no constraints, and owns no name.
     ("select * from p semi join q on p.ts = q.ts and q.v = 2 where n = 1", {"p": {"n >= 1 <= 1"}}),
     ("select * from p anti join q on p.ts = q.ts and q.v = 2 where n = 1", {"p": {"n >= 1 <= 1"}}),
     ("select * from p anti join q on p.ts = q.ts where q.v = 2", {}),
@@ -220,7 +220,7 @@ JOINS = [
         "select * from p anti join q using (ts) where ts > '2024-06-01'",
         {"p": {"ts > 2024-06-01"}},
     ),
-    # Another row would be nearest, or the same place would be another row.
+    # Another row would be nearest, or another row would have the same position.
     ("select * from p asof join q on p.ts >= q.ts where q.v = 2", {}),
     ("select * from p asof join q on p.ts >= q.ts where q.ts > '2024-06-01'", {}),
     ("select * from p asof join q on p.ts >= q.ts where p.n = 1", {"p": {"n >= 1 <= 1"}}),
@@ -286,13 +286,13 @@ SCOPES = [
     ("select * from p where exists (select 1 from q where p.n = 1)", {}),
     ("select * from p where n in (select v from q where v = 2)", {"q": {"v >= 2 <= 2"}}),
     ("select * from p p where exists (select 1 from q p where p.v = 1)", {"p": {"v >= 1 <= 1"}}),
-    # Set operations: each half for itself.
+    # Set operations: each half separately.
     (
         "select n from p a where n = 1 union all select n from p b where n = 2 union select 3",
         {"a": {"n >= 1 <= 1"}, "b": {"n >= 2 <= 2"}},
     ),
     ("(select n from p) union all (select n from p a where a.n = 2)", {"a": {"n >= 2 <= 2"}}),
-    # Names that the SELECT list gives away.
+    # Names that are aliases in the SELECT list.
     ("select ts + interval 1 day as ts from p where ts > '2024-06-01'", {}),
     ("select x as n from p where n = 1", {}),
     ("select n as n, ts as t from p where n = 1", {"p": {"n >= 1 <= 1"}}),
@@ -305,7 +305,7 @@ SCOPES = [
     ("select n = 1 from p order by n = 1", {}),
     ("select * from p pivot (sum(x) for n in (1, 2)) where symbol = 'A'", {}),
     ("describe select * from p where n = 1", {"p": {"n >= 1 <= 1"}}),
-    # The clock in words, only where no column can be meant.
+    # Names of the clock, only where no column can have them.
     ("select * from p, (select 1 as current_timestamp) where ts > current_timestamp", {}),
     ("select * from (select * from p where ts > current_timestamp)", {}),
     # A table without a shape is not pruned, and may own any name.

@@ -1,4 +1,4 @@
-"""Workers: warm, walled, under a clock, and never in the way of each other."""
+"""Workers: warm, with a memory limit and a timeout, and independent of each other."""
 
 import gc
 import os
@@ -64,14 +64,14 @@ KNOWN = {}
 
 @pytest.fixture(scope="module")
 def shared_pool():
-    """One worker for all tests here; after one that kills it the pool starts another."""
+    """One worker for all tests here; after a test that kills it the pool starts another."""
     with QueryPool(lambda: dict(KNOWN), workers=1) as opened:
         yield opened
 
 
 @pytest.fixture
 def pool(shared_pool, prices):
-    """The shared pool over `prices` alone; `register` adds to it for the length of a test."""
+    """The shared pool over `prices` alone; `register` adds to it during a test."""
     KNOWN.clear()
     KNOWN["prices"] = TableRef("prices", prices.root())
     return shared_pool
@@ -89,7 +89,7 @@ def register(pool):
 
 @pytest.fixture
 def open_pool(tmp_path, monkeypatch):
-    """Open a pool of its own, whose workers' folders are in `tmp_path / "spill"`."""
+    """Open a separate pool, whose workers' folders are in `tmp_path / "spill"`."""
     opened = []
     (tmp_path / "spill").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spill"))
@@ -120,7 +120,7 @@ def worker_of(pool):
 
 
 def is_alive(pid):
-    # Whoever started it may take note of its end between the opening of this file and its reading.
+    # Its parent may reap the process between the opening and the reading of this file.
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -146,7 +146,7 @@ def cpu_share(pid, over_s=0.2):
 
 
 def is_asleep(pid):
-    """Tell whether every thread of a process waits: one that only gets no core does not."""
+    """Tell whether every thread of a process waits; one that is ready to run does not."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return all((task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "S" for task in tasks)
 
@@ -313,7 +313,7 @@ def test_only_tables_that_a_query_names_are_asked_for_hot_rows(hot_pool, tier):
 
 def test_a_hot_part_is_written_once_and_goes_with_its_rows(hot_pool, tier):
     def kept():
-        # By what each batch is: files of other tests go whenever nobody has their rows any more.
+        # By the identity of each batch: files of other tests are closed when their rows are freed.
         return [hot_pool._shared._kept[key].file for key in ours if key in hot_pool._shared._kept]
 
     tier.put(*range(10, 500))
@@ -471,7 +471,7 @@ def test_Q03_an_end_with_another_count_of_rows_is_no_end(pool, monkeypatch):
 
     pid = worker_of(pool)
     monkeypatch.setattr(run, "COUNT", Miscounted)
-    with pytest.raises(Unavailable, match="not whole"):
+    with pytest.raises(Unavailable, match="incomplete"):
         pool.sql("select i from range(1000) r(i)")
     monkeypatch.undo()
     assert worker_of(pool) != pid
@@ -517,7 +517,7 @@ def test_Q04_a_stream_that_is_dropped_ends_its_query_within_a_second(pool):
         took_s = wait_until(lambda: pool._idle or not is_alive(pid))
         return took_s, is_alive(pid)
 
-    # An ordinary query hears the interrupt: its worker is used again.
+    # An ordinary query handles the interrupt: its worker is reused.
     took_s, survives = at_best(act, lambda result: result[0] < 1 and result[1])
     assert took_s < 1
     assert survives
@@ -531,7 +531,7 @@ def test_Q04_a_stream_of_a_query_that_does_not_listen_is_killed_within_a_second(
             f"select case when i < 200000 then i else {STUBBORN} end from range(210000) r(i)"
         )
         reader.read_next_batch()
-        # While it waits for a reader it is not at the long call yet.
+        # While it waits for a reader it has not started the long call yet.
         while cpu_share(pid) < 0.2 and is_asleep(pid):
             reader.read_next_batch()
         if way == "close":
@@ -797,7 +797,7 @@ def test_where_rows_are_spilled_is_told_to_nobody(open_pool, tmp_path):
     folder.unlink()
 
 
-# The program has no `__main__` guard, and says that it begins: once.
+# The program has no `__main__` guard, and prints that it begins: once.
 PROGRAM = """
 import sys, threading, time
 from thermocline.query.pool import QueryPool

@@ -1,4 +1,4 @@
-"""A pruned answer is the unpruned answer, whatever is asked of whatever segments."""
+"""A pruned answer equals the unpruned answer, for random queries and segments."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -141,19 +141,19 @@ def conditions(prefix: str = "") -> st.SearchStrategy[str]:
 
 
 def rows_of(answer: pa.Table) -> list[str]:
-    """Return the rows so that they can be compared, whatever order they came in."""
+    """Return the rows sorted, so that they can be compared."""
     return sorted(repr(row) for row in answer.to_pylist())
 
 
 def compare(world, sql: str, parameters=None) -> None:
-    """Ask both; either both fail or both have the same rows."""
+    """Run both; either both fail or both return the same rows."""
     session, oracle = world
     expected = oracle.sql(sql, params=parameters).to_arrow_table()
     assert rows_of(session.sql(sql, parameters)) == rows_of(expected)
 
 
 def bindable(oracle, sql: str, parameters=None) -> bool:
-    """Tell whether the engine takes the query at all: not all types can be compared."""
+    """Tell whether the engine accepts the query: not all types can be compared."""
     try:
         oracle.sql(sql, params=parameters)
     except duckdb.Error:
@@ -227,7 +227,7 @@ SLOTS = {name: conditions(f"{name}.") for name in "abcpq"} | {
 
 @st.composite
 def queries(draw) -> str:
-    """Return a template with a condition in each of its places."""
+    """Return a template with a condition in each of its slots."""
     template = draw(st.sampled_from(TEMPLATES))
     names = [name for _, name, _, _ in Formatter().parse(template) if name]
     return template.format(**{name: draw(SLOTS[name]) for name in names})

@@ -83,7 +83,7 @@ def test_a_parameter_that_goes_with_its_reference_is_not_asked_for_again(parser)
 
 def test_a_template_whose_meaning_is_another_is_refused(parser):
     statement = admit(parser, "select * from p as of version 3 where a = 1")
-    # As if the parser had told a wrong place: the proof notices.
+    # As if the parser returned a wrong position: the proof notices.
     statement.references[0].node["query_location_length"] += len(" where a = 1")
     with pytest.raises(Invalid):
         template(parser, statement)

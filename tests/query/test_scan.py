@@ -1,4 +1,4 @@
-"""A table at a version is exactly its live rows, with its columns, whatever its files look like."""
+"""A table at a version is exactly its live rows with its columns, for all forms of files."""
 
 import os
 from datetime import UTC, datetime
@@ -72,7 +72,7 @@ def test_files_that_store_a_column_in_other_types_read_as_one(session, tmp_path)
         pq.write_table(pa.table({"ts": times(0), "u": unsigned}), path, version=version)
         table.append_parquet(path)
     session.register_tstable("t", table)
-    # The first writer knew no unsigned numbers, so the table's column is a wider one.
+    # The first writer had no unsigned numbers, so the table's column is wider.
     answer = session.sql("select u from t")
     assert answer.schema.field("u").type == pa.int64()
     assert answer.to_pydict() == {"u": [2**32 - 1] * 2}

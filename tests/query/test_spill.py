@@ -1,4 +1,4 @@
-"""Folders of spilled rows: removed by whoever comes next when their process was killed."""
+"""Folders of spilled rows: the next process removes those of a killed process."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def place(tmp_path, monkeypatch):
 
 
 def gone():
-    """Return the number of a process that has ended."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -43,7 +43,7 @@ def test_what_a_living_process_has_stays_and_so_does_what_is_not_ours(place):
 
 
 def test_what_the_process_before_left_under_the_number_of_this_one_is_removed(place):
-    """In a container a node that was killed had the number that the next one has."""
+    """In a container, a killed node had the same process id as the next one."""
     mine = spill.new_folder()
     assert os.path.basename(mine).startswith(
         f"{spill.PREFIX}{os.getpid()}-{spill._began(os.getpid())}-"

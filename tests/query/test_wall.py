@@ -1,4 +1,4 @@
-"""The memory wall: what is past it cannot be had, and what is lent does not count."""
+"""The memory limit: allocations past it fail, and shared memory does not count."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def run(program):
-    """Run a program that has a wall around it; return its exit code and what it printed."""
+    """Run a program under a memory limit; return its exit code and its output."""
     lines = "import mmap, os, resource\nfrom thermocline.query.wall import *\nMIB = 1 << 20\n"
     done = subprocess.run(
         [sys.executable, "-c", lines + program],

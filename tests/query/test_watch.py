@@ -1,4 +1,4 @@
-"""Every run is looked at when its time is up, whatever the watch was waiting for."""
+"""The watchdog checks every run at its deadline, whatever it was waiting for."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from thermocline.query.watch import Watch
 
 
 class Looked:
-    """A run of which only the time is known, over when it is looked at past that."""
+    """A run that has only a deadline, and is over when it is checked after that."""
 
     def __init__(self, query_id, time_s):
         self.query_id = query_id

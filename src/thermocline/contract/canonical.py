@@ -1,13 +1,13 @@
-"""The canonical form of a document: the one that its columns give back.
+"""The canonical form of a document: the form that its columns return.
 
 In:   a value that fits its schema, and its kind
-Out:  the same value in the one way it is kept
+Out:  the same value in its canonical form
 
 - An instant is UTC, written with `Z` and without zeros at the end of its fraction.
-- A decimal has just its scale of digits; a `number` is a float, an `integer` an int.
-- A UUID is in small letters. All else is as it came.
-- What cannot be kept is a problem, never a near value: nanoseconds, leap seconds, the year 0, a
-  digit after a decimal's last.
+- A decimal has exactly its scale of digits; a `number` is a float, an `integer` an int.
+- A UUID is in lower case. All other values are unchanged.
+- A value that its column cannot hold exactly is a problem, and is never rounded: nanoseconds, leap
+  seconds, the year 0, a digit after a decimal's last.
 """
 
 import re
@@ -31,7 +31,7 @@ _INSTANT = re.compile(
 
 
 def canonical(kind: Kind, value: Any, at: Steps, problems: list[Problem]) -> Any:
-    """Return the canonical form; what cannot be kept is added to the problems."""
+    """Return the canonical form; add values that cannot be kept exactly to the problems."""
     if value is None or kind.name not in _FORMS:
         return value
     return _FORMS[kind.name](kind, value, at, problems)
@@ -56,9 +56,9 @@ def _map(kind: Kind, value: Json, at: Steps, problems: list[Problem]) -> Json:
 
 
 def json_form(value: Any, depth: int = 0) -> Any:
-    """Return a value of JSON text: a `Decimal` is kept only where no double has its digits.
+    """Return a value of a JSON column; a `Decimal` becomes a float if that has the same digits.
 
-    `Invalid` when it is nested past the limit: only JSON text can be nested without end.
+    `Invalid` when it is nested past the limit; only values of JSON columns can be.
     """
     if isinstance(value, Decimal):
         near = float(value)
@@ -76,9 +76,9 @@ _INFINITE = (float("inf"), float("-inf"))
 
 
 def number_form(kind: Kind, value: Any) -> float:
-    """Return a number as its column keeps it: the nearest double, or the nearest of 32 bits.
+    """Return a number as its column holds it: the nearest double, or the nearest 32-bit float.
 
-    `OverflowError` when there is none that is finite.
+    `OverflowError` when that is not finite.
     """
     near = float(value)
     if near in _INFINITE:
@@ -107,7 +107,7 @@ def _decimal(kind: Kind, value: Any, at: Steps, problems: list[Problem]) -> Any:
         problems.append(Problem(pointer_of(at), expected, shown(value)))
         return value
     if not kept:
-        kept = abs(kept)  # no column keeps the sign of a zero
+        kept = abs(kept)  # columns do not hold the sign of a zero
     elif kept.adjusted() >= kind.digits - kind.scale:
         expected = f"at most {kind.digits - kind.scale} digits before the point"
         problems.append(Problem(pointer_of(at), expected, shown(value)))
@@ -129,7 +129,7 @@ def _timestamp(_: Kind, value: str, at: Steps, problems: list[Problem]) -> str:
 
 
 def _instant(value: str) -> datetime | str:
-    """Return the instant in UTC, or what would have been expected."""
+    """Return the instant in UTC, or a text that says what is expected."""
     found = _INSTANT.match(value)
     if found is None:
         return "an instant with its offset, such as 2024-06-01T12:00:00Z"
@@ -146,7 +146,7 @@ def _instant(value: str) -> datetime | str:
         parts = (year, month, day, hour, minute, second, int(fraction.ljust(6, "0")))
         return datetime(*parts, tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError):
-        return "an instant of the years 0001 to 9999"
+        return "an instant in the years 0001 to 9999"
 
 
 def instant_text(moment: datetime) -> str:

@@ -1,13 +1,13 @@
-"""Documents taken in: decoded, checked and brought into canonical form.
+"""Validates documents: decodes them, checks them and converts them to canonical form.
 
 In:   a schema with its kind, and documents as values, as bytes or as lines of bytes
 Out:  documents in canonical form, or an `Invalid` with every problem at once
 
-- Most documents fit and are canonical: one pass of a compiled schema proves both, and only their
-  numbers are looked at again, for a schema cannot tell 5 from 5.0.
-- That no key came twice is proved by counting colons: a text has one for every pair, and those
-  inside of its strings. As many as there are keys, and known colons inside, leave none for more.
-- A document that does not pass is looked at in full, and told of in full.
+- Most documents fit and are canonical: one pass of a compiled schema proves both. Only their
+  numbers are checked again, because a schema cannot tell 5 from 5.0.
+- Counting colons proves that no key is given twice: a text has one for every pair, and those inside
+  its strings. If the count equals the keys plus the known colons in strings, no other pair exists.
+- A document that fails the quick check is checked completely; every problem is reported.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,12 +34,12 @@ from thermocline.errors import Invalid
 
 LINES_AT_ONCE = 1_000
 
-# A property, the type that its values have when there is nothing to do, and its kind.
+# A property, the type of its values that need no conversion, and its kind.
 _Care: TypeAlias = tuple[str, type | None, Kind]
 
 
 class Checker:
-    """The compiled form of one contract's schema; it may be used by any number of threads."""
+    """The compiled form of one contract's schema. Thread-safe."""
 
     def __init__(self, schema: Json, kind: Kind, *, is_open: bool) -> None:
         self.parts: dict[str, KindField] = {part.name: part for part in kind.fields}
@@ -51,12 +51,12 @@ class Checker:
         self._care = tuple(_care(part) for part in kind.fields if _has_numbers(part.kind))
         self._care_all = tuple((name, None, part.kind) for name, part in self.parts.items())
         self.validated_bytes: Callable[[bytes], Json] = self._bytes_exactly
-        """Returns a document that is given as JSON text."""
+        """Validates JSON text and returns its document."""
         if not self.is_exact:
             self.validated_bytes = self._bytes_quickly()
 
     def validated(self, document: Any) -> Json:
-        """Return a document that is given as values."""
+        """Validate a document given as values, and return its canonical form."""
         check_value(document)
         return self._settled(dict(document) if isinstance(document, dict) else document)
 
@@ -64,17 +64,16 @@ class Checker:
         return self._settled(decode(data))
 
     def _bytes_quickly(self) -> Callable[[bytes], Json]:
-        """Return what takes JSON text in whose numbers doubles can hold.
+        """Return a validator of JSON text for contracts whose numbers all fit doubles.
 
-        It is one function with all it needs at hand: every call and every look into an object
-        would be a fiftieth of its time.
+        It is one closure: each further call or attribute lookup would add a fiftieth to its time.
         """
         is_strict, exactly = self._is_strict, self._bytes_exactly
         care = tuple((name, plain) for name, plain, _ in self._care)
         instants = tuple(name for name, part in self.parts.items() if part.kind.name == "timestamp")
 
         def validated(data: bytes) -> Json:
-            # With a backslash a colon may be written as \\u003a, and NUL may be there.
+            # With a backslash, a colon may be written as \\u003a, and the text may have a NUL.
             is_odd = BACKSLASH in data or len(data) > DOCUMENT_BYTES_MAX
             try:
                 document: Json = decode_near(data) if is_odd else read_near(data)
@@ -100,7 +99,7 @@ class Checker:
         return validated
 
     def validated_lines(self, data: bytes) -> list[Json]:
-        """Return the documents of lines of JSON text: all of them, or the problems of all."""
+        """Return the documents of lines of JSON text, or raise `Invalid` with all problems."""
         lines = [line for line in data.split(b"\n") if line and not line.isspace()]
         made: list[Json] = []
         problems: list[Problem] = []
@@ -117,11 +116,11 @@ class Checker:
         return made
 
     def is_fitting(self, document: Any) -> bool:
-        """Tell whether values fit the schema; whether their form can be kept is not asked."""
+        """Tell whether values fit the schema, without a check that columns hold them exactly."""
         return bool(self._validator.is_valid(document))
 
     def _settled(self, document: Any) -> Json:
-        """Return a document that is ours alone in canonical form, changed where it stands."""
+        """Check a document and convert it in place to canonical form; the caller must own it."""
         if self._is_strict(document):
             care: Iterable[_Care] = self._care
         else:
@@ -143,7 +142,7 @@ class Checker:
         return document
 
     def _more_problems(self, document: Any, found: list[Problem]) -> list[Problem]:
-        """Return what else could not be kept, of the properties that nothing was said of."""
+        """Return problems of canonical form in the properties that have no problem yet."""
         more: list[Problem] = []
         if isinstance(document, dict):
             told = {steps_of(problem.pointer)[0] for problem in found if problem.pointer}
@@ -153,7 +152,7 @@ class Checker:
         return more
 
     def _all_at_once(self, lines: list[bytes]) -> list[Json] | None:
-        """Return the documents if every line is as most are; None if one has to be looked at."""
+        """Return the documents if all lines pass the quick check, else None."""
         try:
             documents: list[Json] = decode_lines(b"\n".join(lines), is_exact=self.is_exact)
         except Invalid:
@@ -201,14 +200,14 @@ def _care(part: KindField) -> _Care:
 
 
 def _needs_digits(kind: Kind) -> bool:
-    """Tell whether a double is not enough to read a property's numbers with."""
+    """Tell whether a property's numbers need more digits than a double has."""
     if kind.name in ("json", "struct", "list", "map"):
         return _has_numbers(kind)
     return kind.name == "decimal" and not kind.is_text
 
 
 def _has_numbers(kind: Kind) -> bool:
-    """Tell whether numbers may stand in a property, whose form a schema does not see."""
+    """Tell whether a property may have numbers, whose form a schema cannot check."""
     if kind.name == "decimal":
         return not kind.is_text
     is_one = kind.name in ("integer", "number", "json")

@@ -1,14 +1,14 @@
-"""The closed content model: an object holds what its schema names, unless it says otherwise.
+"""Closes the objects of a schema: an object has only named properties, unless the schema opens it.
 
 In:   a document with its references written out
 Out:  the same document, its objects closed
 
-- An object that names properties and says nothing of others takes no others: a property that is
-  added later could otherwise already be there, with another type, in what was written before.
-- Said otherwise is `additionalProperties` or `unevaluatedProperties`, whatever their value, in
-  the object or in what is combined with it; or `"x-content": "open"` at the root, for all of it.
-- Parts of one object (`allOf`, `oneOf`, `then`) are closed together, not each for itself.
-- Conditions (`if`, `not`, `contains`) say what to look for, not what may be there: left as is.
+- An object that names properties, and has no keyword for others, accepts no others. Otherwise a
+  property added later could already exist, with another type, in earlier documents.
+- `additionalProperties` or `unevaluatedProperties`, with any value, in the object or in a schema
+  combined with it, overrides this for the object; `"x-content": "open"` at the root does for all.
+- Parts of one object (`allOf`, `oneOf`, `then`) are closed together, not separately.
+- Conditions (`if`, `not`, `contains`) select values and do not limit properties: they stay as is.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def _closed(node: Node, *, is_part: bool, definitions: dict[str, Node]) -> Node:
 
 
 def _parts(node: Json, definitions: dict[str, Node]) -> Iterator[Node]:
-    """Yield the schemas that say of the same value what the node says of it."""
+    """Yield the schemas that apply to the same value as the node."""
     for word in PARTS_LISTED:
         yield from node.get(word, [])
     for word in PARTS_ONE:
@@ -70,7 +70,7 @@ def _names(node: Node, definitions: dict[str, Node]) -> bool:
 
 
 def _somewhere(node: Node, definitions: dict[str, Node], is_so: Callable[[Json], bool]) -> bool:
-    """Tell whether it is so of the node or of one of its parts, each definition looked at once."""
+    """Tell whether `is_so` holds for the node or one of its parts; visit each definition once."""
     waiting, seen = [node], set[int]()
     while waiting:
         part = waiting.pop()

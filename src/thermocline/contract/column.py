@@ -1,14 +1,14 @@
 """The columns of a contract, and the ids they keep from version to version.
 
-In:   the kinds of a contract's properties, and the columns of the version before
-Out:  `ContractColumn`s, those retired, and the id the next new one will have
+In:   the kinds of a contract's properties, and the columns of the previous version
+Out:  `ContractColumn`s, retired columns, and the next free id
 
-- A column is its id. Ids are never used twice, not even those of retired columns.
-- A property keeps its column while the type is the same or wider in place: an integer of more
-  bits, a float become a double, a decimal of more digits at the same scale. Any other change of
-  type is a new column; the old one is retired, and keeps the rows written before.
-- A property renamed keeps its column when `x-id` says so.
-- A retired column gives its name up to a new one of that name, and is called `<name>__<id>`.
+- The id is the identity of a column. An id is never reused, not even that of a retired column.
+- A property keeps its column while its type stays the same or widens in place: an integer of more
+  bits, a float to a double, a decimal of more digits at the same scale. Any other change of type
+  makes a new column; the old one is retired, and keeps the rows written before.
+- A renamed property keeps its column when its `x-id` names the column.
+- A retired column is renamed to `<name>__<id>` when a new column has its name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ NULLS_KIND = Kind("list", item=Kind("string"))
 class ContractColumn:
     """One column; `id` is its identity, `pointer` the property that it holds.
 
-    `postgres_type` is the type of its hot column, and stands for `jsonb` when it has none.
+    `postgres_type` is the type of its hot column, or `jsonb` for a kind without such a type.
     """
 
     id: int
@@ -47,7 +47,7 @@ class ContractColumn:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A column that a document asks for, before it has an id; `x_id` is 0 when none is asked."""
+    """A column that a document defines, without an id yet; `x_id` is 0 if it requests no id."""
 
     part: KindField
     is_hot: bool = False
@@ -65,7 +65,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Columns with their ids, those retired, and the next free id."""
+    """Columns with their ids, the retired columns, and the next free id."""
 
     columns: tuple[ContractColumn, ...] = ()
     retired: tuple[ContractColumn, ...] = ()
@@ -73,7 +73,7 @@ class Assigned:
 
 
 def widens(new: pa.DataType, old: pa.DataType) -> bool:
-    """Tell whether a column of the old type may become one of the new type where it stands."""
+    """Tell whether a column of the old type may widen in place to the new type."""
     if is_alike(new, old):
         return True
     if kinds.is_signed_integer(old) and kinds.is_signed_integer(new):
@@ -84,7 +84,7 @@ def widens(new: pa.DataType, old: pa.DataType) -> bool:
 
 
 def assign(wanted: Sequence[Wanted], before: Assigned, refusals: list[Refusal]) -> Assigned:
-    """Return the columns with ids: those of the version before where they go on, else new ones."""
+    """Return the columns with ids: the previous version's id where a column continues, else new."""
     by_name = {column.name: column for column in before.columns}
     by_id = {column.id: column for column in before.columns}
     taken: dict[int, str] = {column.id: column.name for column in before.retired}
@@ -124,7 +124,7 @@ def _retired(columns: Sequence[ContractColumn], before: Assigned) -> tuple[Contr
 
 
 def encode_columns(assigned: Assigned) -> dict[str, Any]:
-    """Return the columns as JSON, to be kept beside the document they are of."""
+    """Return the columns as JSON, to be stored beside their document."""
     return {
         "columns": [_encoded(column) for column in assigned.columns],
         "retired": [_encoded(column) for column in assigned.retired],
@@ -133,7 +133,7 @@ def encode_columns(assigned: Assigned) -> dict[str, Any]:
 
 
 def decode_columns(body: Mapping[str, Any]) -> Assigned:
-    """Return the columns of their JSON; `Corruption` when it is none."""
+    """Return the columns from their JSON; `Corruption` when it cannot be decoded."""
     try:
         return Assigned(
             tuple(_decoded(column) for column in body["columns"]),
@@ -142,7 +142,8 @@ def decode_columns(body: Mapping[str, Any]) -> Assigned:
         )
     except (LookupError, TypeError, ValueError) as error:
         raise Corruption(
-            "not the columns of a contract", hint="restore the registry from a copy"
+            "the stored columns of a contract cannot be decoded",
+            hint="restore the registry from a backup",
         ) from error
 
 

@@ -1,13 +1,13 @@
-"""Whether one contract may follow another.
+"""Checks whether one contract may follow another.
 
-In:   the contract that is registered, and the one that is to follow it
-Out:  refusals, each with its pointer and reason; none when it may
+In:   the registered contract, and its proposed successor
+Out:  refusals, each with its pointer and reason; empty when the successor is compatible
 
-- Backward: every document that fitted the old contract fits the new one. Forward: the other way
-  round. Full: both. None: nothing is asked.
-- A property keeps its kind of column in every mode but none, integers that become numbers apart.
-- First come rules that can say what is wrong, then a proof that nothing is: what is not proved
-  is refused.
+- Backward: every document that fits the old contract fits the new one. Forward: the other way
+  round. Full: both. None: no check.
+- In every mode but none, a property keeps its kind of column; only an integer may become a number.
+- Rules that can explain an incompatibility run first, then a proof of compatibility. A contract
+  without a proof is refused.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ _FORWARD = "of this version, read by the version before,"
 def evolved(
     document: Json, previous: Contract, *, known: dict[str, Json] | None = None
 ) -> Contract:
-    """Return the contract of a document that may follow the one before; else `Invalid`.
+    """Return the contract of a document that may follow the previous one; else `Invalid`.
 
-    The compatibility asked for is that of the contract before.
+    The compatibility mode is that of the previous contract.
     """
     made = parse_contract(document, previous, known=known)
     refusals = compatible(previous, made)
@@ -42,7 +42,7 @@ def evolved(
         error = refused(refusals)
         raise Invalid(
             "the contract may not follow the one that is registered",
-            hint="undo what is named, or migrate the documents to a new entity type",
+            hint="undo the named changes, or migrate the documents to a new entity type",
             mode=previous.mode,
             **error.facts,
         )
@@ -50,7 +50,7 @@ def evolved(
 
 
 def compatible(old: Contract, new: Contract, mode: str = "") -> list[Refusal]:
-    """Return why the new contract may not follow the old one, by the old one's mode."""
+    """Return why the new contract may not follow the old one, in the old one's mode by default."""
     mode = mode or old.mode
     if mode == "none":
         return []
@@ -63,7 +63,7 @@ def compatible(old: Contract, new: Contract, mode: str = "") -> list[Refusal]:
 
 
 def _kept(before: Json, after: Json, shown_after: Json, which: str) -> list[Refusal]:
-    """Return why documents of one schema may not fit the other."""
+    """Return why documents of one schema may not fit the other one."""
     found = Tightening(before, shown_after).refusals()
     if which is _FORWARD:
         found = [Refusal(r.pointer, f"for the version before: {r.reason}") for r in found]
@@ -79,7 +79,7 @@ def _kept(before: Json, after: Json, shown_after: Json, which: str) -> list[Refu
 
 
 def _lenient(old: Json, new: Json) -> Json:
-    """Return the new schema without what is filled in when an older document is read."""
+    """Return the new schema without requirements that defaults fill in for older documents."""
     properties = new.get("properties", {})
     held = old.get("required", [])
     required = [
@@ -95,7 +95,7 @@ def _object(node: Node | None) -> Json:
 
 
 def _bare(node: Node) -> Node:
-    """Return the schema without annotations: they prove nothing, and hide what is equal."""
+    """Return the schema without annotations: they prove nothing, and make equal schemas differ."""
     if not isinstance(node, dict):
         return node
     kept = {word: value for word, value in node.items() if not is_annotation(word)}
@@ -103,10 +103,10 @@ def _bare(node: Node) -> Node:
 
 
 def _is_proved(old: Node, new: Node, before: Json, after: Json) -> bool:
-    """Tell whether every value of the old schema is proved to be one of the new.
+    """Tell whether every value of the old schema is proved to fit the new one.
 
-    Where the whole is not decided, it is taken apart: a schema takes more values when an item or
-    a property of it does, so the parts may be proved one by one.
+    If the whole cannot be decided, the parts are proved one by one: a schema accepts more values
+    when one of its items or properties does.
     """
     verdict = _covers(old, new, before, after)
     if verdict is not Containment.UNKNOWN:
@@ -149,7 +149,7 @@ def _canonical(node: Node, document: Json) -> jsonschema_rs.CanonicalSchema:
 
 
 def _columns(old: Kind, new: Kind, at: Steps) -> Iterator[Refusal]:
-    """Yield where a column, or a part of one, would become one of another kind."""
+    """Yield a refusal for each column, or part of one, that would change its kind."""
     held = {part.name: part for part in old.fields}
     for part in new.fields:
         if part.name in held:

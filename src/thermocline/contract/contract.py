@@ -1,12 +1,12 @@
-"""A contract: a JSON Schema that is registered, with the columns it gives a table.
+"""A contract: a registered JSON Schema with the columns of its table.
 
-In:   a JSON Schema document, and the contract of the version before
+In:   a JSON Schema document, and the contract of the previous version
 Out:  a `Contract`: validated documents, their rows, and the documents of rows
 
-- What `validated` returns is in canonical form, and is what every column gives back, exactly.
-- A contract is a value: it holds no connection and no file, and two of the same document and
-  columns are equal.
-- A contract says nothing of compatibility: `compatible` does.
+- `validate` returns the canonical form, which the columns return exactly.
+- A contract is a value: it holds no connection and no file, and two contracts of the same document
+  and columns are equal.
+- The module `compatible` decides whether a contract may follow another.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,8 +45,8 @@ _FIELDS = ("document", "version", "mode", "schema", "kind", "assigned", "is_open
 class Contract:
     """One version of an entity type's contract.
 
-    `schema` is the document as it is checked: in draft 2020-12, references written out, objects
-    closed. `is_open` says that documents may hold properties that have no column.
+    `schema` is the form of the document that validates: in draft 2020-12, references written out,
+    objects closed. With `is_open`, documents may have properties without a column.
     """
 
     document: Json
@@ -62,7 +62,7 @@ class Contract:
 
     @property
     def columns(self) -> tuple[ContractColumn, ...]:
-        """The columns, `_extra` and `_nulls` last where there are such."""
+        """The columns; `_extra` and `_nulls` are last if they exist."""
         return self.assigned.columns
 
     @property
@@ -72,17 +72,17 @@ class Contract:
 
     @cached_property
     def hot(self) -> tuple[ContractColumn, ...]:
-        """The columns that have a column of their own in PostgreSQL."""
+        """The columns that have a separate column in PostgreSQL."""
         return tuple(column for column in self.columns if column.is_hot)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """The columns as Arrow has them; each may be null, as in files older than the column."""
+        """The columns as an Arrow schema; each may be null, as in files older than the column."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
     @cached_property
     def columns_json(self) -> dict[str, Any]:
-        """The columns as JSON, to be kept beside the document."""
+        """The columns as JSON, to be stored beside the document."""
         return encode_columns(self.assigned)
 
     @cached_property
@@ -91,20 +91,20 @@ class Contract:
 
     @cached_property
     def checker(self) -> Checker:
-        """The compiled form; made when it is first asked for."""
+        """The compiled form, built at its first use."""
         return Checker(self.schema, self.kind, is_open=self.is_open)
 
     def validated(self, document: Any) -> Json:
         """Return the document in canonical form; `Invalid` names every problem at once.
 
-        The problems are the fact `problems`: pointer, expected, got. The document given is left
-        as it is.
+        The problems are the fact `problems`: pointer, expected, got. The given document does not
+        change.
         """
         return self.checker.validated(document)
 
     @cached_property
     def validated_bytes(self) -> Callable[[bytes], Json]:
-        """What returns the document of JSON text in canonical form, as `validated` does."""
+        """A function that validates JSON text and returns its document, as `validate` does."""
         return self.checker.validated_bytes
 
     def validated_lines(self, data: bytes) -> list[Json]:
@@ -115,11 +115,11 @@ class Contract:
         return self.checker.validated_lines(data)
 
     def is_fitting(self, document: Any) -> bool:
-        """Tell whether a document fits; what is not told is whether its form can be kept."""
+        """Tell whether a document fits, without a check that columns hold it exactly."""
         return self.checker.is_fitting(document)
 
     def upgraded(self, document: Mapping[str, Any]) -> Json:
-        """Return a document of an earlier version with the defaults of what became required."""
+        """Return a document of an earlier version with defaults for properties now required."""
         made = dict(document)
         properties = self.schema.get("properties", {})
         for name in self.schema.get("required", []):
@@ -131,7 +131,7 @@ class Contract:
     def split(self, document: Json) -> tuple[dict[int, Any], Json]:
         """Return the values of the hot columns by their ids, and the rest of the document.
 
-        A null stays in the rest as well, so that `joined` can tell it from nothing.
+        A null also stays in the rest, so that `join` can tell it from an absent property.
         """
         rest = dict(document)
         values: dict[int, Any] = {}
@@ -143,13 +143,13 @@ class Contract:
         return values, rest
 
     def joined(self, values: Mapping[int, Any], rest: Json) -> Json:
-        """Return the document of what `split` returned."""
+        """Return the document from the values and the rest that `split` returned."""
         made = {
             column.name: from_stored(self._parts[column.name].kind, values[column.id])
             for column in self.hot
             if values[column.id] is not None
         }
-        # What PostgreSQL gives back of its JSON is in another order, and may be in other digits.
+        # PostgreSQL returns JSON with another order of keys, and maybe with other digits.
         for name, value in rest.items():
             part = self._parts.get(name)
             kept = canonical(part.kind, value, (name,), []) if part else json_form(value)
@@ -178,7 +178,7 @@ class Contract:
         return encode_text(unknown) if unknown else None
 
     def _nulls(self, row: Json) -> list[str]:
-        # In order: two documents of one meaning are one row, however their schema is written.
+        # Sorted, so that equal documents give equal rows whatever the order of properties.
         return sorted(
             pointer
             for name, part in self._parts.items()
@@ -186,9 +186,9 @@ class Contract:
         )
 
     def document_of(self, row: Mapping[str, Any]) -> Json:
-        """Return the document of one row of these columns, as it was when it was validated.
+        """Return the document of one row of these columns, equal to the validated document.
 
-        The row has Python values by the columns' names, as Arrow gives them.
+        The row has Python values by column name, as Arrow returns them.
         """
         nulls = frozenset(row.get(NULLS) or ())
         made: Json = {}

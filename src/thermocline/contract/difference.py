@@ -1,9 +1,9 @@
-"""What differs between two documents of a contract.
+"""Compares two documents of a contract.
 
 In:   two JSON Schema documents
-Out:  `Change`s with their pointers, in the order of the documents
+Out:  `DocumentChange`s with their pointers, in the order of the documents
 
-- Lists whose order says nothing (`required`, `enum`, `type`) are compared as sets.
+- Lists without a meaningful order (`required`, `enum`, `type`) are compared as sets.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Change:
     after: Any = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON; what is not there is left out."""
+        """Return it as JSON, without the side that does not exist."""
         made = {"pointer": self.pointer, "change": self.change}
         if self.change != "added":
             made["before"] = self.before

@@ -1,10 +1,10 @@
-"""A draft-07 document as the same contract in draft 2020-12.
+"""Converts a draft-07 document to draft 2020-12.
 
 In:   a document whose `$schema` is draft-07
-Out:  a document with the words of 2020-12 and the same valid values
+Out:  a document with the keywords of 2020-12 and the same valid values
 
-- What stands beside a `$ref` is dropped: draft-07 ignores it, 2020-12 does not.
-- `definitions` stay where they are, so that pointers to them still lead there.
+- Keywords beside a `$ref` are dropped: draft-07 ignores them, 2020-12 does not.
+- `definitions` are not moved, so that pointers to them stay valid.
 """
 
 from typing import Any

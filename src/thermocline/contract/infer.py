@@ -1,12 +1,12 @@
-"""A contract guessed from documents.
+"""Infers a contract from sample documents.
 
-In:   documents, as they came
+In:   sample documents
 Out:  a JSON Schema document that each of them fits
 
-- What every sample has is required; what was null in one may be null.
-- Text is a date, an instant or a UUID when every sample of it is.
+- A property that every sample has is required; one that is null in a sample may be null.
+- A text is a date, an instant or a UUID when it is one in every sample.
 - An object with more names than the limit is a map: its names are data, not properties.
-- It is a guess: a person reads it before it is registered.
+- The result is a guess: a person reviews it before it is registered.
 """
 
 import math
@@ -33,7 +33,7 @@ _FORMATS = {
 
 
 class Guess:
-    """What has been seen at one place of the documents."""
+    """A summary of the values at one position of the documents."""
 
     def __init__(self) -> None:
         self.types: set[str] = set()
@@ -45,7 +45,7 @@ class Guess:
         self.is_large = False
 
     def add(self, value: Any) -> None:
-        """Take one value into account."""
+        """Add one value to the summary."""
         kind = type_of(value) if not isinstance(value, float | Decimal) else "number"
         self.types.add(kind)
         if isinstance(value, str):
@@ -67,7 +67,7 @@ class Guess:
                 self.counts[name] = self.counts.get(name, 0) + 1
 
     def merge(self, other: "Guess") -> None:
-        """Take everything into account that another guess has seen."""
+        """Add all values of another summary."""
         self.types |= other.types
         self.objects += other.objects
         self.formats &= other.formats if "string" in other.types else self.formats
@@ -80,7 +80,7 @@ class Guess:
             self.items.merge(other.items)
 
     def schema(self) -> Json:
-        """Return the schema of everything seen."""
+        """Return the schema that all added values fit."""
         types = self.types - {"integer"} if "number" in self.types else self.types
         words = sorted(types - {"null"}) + sorted(types & {"null"})
         made: Json = {"type": words[0] if len(words) == 1 else words} if words else {}
@@ -110,8 +110,8 @@ class Guess:
 def infer(documents: Iterable[Any]) -> Json:
     """Return a document that can be registered and that every sample fits.
 
-    `Invalid` when there are no samples, one is no object, or no contract can hold them: two
-    names that differ only in case, say.
+    `Invalid` when there are no samples, when one is not an object, or when no contract can hold
+    them, for example because two names differ only in case.
     """
     guess = Guess()
     count = 0
@@ -120,7 +120,7 @@ def infer(documents: Iterable[Any]) -> Json:
         check_value(document)
         if not isinstance(document, dict):
             raise Invalid(
-                "a sample is not an object", hint="give one JSON object a line", sample=count
+                "a sample is not an object", hint="give one JSON object per line", sample=count
             )
         if count > SAMPLES_MAX:
             raise Invalid("more samples than the limit", hint="give fewer", samples_max=SAMPLES_MAX)

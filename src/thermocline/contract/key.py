@@ -1,10 +1,10 @@
-"""The ids of entities: what may be one.
+"""Checks the ids of entities.
 
-In:   what a caller gives for an id
+In:   a value from a caller
 Out:  text, or `Invalid`
 
 - An id is never null and never empty: a null in the set of dirty keys would hide every row.
-- Ids that look the same are the same: no blanks at the ends, no control characters.
+- Ids that look the same are the same: no white space at the ends, no control characters.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ ID_LENGTH_MAX = 255
 
 
 def parse_id(value: Any) -> str:
-    """Return the id; `Invalid` for null, for what is no text, and for text that cannot be one."""
+    """Return the id; `Invalid` for null, for values that are not text, and for invalid text."""
     if not isinstance(value, str):
         reason = "null" if value is None else type(value).__name__
         raise _no_id("an id is text", reason)
@@ -28,4 +28,5 @@ def parse_id(value: Any) -> str:
 
 def _no_id(expected: str, got: str) -> Invalid:
     problem = {"pointer": "/id", "expected": expected, "got": got}
-    return Invalid("not an id of an entity", hint="give text that is not empty", problems=[problem])
+    hint = "give printable text of 1 to 255 characters, without blanks at its ends"
+    return Invalid("invalid entity id", hint=hint, problems=[problem])

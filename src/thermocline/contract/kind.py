@@ -1,11 +1,11 @@
-"""What a schema means as a column: its kind, its Arrow type and its PostgreSQL type.
+"""Maps a schema to a column: its kind, its Arrow type and its PostgreSQL type.
 
 In:   a schema with its references written out
-Out:  a `Kind`: a tree of scalars, structs, lists and maps, whose leaves may be JSON text
+Out:  a `ColumnKind`: a tree of scalars, structs, lists and maps, whose leaves may be JSON text
 
-- A kind holds every value that its schema accepts, exactly, once it is in canonical form.
-- What has no one type (`oneOf`, mixed types, tuples, recursion, open objects) is JSON text.
-- `not`, `if` and `oneOf` are for validating: they never choose the type of a column.
+- A kind holds the canonical form of every value that its schema accepts, exactly.
+- A value without one type (`oneOf`, mixed types, tuples, recursion, open objects) is JSON text.
+- `not`, `if` and `oneOf` only validate: they never choose the type of a column.
 - A `number` is a double. Money is `"x-type": "decimal(p,s)"`.
 """
 
@@ -50,9 +50,9 @@ class KindField:
 class Kind:
     """The type of a column, or of a part of one.
 
-    `bits` is the width of an integer or a float, `digits` and `scale` are those of a decimal,
-    `is_text` says that a decimal is written as a string, `nullable` that the value may be null,
-    `is_packed` that the text of an enum is kept in a dictionary.
+    `bits` is the width of an integer or a float; `digits` and `scale` are those of a decimal.
+    With `is_text`, a decimal is written as a string; with `nullable`, the value may be null; with
+    `is_packed`, the text of an enum is stored in a dictionary.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Kind:
 
     @property
     def type(self) -> pa.DataType:
-        """The Arrow type; everything inside it may be null."""
+        """The Arrow type; every nested field may be null."""
         match self.name:
             case "enum" if self.is_packed:
                 return pa.dictionary(pa.int32(), pa.string())
@@ -93,7 +93,7 @@ class Kind:
 
     @property
     def postgres_type(self) -> str:
-        """The type of a hot column of this kind; what is no scalar is `jsonb`."""
+        """The type of a hot column of this kind; `jsonb` for kinds that are not scalar."""
         match self.name:
             case "string" | "enum":
                 return "text"
@@ -111,26 +111,26 @@ class Kind:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is one value that can be compared and indexed."""
+        """Whether its values are single values that can be compared and indexed."""
         return self.name not in ("struct", "list", "map", "json")
 
     def parts(self) -> "tuple[Kind, ...]":
-        """Return the kinds directly inside."""
+        """Return the directly nested kinds."""
         return tuple(part.kind for part in self.fields) + ((self.item,) if self.item else ())
 
     def has(self, name: str) -> bool:
-        """Tell whether it is of this name, or something inside it is."""
+        """Tell whether this kind or a nested kind has this name."""
         return self.name == name or any(part.has(name) for part in self.parts())
 
 
 @dataclass(slots=True)
 class KindMapping:
-    """The mapping of one contract's schemas; `refusals` grows while it is made."""
+    """Maps the schemas of one contract to kinds, and collects `refusals`."""
 
     refusals: list[Refusal]
 
     def kind_of(self, node: Node, at: Steps, depth: int = 0) -> Kind:
-        """Return the kind of a schema; refusals tell of an `x-type` that does not fit it."""
+        """Return the kind of a schema; add a refusal for an `x-type` that does not fit it."""
         view = view_of(node)
         plain = Kind(JSON_NAME, nullable=view.is_nullable)
         if view.x_type == JSON_NAME or depth > KIND_DEPTH_MAX:
@@ -186,7 +186,7 @@ class KindMapping:
             return None
         digits, scale = int(found.group(1)), int(found.group(2))
         if not 0 < digits <= DIGITS_MAX or scale > digits:
-            reason = f"a decimal has 1 to {DIGITS_MAX} digits, and no more after the point"
+            reason = f"a decimal has 1 to {DIGITS_MAX} digits, and at most as many after the point"
             self.refusals.append(Refusal(pointer_of((*at, "x-type")), reason))
             return 38, 0
         return digits, scale
@@ -214,7 +214,7 @@ class KindMapping:
         return Kind("struct", nullable, fields=fields)
 
     def check_names(self, names: list[str], at: Steps) -> None:
-        """Refuse names that no column can have, and two that SQL would take for one."""
+        """Refuse names that no column can have, and names that differ only in case."""
         seen: dict[str, str] = {}
         for name in names:
             place = pointer_of((*at, "properties", name))
@@ -222,7 +222,7 @@ class KindMapping:
                 self.refusals.append(Refusal(place, "a column's name has 1 to 255 characters"))
             first = seen.setdefault(name.lower(), name)
             if first != name:
-                reason = f"the same column name as {first}: SQL does not tell them apart"
+                reason = f"the same column name as {first}: SQL ignores the case of names"
                 self.refusals.append(Refusal(place, reason))
 
     def _no_x_type(self, view: View, at: Steps) -> None:
@@ -231,5 +231,5 @@ class KindMapping:
 
     def _misfit(self, view: View, at: Steps) -> None:
         words = "decimal(p,s), int8 to int64, float, double, timestamp(us), string, json"
-        reason = f"not an x-type of {view.type or 'a value without one type'}; there are {words}"
+        reason = f"not an x-type of {view.type or 'a value without one type'}; use one of {words}"
         self.refusals.append(Refusal(pointer_of((*at, "x-type")), reason))

@@ -1,10 +1,10 @@
-"""JSON pointers, and what is said about the place one names: refusals and problems.
+"""JSON pointers, and errors at a position of a document: refusals and problems.
 
 In:   the steps from the root of a document
 Out:  `/lines/0/price`, a `Refusal` of a contract, a `Problem` of a document
 
-- A pointer is that of RFC 6901: `~` is `~0` and `/` is `~1` in a step; the root is "".
-- An error names at most the limit of problems, and says when there are more.
+- Pointers follow RFC 6901: `~` is `~0` and `/` is `~1` in a step; the root is "".
+- An error names at most `PROBLEMS_MAX` problems, and tells when there are more.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class Refusal:
     reason: str
 
     def as_json(self) -> dict[str, str]:
-        """Return it as it stands in the facts of an error."""
+        """Return it in the form of an error's facts."""
         return {"pointer": self.pointer, "reason": self.reason}
 
 
@@ -36,12 +36,12 @@ class Problem:
     got: str
 
     def as_json(self) -> dict[str, str]:
-        """Return it as it stands in the facts of an error."""
+        """Return it in the form of an error's facts."""
         return {"pointer": self.pointer, "expected": self.expected, "got": self.got}
 
 
 def pointer_of(steps: Iterable[str | int]) -> str:
-    """Return the pointer that takes these steps."""
+    """Return the pointer with these steps."""
     return "".join(
         f"/{step}" if isinstance(step, int) else "/" + step.replace("~", "~0").replace("/", "~1")
         for step in steps
@@ -49,12 +49,12 @@ def pointer_of(steps: Iterable[str | int]) -> str:
 
 
 def steps_of(pointer: str) -> list[str]:
-    """Return the steps of a pointer; an index is a word of digits."""
+    """Return the steps of a pointer; an index is a text of digits."""
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
 def refused(refusals: Sequence[Refusal]) -> Invalid:
-    """Return the error that a contract with these refusals raises."""
+    """Return the error for a contract with these refusals."""
     return Invalid(
         "the contract cannot be registered",
         hint="change the document at the pointers named",
@@ -65,7 +65,7 @@ def refused(refusals: Sequence[Refusal]) -> Invalid:
 
 
 def rejected(problems: Sequence[Problem]) -> Invalid:
-    """Return the error that a document with these problems raises."""
+    """Return the error for a document with these problems."""
     return Invalid(
         "the document does not fit its contract",
         hint="change the document at the pointers named",

@@ -1,11 +1,11 @@
-"""References followed: a document without `$ref`, but for the ones that lead back to themselves.
+"""Resolves references: replaces each `$ref` by its target, except in recursion.
 
-In:   a document in draft 2020-12, and other documents by their address
+In:   a document in draft 2020-12, and other documents by their URI
 Out:  the same contract with every reference written out; recursion is a `$ref` into `$defs`
 
-- Nothing is fetched: an address that is not among the given documents is refused.
-- What stands beside a `$ref` holds as well as what it refers to.
-- Writing out is bounded: references that multiply end in a refusal, not in a full memory.
+- Nothing is fetched: a URI that is not among the given documents is refused.
+- Keywords beside a `$ref` apply together with its target.
+- The result is bounded: references that multiply are refused before they exhaust the memory.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ _ROOT = "#"
 
 
 def written_out(document: Json, known: Mapping[str, Json]) -> Json:
-    """Return the document without references that could be written out.
+    """Return the document with all references replaced, except recursive ones.
 
-    `Invalid` names every reference that leads nowhere, or that would have to be fetched.
+    `Invalid` names every reference without a target, or with a target outside the given documents.
     """
     writer = _Writer(document, known)
     made = writer.written(document, (), (_ROOT,))
@@ -55,8 +55,8 @@ class _Writer:
         self.count += 1
         if self.count > NODES_MAX or len(at) > STEPS_MAX or len(under) > REFERENCES_MAX:
             reason = (
-                f"written out, references make more than {NODES_MAX} schemas, lead on more than "
-                f"{REFERENCES_MAX} times, or nest deeper than {STEPS_MAX} steps"
+                f"the resolved references have more than {NODES_MAX} schemas, a chain of more than "
+                f"{REFERENCES_MAX} references, or more than {STEPS_MAX} levels"
             )
             raise refused([*self.refusals, Refusal(pointer_of(at)[:80], reason)])
         if not isinstance(node, dict):
@@ -92,7 +92,7 @@ class _Writer:
         return self.names.setdefault(key, f"r{len(self.names)}")
 
     def _target(self, reference: str, at: Steps, address: str) -> tuple[str, Node, str]:
-        """Return the schema that a reference names, whose document it is in, and its key."""
+        """Return the URI of a reference's document, the schema it names, and the schema's key."""
         joined = urljoin(address or self.address, reference)
         base, fragment = urldefrag(joined if not reference.startswith("#") else reference)
         if reference.startswith("#"):
@@ -105,8 +105,8 @@ class _Writer:
         else:
             return self._nowhere(
                 at,
-                "it would have to be fetched; a contract refers to itself "
-                "and to documents that are registered",
+                "this reference would have to be fetched; refer only to the contract itself "
+                "and to registered documents",
             )
         found = self._inside(document, base, fragment)
         if not isinstance(found, dict | bool):

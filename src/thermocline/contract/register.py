@@ -1,10 +1,10 @@
-"""A document read as a contract: checked, written out, closed and given its columns.
+"""Parses a document as a contract: checks it, resolves references, closes it, assigns columns.
 
-In:   a JSON Schema document, and the contract of the version before
+In:   a JSON Schema document, and the contract of the previous version
 Out:  a `Contract`, or an `Invalid` that names every refusal with its pointer and reason
 
-- What is refused here is refused before anything is written; what passes can be kept.
-- The document is kept as it came; what is checked is made from it, the same way every time.
+- All checks run before anything is written; a contract that passes can be stored.
+- The document is stored unchanged; the schema that validates is derived from it deterministically.
 """
 
 from collections.abc import Mapping
@@ -45,11 +45,11 @@ def parse_contract(
     *,
     known: Mapping[str, Json] | None = None,
 ) -> Contract:
-    """Return the contract of a document; its columns go on those of the version before.
+    """Return the contract of a document; its columns continue those of the previous version.
 
-    `known` are other documents that it may refer to, by their address. `Invalid` has the fact
-    `problems`, each with pointer and reason. Whether the new version may follow the old one is
-    not asked here.
+    `known` are other documents that it may refer to, by their URI. `Invalid` has the fact
+    `problems`, each with pointer and reason. Compatibility with the previous version is not
+    checked here.
     """
     before = previous.assigned if previous else Assigned()
     version = previous.version + 1 if previous else 1
@@ -63,10 +63,10 @@ def stored_contract(
     *,
     known: Mapping[str, Json] | None = None,
 ) -> Contract:
-    """Return a contract as it was registered, from its document and its `columns_json`."""
+    """Return a registered contract from its document and its `columns_json`."""
     kept = decode_columns(columns)
     made = _contract(document, version, kept, known or {})
-    # The order of keys is lost in a database; that of the columns is kept by their list.
+    # A database does not keep the order of keys; the list of columns keeps the order of columns.
     place = {column.name: index for index, column in enumerate(kept.columns)}
     fields = sorted(made.kind.fields, key=lambda part: place.get(part.name, len(place)))
     kind = Kind("struct", fields=tuple(fields))
@@ -81,7 +81,7 @@ def _contract(document: Any, version: int, before: Assigned, known: Mapping[str,
     is_open = view.others is not False or view.is_mixed_object
     wanted = _wanted(view, kind, is_open, refusals)
     if not wanted:
-        refusals.append(Refusal("/properties", "an entity that is closed names a property"))
+        refusals.append(Refusal("/properties", "a closed entity needs at least one property"))
     assigned = assign(wanted, before, refusals)
     if refusals:
         raise refused(refusals)
@@ -92,7 +92,7 @@ def _contract(document: Any, version: int, before: Assigned, known: Mapping[str,
 
 
 def _read(document: Any, known: Mapping[str, Json]) -> Json:
-    """Return the document as it is checked: draft 2020-12, written out, closed."""
+    """Return the schema that validates: draft 2020-12, references written out, closed."""
     if not isinstance(document, dict):
         raise refused([Refusal("", "a contract is a JSON object")])
     if broken := value_problems(document):
@@ -101,7 +101,7 @@ def _read(document: Any, known: Mapping[str, Json]) -> Json:
     if size_bytes > CONTRACT_BYTES_MAX:
         raise Invalid(
             "the contract is larger than the limit",
-            hint="keep long lists of values as entities of a type of their own",
+            hint="keep long lists of values as entities of a separate type",
             size_bytes=size_bytes,
             size_bytes_max=CONTRACT_BYTES_MAX,
         )
@@ -114,7 +114,7 @@ def _read(document: Any, known: Mapping[str, Json]) -> Json:
     schema = written_out(read, modern)
     schema = {"type": "object", **schema}
     if view_of(schema).type != "object" or view_of(schema).is_nullable:
-        raise refused([Refusal("/type", "an entity is an object, and nothing else")])
+        raise refused([Refusal("/type", "an entity must be an object")])
     return closed(schema)
 
 
@@ -123,12 +123,12 @@ def _modern(document: Json) -> Json:
     if uri in draft7.URIS:
         return draft7.modern(document)
     if uri not in draft7.URIS_NOW:
-        raise refused([Refusal("/$schema", "a contract is in draft 2020-12, or in draft-07")])
+        raise refused([Refusal("/$schema", "a contract must be in draft 2020-12 or draft-07")])
     return document
 
 
 def _check_grammar(document: Json) -> None:
-    """Refuse what is no schema at all, such as a type that is none."""
+    """Refuse documents that are not valid schemas, for example because of an unknown type."""
     plain = {word: value for word, value in document.items() if word != "$schema"}
     try:
         jsonschema_rs.meta.validate({**plain, "$schema": draft7.URI_NOW})
@@ -149,7 +149,7 @@ def _root_kind(view: View, refusals: list[Refusal]) -> Kind:
     for name, node in view.properties.items():
         at = ("properties", name)
         if name.startswith("_"):
-            reason = "names that begin with _ are those of the table's own columns"
+            reason = "names that begin with _ are reserved for columns of the table"
             refusals.append(Refusal(pointer_of(at), reason))
         kind = mapping.kind_of(node, at)
         fields.append(KindField(name, kind, name in view.required))
@@ -174,7 +174,7 @@ def _wanted(view: View, kind: Kind, is_open: bool, refusals: list[Refusal]) -> l
 
 
 def _said(node: Node, word: str) -> Any:
-    """Return what a property says, or what one of its parts does."""
+    """Return the value of a keyword in a property or in one of its combined schemas."""
     if not isinstance(node, dict):
         return None
     if word in node:
@@ -184,14 +184,14 @@ def _said(node: Node, word: str) -> Any:
 
 
 def _check_inside(node: Node, at: tuple[str | int, ...], refusals: list[Refusal]) -> None:
-    """Refuse `x-hot` and `x-id` below the root's properties: only those are columns."""
+    """Refuse `x-hot` and `x-id` below the root's properties: only root properties are columns."""
     for steps, inner in subschemas(node):
         here = (*at, *steps)
         is_same_value = steps[0] in ("allOf", "anyOf", "oneOf")
         if isinstance(inner, dict) and not is_same_value:
             for word in ("x-hot", "x-id"):
                 if inner.get(word):
-                    reason = "only a property of the entity itself has a column of its own"
+                    reason = "only a property of the entity itself has a column"
                     refusals.append(Refusal(pointer_of((*here, word)), reason))
         _check_inside(inner, here, refusals)
 

@@ -1,12 +1,12 @@
-"""Documents as rows of typed columns and back, exactly.
+"""Converts documents to rows of typed columns and back, exactly.
 
 In:   documents in canonical form
 Out:  values for Arrow or PostgreSQL, and the same documents from them
 
-- Null and absent are one in a column. Where a property may be both, the pointers of those that
-  are null stand in the column `_nulls`; everywhere else the schema says which it is.
-- JSON text holds null as the text `null`, so a column of it needs no such note.
-- Properties that have no column stand together in `_extra`.
+- A column stores null and absent alike. If a property may be both, the column `_nulls` has the
+  pointers of the nulls; otherwise the schema tells which it is.
+- JSON text stores null as the text `null`, so its column needs no entry in `_nulls`.
+- The column `_extra` has all properties without a column.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,29 +25,29 @@ _AS_IS = frozenset({"string", "uuid", "enum", "integer", "boolean"})
 
 
 class Absent:
-    """What stands for a property that a document does not have."""
+    """The value of a property that a document does not have."""
 
 
 ABSENT = Absent()
 
 
 def is_as_is(kind: Kind) -> bool:
-    """Tell whether Arrow takes values of the kind as they are in a document."""
+    """Tell whether Arrow takes a document's values of the kind without conversion."""
     return kind.name in _AS_IS or (kind.name == "decimal" and not kind.is_text)
 
 
 def may_be_either(part: KindField) -> bool:
-    """Tell whether a property may be null and may be absent, and its column cannot tell."""
+    """Tell whether a property may be null or absent, and its column stores both alike."""
     return part.kind.nullable and not part.is_required and part.kind.name != "json"
 
 
 def has_either(kind: Kind) -> bool:
-    """Tell whether such a property is somewhere inside."""
+    """Tell whether a kind has such a property at any depth."""
     return any(may_be_either(part) for part in kind.fields) or any(map(has_either, kind.parts()))
 
 
 def to_arrow(kind: Kind, value: Any) -> Any:
-    """Return the value that Arrow makes the kind's type of; `ABSENT` is null."""
+    """Return the value from which Arrow builds the kind's type; `ABSENT` becomes null."""
     if value is ABSENT:
         return None
     if kind.name == "json":
@@ -73,7 +73,7 @@ _TO_ARROW: dict[str, Callable[[Kind, Any], Any]] = {
 
 
 def nulls_in(part: KindField, value: Any, at: Steps) -> list[str]:
-    """Return the pointers of nulls that a column would take for absent."""
+    """Return the pointers of nulls that a column would store like absent properties."""
     if value is None:
         return [pointer_of(at)] if may_be_either(part) else []
     found: list[str] = []
@@ -92,7 +92,7 @@ def nulls_in(part: KindField, value: Any, at: Steps) -> list[str]:
 
 
 def from_arrow(part: KindField, value: Any, at: Steps, nulls: frozenset[str]) -> Any:
-    """Return a property of a document from its column's value; `ABSENT` when it has none."""
+    """Return a property of a document from its column's value, or `ABSENT`."""
     kind = part.kind
     if value is None:
         if kind.name == "json" or not kind.nullable:
@@ -117,7 +117,7 @@ def from_arrow(part: KindField, value: Any, at: Steps, nulls: frozenset[str]) ->
 
 
 def from_stored(kind: Kind, value: Any) -> Any:
-    """Return a scalar of a document from what Arrow or PostgreSQL gives for it."""
+    """Return a scalar of a document from the value of Arrow or PostgreSQL."""
     match kind.name:
         case "timestamp":
             return instant_text(value)
@@ -134,7 +134,7 @@ def from_stored(kind: Kind, value: Any) -> Any:
 
 
 def to_postgres(kind: Kind, value: Any) -> Any:
-    """Return the value of a hot column, as a PostgreSQL driver takes it."""
+    """Return the value of a hot column for the PostgreSQL driver."""
     if value is not None and kind.name == "uuid":
         return UUID(value)
     return to_arrow(kind, value)

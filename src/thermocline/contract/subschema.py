@@ -1,9 +1,9 @@
-"""Where schemas stand inside a schema.
+"""The positions of subschemas in a schema.
 
 In:   a JSON Schema of draft 2020-12 as Python values
 Out:  its subschemas with the steps that lead to them, or a copy with each of them changed
 
-- A keyword not named here holds no schema: its value is never looked into.
+- A keyword that is not listed here holds no schema: its value is never read.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "d
 
 
 def subschemas(node: Node) -> Iterator[tuple[Steps, Node]]:
-    """Yield the schemas directly inside one, with the steps to each."""
+    """Yield the direct subschemas, with the steps to each."""
     if not isinstance(node, dict):
         return
     for keyword, value in node.items():
@@ -39,7 +39,7 @@ def subschemas(node: Node) -> Iterator[tuple[Steps, Node]]:
 
 
 def with_subschemas(node: Json, change: Callable[[Steps, Node], Node]) -> Json:
-    """Return a copy in which each schema directly inside is what `change` makes of it."""
+    """Return a copy in which `change` replaced each direct subschema."""
     made: Json = {}
     for keyword, value in node.items():
         if keyword in ONE:

@@ -1,10 +1,10 @@
-"""Why a value that fits one schema may not fit another, keyword by keyword.
+"""Explains, keyword by keyword, why a value that fits one schema may not fit another.
 
 In:   two schemas, written out and closed
 Out:  refusals, each with the pointer and the reason
 
-- Each keyword that says more than it did is named. Combinations (`oneOf`, `if`, `not`) that
-  changed are not judged here: what is found is certain, what is not found is not proved.
+- Each keyword that became stricter is named. Changed combinations (`oneOf`, `if`, `not`) are not
+  compared: every refusal is certain, but an empty result does not prove compatibility.
 """
 
 from collections.abc import Iterator
@@ -42,14 +42,14 @@ def is_annotation(word: str) -> bool:
 
 @dataclass(slots=True)
 class Tightening:
-    """The comparison of two documents; definitions that recur are compared once."""
+    """The comparison of two documents; recursive definitions are compared once."""
 
     before: Json
     after: Json
     seen: set[tuple[str, str]] = field(default_factory=set)
 
     def refusals(self) -> list[Refusal]:
-        """Return why documents that fitted before may not fit after."""
+        """Return why documents that fit the old schema may not fit the new one."""
         return list(self._of(self.before, self.after, ()))
 
     def _of(self, old: Node, new: Node, at: Steps) -> Iterator[Refusal]:
@@ -84,12 +84,14 @@ class Tightening:
             if name in wanted:
                 yield from self._of(held[name], wanted[name], place)
             elif "properties" in new or others_after is not True:
-                yield Refusal(pointer_of(place), "the property is gone; documents may hold it")
+                yield Refusal(
+                    pointer_of(place), "the property was removed; documents may still have it"
+                )
         for name, inner in wanted.items():
             if name not in held and others_before is not False and not _takes_all(inner):
                 yield Refusal(
                     pointer_of((*at, "properties", name)),
-                    "the object was open: documents may already hold this property, with another "
+                    "the object was open: documents may already have this property, with another "
                     "type",
                 )
         if others_after is False and others_before is not False:
@@ -151,7 +153,7 @@ def _limits(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
         for word, what in words.items():
             if word not in new:
                 continue
-            # A limit may also have been said by its sibling: 5 is at least 5, and more than 4.
+            # The old limit may be the exclusive keyword: "more than 4" implies "at least 4".
             held = _held_limit(old, word)
             if held is None or sign * Fraction(str(new[word])) > sign * Fraction(str(held)):
                 before = "none" if held is None else str(held)
@@ -176,7 +178,7 @@ def _words(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
     if "multipleOf" in new:
         step, held = Fraction(str(new["multipleOf"])), old.get("multipleOf")
         if held is None or (Fraction(str(held)) / step).denominator != 1:
-            yield Refusal(pointer_of((*at, "multipleOf")), "numbers must be multiples of more now")
+            yield Refusal(pointer_of((*at, "multipleOf")), "fewer multiples are allowed now")
 
 
 def _required(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
@@ -184,7 +186,7 @@ def _required(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
         if name in old.get("required", []):
             continue
         inner = new.get("properties", {}).get(name)
-        # Only the entity's own properties are filled in when an older row is read.
+        # Only defaults at the root are filled in when an older row is read.
         if not at and isinstance(inner, dict) and "default" in inner:
             continue
         place = pointer_of((*at, "properties", name))

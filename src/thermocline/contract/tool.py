@@ -1,10 +1,10 @@
-"""A contract as a tool that a language model is given to fill in.
+"""Converts a contract to the definition of a tool for a language model.
 
 In:   a contract and the name of its entity type
-Out:  the tool's definition, in the form that the model's maker asks for
+Out:  the tool's definition, in the form of the model's vendor
 
-- What the model is given is what is checked: objects closed, references written out.
-- Words of our own (`x-`) are left out: they say how a value is kept, not what it is.
+- The model gets the schema that validates: objects closed, references written out.
+- Thermocline's keywords (`x-`) are omitted: they define how a value is stored, not what is valid.
 """
 
 import re
@@ -26,7 +26,7 @@ def tool_schema(
     """Return the definition of a tool that takes one document of the contract."""
     if not _NAME.match(name):
         raise Invalid(
-            "not a name of a tool",
+            "invalid tool name",
             hint="use 1 to 64 letters, digits, hyphens and underscores",
             name=name[:80],
         )

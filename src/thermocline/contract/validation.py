@@ -1,10 +1,10 @@
-"""Documents checked against a contract: whether they fit, and all that does not.
+"""Validates documents against a contract, and reports all their problems.
 
 In:   a schema with the limits of its columns
 Out:  a verdict in about a microsecond, or problems with pointer, expected and got
 
-- Everything that is wrong is told at once, up to the limit.
-- The verdict comes first and builds nothing; details are made only for a document that fails.
+- All problems are reported at once, up to the limit.
+- The verdict comes first and allocates nothing; details are built only for a document that fails.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _FORMATS = {
 
 
 def compiled(schema: Node) -> jsonschema_rs.Validator:
-    """Return the validator of a schema; formats are asserted and nothing is ever fetched."""
+    """Return the validator of a schema; it asserts formats and fetches nothing."""
     return jsonschema_rs.Draft202012Validator(
         schema,
         validate_formats=True,
@@ -42,7 +42,7 @@ def compiled(schema: Node) -> jsonschema_rs.Validator:
 
 
 def problems_of(validator: jsonschema_rs.Validator, document: Any) -> list[Problem]:
-    """Return all that is wrong with a document, up to one more than the limit."""
+    """Return the problems of a document, up to one more than the limit."""
     found = (problem for error in validator.iter_errors(document) for problem in _problems(error))
     return list(dict.fromkeys(islice(found, PROBLEMS_MAX + 1)))
 
@@ -80,8 +80,8 @@ _EXPECTED: dict[str, Callable[[Any], str]] = {
     "format": lambda name: _FORMATS.get(name, f"text of the format {name}"),
     "uniqueItems": lambda _: "items that differ from each other",
     "contains": lambda _: "an item that fits `contains`",
-    "anyOf": lambda _: "something that fits one of the alternatives",
-    "not": lambda _: "something that does not fit what is ruled out",
+    "anyOf": lambda _: "a value that fits one of the alternatives",
+    "not": lambda _: "a value that does not fit the schema in `not`",
 }
 
 
@@ -92,7 +92,7 @@ def _expected(word: str, error: jsonschema_rs.ValidationError) -> str:
         more = len(value) - VALUES_SHOWN_MAX
         return f"one of {listed}" + (f" and {more} more" if more > 0 else "")
     if word == "oneOf":
-        return "something that fits just one of the alternatives"
+        return "a value that fits exactly one of the alternatives"
     if word in _EXPECTED:
         return _EXPECTED[word](value)
-    return f"what `{word}` asks for"
+    return f"a value that fits `{word}`"

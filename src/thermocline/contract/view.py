@@ -1,11 +1,11 @@
-"""One schema seen as a whole: what it says of a value's type, its parts put together.
+"""Merges the parts of one schema into a single description of a value's type.
 
 In:   a schema with its references written out
-Out:  a `View`: one type or none, the values, format, properties and items it speaks of
+Out:  a `SchemaView`: one type or none, and the values, format, properties and items
 
-- `allOf` is put together; `anyOf` or `oneOf` of a schema and null is that schema, nullable.
-- A view never says less than the schema allows: where the parts cannot be put together, the
-  view has no type, and is mixed.
+- `allOf` is merged; `anyOf` or `oneOf` of a schema and null is that schema, nullable.
+- A view never allows less than the schema: if the parts cannot be merged, the view has no type and
+  is mixed.
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ _NULL = {"type": "null"}
 
 @dataclass(slots=True)
 class View:
-    """What a schema says of the type of a value.
+    """The type of a value by a schema.
 
-    `others` is what it says of properties it does not name: a schema, or whether they may be.
+    `others` is the schema of properties that it does not name, or whether they are allowed.
     """
 
     types: frozenset[str] | None = None
@@ -39,7 +39,7 @@ class View:
 
     @property
     def type(self) -> str:
-        """The one type that values have, null apart; nothing when there is not just one."""
+        """The only type of the values besides null; empty when there are several or none."""
         if self.is_mixed:
             return ""
         stated = _one(self.types) if self.types is not None else ""
@@ -50,7 +50,7 @@ class View:
 
     @property
     def is_nullable(self) -> bool:
-        """Whether null is a value."""
+        """Whether null is allowed."""
         in_values = self.values is None or None in self.values
         in_types = self.types is None or "null" in self.types
         return in_values and in_types and self.allows_null
@@ -97,7 +97,7 @@ def _own(node: Json) -> View:
 
 
 def others_of(node: Json) -> Node:
-    """Return what a schema says of properties that it does not name."""
+    """Return the schema of properties that a schema does not name, or whether they are allowed."""
     for word in ("additionalProperties", "unevaluatedProperties"):
         if word in node:
             said: Node = node[word]
@@ -106,7 +106,7 @@ def others_of(node: Json) -> Node:
 
 
 def _beside_null(branches: list[Node]) -> Node | None:
-    """Return the other branch when there are two and one is null alone."""
+    """Return the other branch when there are two and one of them is only null."""
     if len(branches) != 2:
         return None
     first, second = (
@@ -128,7 +128,7 @@ def _nullable(view: View) -> View:
 
 
 def _note_branches(view: View, branches: list[Node]) -> None:
-    """Alternatives leave a stated type of one word alone, but may name other properties."""
+    """Mark a view that has alternatives: they keep a stated type, but may add properties."""
     view.is_mixed_object = True
     if view.types is None and view.values is None:
         view.is_mixed = True
@@ -138,7 +138,7 @@ def _note_branches(view: View, branches: list[Node]) -> None:
 
 
 def _put(view: View, part: View) -> None:
-    """Make the view say what the part says as well."""
+    """Merge a part into the view: both apply."""
     if part.types is not None:
         both = part.types if view.types is None else _both(view.types) & _both(part.types)
         view.types = frozenset(both)
@@ -168,7 +168,7 @@ def _put(view: View, part: View) -> None:
 
 
 def _both(types: frozenset[str]) -> frozenset[str]:
-    """Every number is written in two ways: an integer is a number as well."""
+    """Return the types with `integer` added to `number`, because an integer is a number too."""
     return types | {"integer"} if "number" in types else types
 
 

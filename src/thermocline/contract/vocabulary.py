@@ -1,14 +1,13 @@
-"""The words a contract may use, and why one that uses others is refused.
+"""The keywords that a contract may use, and refusals for all others.
 
 In:   a document in draft 2020-12
 Out:  refusals, each with its pointer and reason
 
-- A word that nobody knows is refused, not ignored: `minimun` would check nothing. Words of one's
-  own begin with `x-`.
-- The safe subset of regular expressions is what an engine in linear time can run: no
-  look-around, no back-references, and compiled no larger than the limit. No text can make such a
-  pattern slow.
-- Every format is asserted, so one that cannot be asserted is refused.
+- An unknown keyword is refused, not ignored: `minimun` would check nothing. Custom keywords begin
+  with `x-`.
+- Regular expressions must be in the subset that a linear-time engine can run: no look-around, no
+  back-references, and a compiled size within the limit. No text can make such a pattern slow.
+- Every format is asserted, so a format that cannot be asserted is refused.
 """
 
 import re
@@ -59,23 +58,23 @@ FORMATS = frozenset(
 )
 _KNOWN = ANNOTATIONS | ASSERTIONS | APPLICATORS | STRUCTURE
 _OUTSIDE = {
-    "$dynamicRef": "which schema it means depends on who refers; write a $ref",
-    "$dynamicAnchor": "which schema it means depends on who refers; write an $anchor",
-    "$recursiveRef": "a word of draft 2019-09; write a $ref",
+    "$dynamicRef": "its target depends on the referring schema; write a $ref",
+    "$dynamicAnchor": "its meaning depends on the referring schema; write an $anchor",
+    "$recursiveRef": "a keyword of draft 2019-09; write a $ref",
     "$vocabulary": "a contract has one vocabulary: that of draft 2020-12",
-    "nullable": "a word of OpenAPI 3.0; add null to the type instead",
+    "nullable": "a keyword of OpenAPI 3.0; add null to the type instead",
 }
 _LOOKS_AHEAD = re.compile(r"\(\?<?[=!]")
 _REFERS_BACK = re.compile(r"\\[1-9]|\\k<")
 
 
 def refusals_of(document: Json) -> list[Refusal]:
-    """Return what the document says that a contract cannot."""
+    """Return the refusals of all keywords that a contract cannot have."""
     return [refusal for steps, node in _all(document) for refusal in _of_node(node, steps)]
 
 
 def _all(document: Json) -> Iterator[tuple[Steps, Json]]:
-    """Yield every schema of the document; the deepest ones that are allowed come last."""
+    """Yield every schema of the document, outer ones first, down to the depth limit."""
     level: list[tuple[Steps, Node]] = [((), document)]
     for depth in range(DEPTH_MAX + 2):
         if depth > DEPTH_MAX and level:
@@ -99,7 +98,7 @@ def _of_node(node: Json, steps: Steps) -> Iterator[Refusal]:
         if word in _OUTSIDE:
             yield Refusal(at, _OUTSIDE[word])
         elif word not in _KNOWN and not word.startswith("x-"):
-            yield Refusal(at, "not a keyword of a contract; begin a word of your own with x-")
+            yield Refusal(at, "not a keyword of a contract; a custom keyword begins with x-")
         elif word in ("$schema", "$id") and steps:
             yield Refusal(at, f"{word} inside a document changes what its references mean")
         elif word in _RULES:
@@ -118,7 +117,7 @@ def _patterns(named: Any, at: str, _: bool) -> Iterator[Refusal]:
 
 
 def unsafe(pattern: str) -> str:
-    """Return why a regular expression is outside the safe subset, or nothing."""
+    """Return why a regular expression is outside the safe subset, or an empty text."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         return f"the pattern is longer than {PATTERN_LENGTH_MAX} characters"
     try:
@@ -128,12 +127,12 @@ def unsafe(pattern: str) -> str:
             return "the pattern looks ahead or behind; only linear-time patterns are safe"
         if _REFERS_BACK.search(pattern):
             return "the pattern refers back to a group; only linear-time patterns are safe"
-        return "not a pattern, or one that grows past the limit when it is compiled"
+        return "not a pattern, or its compiled form is larger than the limit"
     return ""
 
 
 def regex_options() -> jsonschema_rs.RegexOptions:
-    """Return the engine that every pattern of a contract runs on: linear time, bounded size."""
+    """Return the options of the engine for every pattern: linear time, bounded size."""
     return jsonschema_rs.RegexOptions(
         size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX
     )
@@ -142,33 +141,33 @@ def regex_options() -> jsonschema_rs.RegexOptions:
 def _format(name: Any, at: str, _: bool) -> Iterator[Refusal]:
     if name not in FORMATS:
         known = ", ".join(sorted(FORMATS))
-        yield Refusal(at, f"a format that is not checked; the ones that are: {known}")
+        yield Refusal(at, f"a format that cannot be checked; use one of {known}")
 
 
 def _enum(values: Any, at: str, _: bool) -> Iterator[Refusal]:
     if len(values) > ENUM_VALUES_MAX:
         yield Refusal(at, f"more than {ENUM_VALUES_MAX} values; keep them as entities of a type")
     if not values:
-        yield Refusal(at, "no value is allowed, so none can be written")
+        yield Refusal(at, "an empty list of values allows no document")
 
 
 def _mode(mode: Any, at: str, is_root: bool) -> Iterator[Refusal]:
     if not is_root:
-        yield Refusal(at, "compatibility is that of the whole contract: say it at the root")
+        yield Refusal(at, "compatibility applies to the whole contract: set it at the root")
     elif mode not in MODES:
-        yield Refusal(at, f"not a compatibility: {', '.join(MODES)}")
+        yield Refusal(at, f"not a compatibility mode; use one of {', '.join(MODES)}")
 
 
 def _content(word: Any, at: str, is_root: bool) -> Iterator[Refusal]:
     if not is_root:
-        yield Refusal(at, "say additionalProperties here; x-content is that of the whole contract")
+        yield Refusal(at, "x-content applies to the whole contract; use additionalProperties here")
     elif word not in ("open", "closed"):
-        yield Refusal(at, "either open or closed")
+        yield Refusal(at, "must be open or closed")
 
 
 def _is_hot(value: Any, at: str, _: bool) -> Iterator[Refusal]:
     if not isinstance(value, bool):
-        yield Refusal(at, "either true or false")
+        yield Refusal(at, "must be true or false")
 
 
 def _id(value: Any, at: str, _: bool) -> Iterator[Refusal]:

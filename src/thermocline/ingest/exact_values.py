@@ -1,8 +1,7 @@
-"""Values of Python, JSON and CSV as columns of a table's types, exactly or not at all.
+"""Converts Python, JSON and CSV values to columns of a table's types, exactly or not at all.
 
-In:   columns of texts (of CSV), or lists of values (of Python and JSON); the type a column has
-Out:  Arrow arrays; `Invalid` with the column, the row, the value and the reason when one does
-      not fit
+In:   columns of texts (of CSV), or lists of values (of Python and JSON); the type of each column
+Out:  Arrow arrays; `Invalid` with column, row, value and reason when a value does not fit
 
 - An empty text of CSV is null.
 - Bytes are hexadecimal text in CSV and JSON, as answers write them; NaN and the infinities are
@@ -72,7 +71,7 @@ _MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, InvalidOpera
 
 
 def fitted(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
-    """Return rows with the table's columns and types, checked to the last value."""
+    """Return rows with the table's columns and types; every value is checked."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in schema.by_name:
             _check_width(name, column, schema.column(name).type)
@@ -85,7 +84,7 @@ def fitted(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordB
 
 
 def from_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
-    """Return the values of a column of CSV."""
+    """Return a column of a table's type from the texts of CSV."""
     kind = kind.value_type if kinds.is_dictionary(kind) else kind
     try:
         if not _is_text(kind):
@@ -97,7 +96,7 @@ def from_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -
 
 
 def from_values(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec) -> pa.Array:
-    """Return a column of values of Python or JSON."""
+    """Return a column of a table's type from Python or JSON values."""
     kind = kind.value_type if kinds.is_dictionary(kind) else kind
     if kind in _INFERRED_EXACTLY:
         inferred = _inferred(values)
@@ -181,7 +180,7 @@ def has_decimals(kind: pa.DataType) -> bool:
 
 
 def infer_values(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
-    """Return a column of values for which the table has no type yet; the values decide it."""
+    """Return a column of values for which the table has no type yet; the type is inferred."""
     if name == spec.time_column:
         has_zone = spec.timezone is not None or any(map(_names_an_instant, values))
         return from_values(name, values, pa.timestamp("us", "UTC" if has_zone else None), spec)
@@ -239,7 +238,7 @@ def shown(value: Any) -> str:
 
 
 def _check_depth(values: Sequence[Any]) -> None:
-    """Raise `ValueError` for values nested past the limit: Arrow would end the process."""
+    """Raise `ValueError` for values nested past the limit: Arrow would crash the process."""
     waiting: list[tuple[Any, int]] = [(values, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -258,7 +257,7 @@ def _converted(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableS
 def _first_misfit(
     name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec, error: Exception
 ) -> Invalid:
-    """Return the error for the first value that does not fit by itself."""
+    """Return the error for the first value that does not fit when it is converted alone."""
     for row, value in enumerate(values):
         try:
             _converted(name, [value], kind, spec)
@@ -268,7 +267,7 @@ def _first_misfit(
 
 
 def _names_an_instant(value: Any) -> bool:
-    """Tell whether a time says by itself which instant it is, without a table's zone."""
+    """Tell whether a time is an instant by itself, without the table's zone."""
     if isinstance(value, datetime):
         return value.tzinfo is not None
     if isinstance(value, str):
@@ -277,7 +276,7 @@ def _names_an_instant(value: Any) -> bool:
 
 
 def _instants(values: Sequence[Any], kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
-    """Return times of any kind that people have; `spec` for those of the time column."""
+    """Return a column of times from values of any supported type; `spec` for the time column."""
     types = set(map(type, values)) - {NoneType}
     if types == {datetime}:
         is_naive = {value.tzinfo is None for value in values if value is not None}
@@ -311,14 +310,14 @@ def _in_kind(times: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _time_text(value: Any) -> str | None:
-    """Return a time as a text in ISO 8601, or as the digits of its nanoseconds since 1970."""
+    """Return a time as ISO 8601 text, or as the digits of its nanoseconds since 1970."""
     if _is_missing(value):
         return None
     if isinstance(value, str):
         return value
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat()
-    if isinstance(value, date):  # a datetime is one, too
+    if isinstance(value, date):  # includes datetime
         return value.isoformat()
     if type(value).__name__ == "datetime64":
         return str(value)
@@ -347,7 +346,7 @@ def _read(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.
 
 
 def _numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return floating numbers of texts; `ValueError` for one that this width does not hold."""
+    """Return floating numbers of texts; `ValueError` for one that does not fit this width."""
     found = texts.cast(pa.float64()).cast(kind)
     too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring_regex(texts, _INFINITE)))
     if pc.any(too_large).as_py():
@@ -361,10 +360,10 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
-    """Return instants of texts, some of which may say a zone."""
+    """Return instants of texts; some texts may have a zone."""
     utc = pa.timestamp(kind.unit, tz="UTC")
-    # Most columns have all their times in the form of the first, which one cast reads. A cast
-    # that fails costs as much as thirty that succeed, so only one is tried.
+    # In most columns all times have the form of the first, and one cast reads them all. A failed
+    # cast costs as much as thirty successful ones, so only one is tried.
     with suppress(pa.ArrowInvalid):
         if len(texts) and _names_an_instant(texts[0].as_py()):
             return _in_kind(texts.cast(utc), kind)
@@ -386,7 +385,7 @@ def _times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Arr
 def _counted(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the instants of whole numbers, which count nanoseconds since 1970."""
     counts = [None if text is None else from_count(int(text)) for text in texts.to_pylist()]
-    # Not cast from nanoseconds in silence: digits that the column does not keep are an error.
+    # This cast is checked: digits that the column cannot hold are an error.
     return pa.array(counts, pa.int64()).cast(pa.timestamp("ns", tz="UTC")).cast(kind)
 
 
@@ -404,10 +403,10 @@ def _check_width(name: str, column: pa.Array, kind: pa.DataType) -> None:
 
 
 def _exact(value: Any, kind: pa.DataType) -> Any:
-    """Return a value if a column of this type holds it as it is; `ValueError` otherwise.
+    """Return a value if a column of this type holds it exactly; `ValueError` otherwise.
 
-    Arrow itself cuts a fraction off for a column of whole numbers, omits a key that a struct does
-    not have, makes infinity of a number that is too large, and cuts a time to its date.
+    Arrow itself truncates a fraction in a column of whole numbers, omits a key that a struct does
+    not have, turns a number that is too large into infinity, and truncates a time to its date.
     """
     if _is_missing(value):
         return None
@@ -442,7 +441,7 @@ def _exact_nested(value: Any, kind: pa.DataType) -> Any:
 
 
 def _exact_time(value: Any, kind: pa.DataType) -> Any:
-    """Return a time, date, time of day or duration in a form that Arrow does not cut."""
+    """Return a time, date, time of day or duration in a form that Arrow does not truncate."""
     if kinds.is_timestamp(kind):
         return _in_unit(instant.instant(value), kind)
     if kinds.is_date(kind):

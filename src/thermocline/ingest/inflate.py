@@ -1,13 +1,13 @@
-"""A request's body as it was before it was compressed, within a limit.
+"""Decompresses a request's body, within a size limit.
 
 In:   the bytes of a body and the name of its coding (`Content-Encoding`)
 Out:  the bytes inflated
 
-- The limit holds while inflating: a bomb costs no more memory than the limit and one step, in
-  every coding, and for bodies that are not compressed.
-- Past the limit it is `BodyTooLarge`, with the limit as a fact. A body that is cut, damaged or has
-  something after its end is `Invalid`. There is no partial result.
-- A body has one coding; several gzip members or zstd frames one after the other are one body.
+- The limit holds while inflating: a decompression bomb uses no more memory than the limit and one
+  step, in every coding. The limit also holds for bodies that are not compressed.
+- A body past the limit raises `BodyTooLarge`, with the limit as a fact. A body that is truncated,
+  damaged or followed by other bytes raises `Invalid`. There is no partial result.
+- A body has one coding; several gzip members or zstd frames in a row are one body.
 """
 
 import zlib
@@ -22,7 +22,7 @@ STEP_BYTES = 256 << 10
 INFLATED_STEP_BYTES = 1 << 20
 
 Data: TypeAlias = bytes | bytearray | memoryview
-"""A request's body, as whoever received it has it."""
+"""A request's body, in the type in which the server received it."""
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 
@@ -30,7 +30,7 @@ _GZIP, _ZLIB, _RAW = 31, 15, -15
 def inflate(data: bytes, coding: str = "identity", *, limit_bytes: int = BODY_BYTES_MAX) -> bytes:
     """Return a body inflated; `BodyTooLarge` past the limit, `Invalid` when it is damaged.
 
-    `coding` is one of `CODINGS`, in any case; an empty one is identity.
+    `coding` is one of `CODINGS`, in upper or lower case; an empty one is identity.
     """
     name = coding.strip().lower() or "identity"
     if name not in _INFLATERS:
@@ -55,7 +55,7 @@ def _gzip(data: bytes, limit_bytes: int) -> bytes:
 
 
 def _deflate(data: bytes, limit_bytes: int) -> bytes:
-    # The standard means zlib's format; some senders leave its two bytes of header away.
+    # The standard requires zlib's format; some clients omit its two-byte header.
     has_header = len(data) >= 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
     return _members(data, limit_bytes, _ZLIB if has_header else _RAW, members_max=1)
 
@@ -69,7 +69,7 @@ def _members(
     place = members = 0
     while place < len(view):
         if members == members_max:
-            raise _damaged("something follows the end")
+            raise _damaged("bytes follow the end")
         members += 1
         room, place = _member(view, place, parts, room, window_bits)
         if not room:
@@ -80,12 +80,12 @@ def _members(
 def _member(
     view: memoryview, place: int, parts: list[bytes], room: int, window_bits: int
 ) -> tuple[int, int]:
-    """Inflate one member from `place` into `parts`; return the room left and where it ended."""
+    """Inflate one member from `place` into `parts`; return the room left and its end."""
     inflater = zlib.decompressobj(window_bits)
     pending = b""
     while not inflater.eof and room:
         if not pending:
-            # In steps, so that what follows a member's end is not copied for each of them.
+            # Read in steps, so that the bytes after a member's end are not copied for each member.
             pending = bytes(view[place : place + STEP_BYTES])
             place += len(pending)
         is_at_end = not pending
@@ -138,5 +138,7 @@ def _too_large(limit_bytes: int) -> BodyTooLarge:
 
 def _damaged(why: str) -> Invalid:
     return Invalid(
-        "the body cannot be inflated", hint="check the content encoding; send it whole", why=why
+        "the body cannot be inflated",
+        hint="check the content encoding, and send the complete body",
+        why=why,
     )

@@ -1,13 +1,13 @@
-"""The requests of one table that were taken already, so that a resend of one does nothing.
+"""Remembers the idempotency keys of a table's requests, so that a resend writes nothing.
 
-In:   what a client names its request by
-Out:  a key of bounded length; whether the request is new, and what came of it otherwise
+In:   a client's idempotency key
+Out:  a hash of bounded length; whether the request is new, and its outcome if it is not
 
-- Where nobody knows what came of a request, the journal and the log are asked at the next one.
-- Of two that come at once, one is taken and the other one waits for what comes of it. A request
-  that failed may be sent again.
-- What is known is what the journal and the table's log know, so a restart changes nothing. The
-  last `REQUESTS_KEPT_MAX` are known; an older one would be taken again.
+- If the outcome of a request is unknown, the next request reads the journal and the log again.
+- If two requests with one key arrive at the same time, one is executed and the other waits for its
+  outcome. A request that failed may be sent again.
+- The keys come from the journal and the table's log, so a restart changes nothing. The last
+  `REQUESTS_KEPT_MAX` keys are known; a resend of an older request is written again.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _KEY_BYTES = 16
 
 
 def request_key(request_id: str) -> str:
-    """Return the key that stands for a client's name of a request; `Invalid` for no name."""
+    """Return the hash of a client's idempotency key; `Invalid` when it is empty or too long."""
     if not 0 < len(check_text(request_id, "request_id")) <= REQUEST_ID_LENGTH_MAX:
         raise Invalid(
             "an idempotency key is empty or too long",
@@ -36,7 +36,7 @@ def request_key(request_id: str) -> str:
 
 
 class Once:
-    """What is known of a table's requests; `load` is asked once, when it is first needed."""
+    """The known requests of a table; `load` is called at the first request."""
 
     def __init__(self, load: Callable[[], Mapping[str, int]]) -> None:
         self._load = load
@@ -45,9 +45,9 @@ class Once:
         self._pending: dict[str, Future[int]] = {}
 
     def begin(self, key: str) -> "Future[int] | None":
-        """Take a request on, and return None; or return what comes of it, where it is known.
+        """Return None for a new request, or the future outcome of a request that is known.
 
-        Whoever takes one on calls `end` in any case.
+        After None, the caller must call `end`, whether it succeeded or failed.
         """
         with self._lock:
             if self._known is None:
@@ -62,7 +62,7 @@ class Once:
             return None
 
     def end(self, key: str, outcome: "Future[int]") -> None:
-        """Say what came of a request, to everybody who waits for it too."""
+        """Record the outcome of a request and give it to all callers that wait for it."""
         error = outcome.exception()
         with self._lock:
             waiting = self._pending.pop(key)
@@ -79,7 +79,7 @@ class Once:
 
 
 def _promise() -> "Future[int]":
-    """Return a future that nobody can cancel: others wait for what comes of it, too."""
+    """Return a future that a caller cannot cancel, because several callers may share it."""
     future: Future[int] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -1,10 +1,10 @@
-"""How many entities a table has, those on their way included, and whether more fit.
+"""Enforces a table's limit of entities, pending writes included.
 
 In:   the entities of each write
 Out:  nothing, or `Overloaded`
 
-- A write takes its place before it is written and gives it back if it is not: writes that are on
-  their way together count together, so none is acknowledged that a flush could not take.
+- A write reserves room for its new entities before it is written and releases it if it fails.
+  Concurrent writes count together, so every acknowledged write can be flushed.
 """
 
 import threading
@@ -15,7 +15,7 @@ from thermocline.errors import Overloaded
 
 
 class EntityRoom:
-    """The entities of one table; `load` is asked once, when it is first needed."""
+    """The entities of one table; `load` is called once, at the first reservation."""
 
     def __init__(self, load: Callable[[], Iterable[str]]) -> None:
         self._load = load
@@ -24,9 +24,9 @@ class EntityRoom:
         self._coming: Counter[str] = Counter()
 
     def take(self, found: Set[str], entities_max: int, table: str) -> set[str]:
-        """Return those that are new, having taken their places; `Overloaded` when there are none.
+        """Reserve room for the new entities and return them; `Overloaded` past the limit.
 
-        Whoever takes places calls `settle` in any case.
+        The caller must call `settle` with them, whether the write succeeded or failed.
         """
         with self._lock:
             if self._known is None:
@@ -43,11 +43,11 @@ class EntityRoom:
             return new
 
     def settle(self, new: Set[str], *, is_written: bool) -> None:
-        """Keep the places of entities that were written; give back those of others."""
+        """Keep the reservations of entities that were written; release the others."""
         if not new:
             return
         with self._lock:
             self._coming.subtract(new)
-            self._coming += Counter()  # drops what nobody brings any more
+            self._coming += Counter()  # drops entities without a pending write
             if is_written and self._known is not None:
                 self._known |= new

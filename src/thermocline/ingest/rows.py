@@ -1,12 +1,12 @@
-"""Rows as a caller has them, as one batch with a table's columns.
+"""Converts rows from a caller to one batch with a table's columns.
 
 In:   anything with `__arrow_c_stream__`, or a list of mappings
-Out:  one Arrow batch, of the table's columns and types, checked to the last value that others made
+Out:  one Arrow batch of the table's columns and types; every value from outside is checked
 
-- Validation happens here, before the journal: what is written there can be applied, flushed and
-  queried. A value that does not fit refuses the whole write, and says which column and why.
-- Texts that are not UTF-8, times that are missing or out of range, types that Parquet does not
-  have: refused.
+- Rows are validated before they reach the journal, so every journaled row can be applied, flushed
+  and queried. A value that does not fit refuses the whole write; the error names column and reason.
+- Texts that are not UTF-8, missing times, times out of range, and types that Parquet does not have
+  are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,19 +28,19 @@ ROWS_MAX = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Rows that this process made value by value.
+    """Rows that this process built value by value.
 
-    Every text is UTF-8 and every index lies in its dictionary: that is not looked at again.
+    Every text is UTF-8 and every index is within its dictionary, so these are not checked again.
     """
 
     table: pa.Table
 
 
 def rows_table(data: Any, schema: Schema, spec: TableSpec, *, may_widen: bool = False) -> pa.Table:
-    """Return the rows that a caller gave as an Arrow table; `Invalid` when they are none.
+    """Return the rows of a caller as an Arrow table; `Invalid` when the data are not rows.
 
-    A value that does not fit its column is refused, or gives the column of this answer a wider
-    type where the caller `may_widen` that of the table.
+    A value that does not fit its column is refused. With `may_widen`, the returned column gets a
+    wider type instead, and the caller widens the table.
     """
     if isinstance(data, Mapping):
         data = [data]
@@ -57,7 +57,7 @@ def fitted(
 ) -> pa.RecordBatch:
     """Return rows as one batch with the table's columns and types.
 
-    Unless it is known that each value `is_valid`, all are looked at.
+    All values are checked unless the caller knows that they are (`is_valid`).
     """
     if rows.num_rows > ROWS_MAX:
         raise Invalid(

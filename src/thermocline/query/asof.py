@@ -1,16 +1,15 @@
-"""`AS OF` as users write it, turned into the `AT` clause the engine's parser knows.
+"""Rewrites `AS OF`, as users write it, to the `AT` clause that the engine's parser reads.
 
 In:   SQL text with `FROM t AS OF VERSION 3` or `FROM t p AS OF TIMESTAMP '2024-06-01'`
-Out:  the same text with `AT (VERSION => 3)`, and the way back from its positions
+Out:  the same text with `AT (VERSION => 3)`, and a mapping back to the positions of the user's text
 
-- The engine's own tokenizer decides what is a word: nothing inside a string, a comment or a
-  quoted name is ever touched. A text without the letters of OF between other signs has no such
-  word, and is not taken apart.
+- The engine's own tokenizer finds the words, so the text inside strings, comments and quoted names
+  never changes. A text without the separate word OF is not tokenized at all.
 - Only the sequence AS, OF, VERSION or TIMESTAMP, and one number, string or parameter is
   replaced. No other SQL has these four in a row, so no other text changes its meaning.
-- An alias after the clause is moved before it, where the parser wants it.
+- An alias after the clause is moved before it, where the parser expects it.
 
-It does not judge what it makes: a clause in a wrong place is the parser's error.
+This module does not validate its output: the parser reports a clause in a wrong place.
 """
 
 import re
@@ -21,7 +20,7 @@ import duckdb
 
 _UNITS = {b"version": b"VERSION", b"timestamp": b"TIMESTAMP"}
 _CLAUSE_TOKENS_MAX = 7  # AS OF VERSION $ name AS alias
-# AS before it and VERSION or TIMESTAMP after it are words too: neither can touch it.
+# AS comes before OF and VERSION or TIMESTAMP after it, so OF has a word boundary on both sides.
 _HAS_OF = re.compile(r"\bof\b", re.ASCII | re.IGNORECASE).search
 
 
@@ -34,11 +33,11 @@ class Word(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the token ends, white space after it left out."""
+        """Where the token ends, without the white space after it."""
         return self.start + len(self.text)
 
     def reads(self, keyword: bytes) -> bool:
-        """Tell whether this is the keyword, however its letters are written."""
+        """Tell whether this is the keyword, in upper or lower case."""
         return self.kind == "keyword" and self.text.lower() == keyword
 
 
@@ -50,7 +49,7 @@ class _Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """SQL text for the parser; `origin` leads from its byte positions to the user's."""
+    """SQL text for the parser; `original_position` maps its byte positions to the user's."""
 
     text: str
     edits: tuple[_Edit, ...] = ()
@@ -69,7 +68,7 @@ class Rewritten:
 
 
 def words(text: str) -> list[Word]:
-    """Return the tokens of SQL text, comments left out; positions are in bytes of UTF-8."""
+    """Return the tokens of SQL text without comments; positions are in bytes of UTF-8."""
     data = text.encode()
     tokens = duckdb.tokenize(text)
     ends = [start for start, _ in tokens[1:]] + [len(data)]

@@ -1,14 +1,14 @@
-"""Names for columns of an answer that are subqueries and have no name of their own.
+"""Names for result columns that are subqueries without an alias.
 
-In:   what the parser made of a query
-Out:  the same query with such columns named by their own text, or None when it has none
+In:   the parser's output for a query
+Out:  the same query with an alias for each such column, or None when it has none
 
-The engine names a column without an alias by its text. A subquery's tables are replaced before
-the query runs, so that text would have the paths of files in it. The alias is the text as the
-user wrote it, in the engine's spelling: `(SELECT max(v) FROM t)`.
+The engine names a column without an alias by its text. The tables of a subquery are replaced
+before the query runs, so that text would contain file paths. The alias is the text that the user
+wrote, in the engine's spelling: `(SELECT max(v) FROM t)`.
 
-The query is written anew from its tree only when it has such a column. The new text is parsed,
-and counts only if its tree is the old one with those aliases and nothing else different.
+The query text is generated from its tree only when the query has such a column. The new text is
+parsed, and is used only if its tree equals the old one except for those aliases.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def name_subqueries(
     """Return the query with an alias for each nameless subquery among its columns."""
     if f'"{_SUBQUERY}"' not in reading.serialized:
         return None
-    tree = tree_of(reading, rewritten)  # a copy of its own, which may be changed
+    tree = tree_of(reading, rewritten)  # a new copy, so that it may be changed
     nameless = [item for item in _columns(tree["node"]) if _is_nameless(item)]
     if not nameless:
         return None
@@ -49,12 +49,12 @@ def name_subqueries(
         named = Rewritten(statement_text(cursor, tree))
         is_proved = is_same(tree["node"], parse(cursor, named)["node"], {})
     except Invalid:
-        return None  # longer than a query may be, or not to be written down
+        return None  # past the length limit, or the engine cannot write it as text
     return named if is_proved else None
 
 
 def _columns(tree: Tree) -> list[Tree]:
-    """Return the columns of every SELECT whose names may reach the answer."""
+    """Return the columns of every SELECT whose names may appear in the answer."""
     found: list[Tree] = []
     waiting: list[Any] = [tree]
     while waiting:

@@ -3,12 +3,12 @@
 In:   expressions of a tree that name no column; the query's parameters
 Out:  Python values with the engine's type; instants as nanoseconds since 1970
 
-- The engine evaluates, so a constant means here what it means in the query. Taken as they are,
-  without asking it, are only whole numbers, texts, parameters that are plain ints or datetimes,
-  and times written in full with four digits of a year and no zone. A test compares such times
-  with what the engine makes of them.
-- A constant that cannot be evaluated is None, and whoever asked goes without it.
-- A constant of the clock is evaluated in the transaction the query runs in: both see one time.
+- The engine evaluates constants, so a constant means here what it means in the query. Only whole
+  numbers, texts, parameters that are plain ints or datetimes, and times written in full with a
+  four-digit year and no zone are read without the engine. A test compares such times with the
+  engine's result.
+- A constant that cannot be evaluated is None, and the caller does not prune by it.
+- A constant that reads the clock is evaluated in the transaction of the query: both see one time.
 """
 
 import re
@@ -47,10 +47,10 @@ _NANOSECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An expression without columns: its text, its parameters, and whether it asks the clock.
+    """An expression without columns: its text, its parameters, and whether it reads the clock.
 
-    It `is_direct` when it is one literal or one parameter; `literal` is the kind and text of a
-    literal that reads as it is written, its kind an engine's type if it is a time.
+    It `is_direct` when it is one literal or one parameter. `literal` is the kind and text of a
+    literal that needs no evaluation; the kind of a time is an engine type.
     """
 
     text: str
@@ -62,9 +62,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a constant is: the engine's type, the value, and the instant if it is a time.
+    """An evaluated constant: the engine's type, the value, and the instant if it is a time.
 
-    `instant_as_column` is the instant of the value cast to the column's type first.
+    `instant_as_column` is the instant after a cast of the value to the column's type.
     """
 
     type: str
@@ -74,10 +74,10 @@ class Value:
 
 
 def is_constant(expression: Tree, *, clock_words: bool) -> bool:
-    """Tell whether an expression is made only of what this module can evaluate soundly.
+    """Tell whether this module can evaluate every part of an expression soundly.
 
-    With `clock_words`, `current_timestamp` and its kin count; the caller must know that no
-    column has such a name.
+    With `clock_words`, names such as `current_timestamp` are constants; the caller must know that
+    no column has such a name.
     """
     if _literal(expression) is not None:
         return True
@@ -105,7 +105,7 @@ def _is_plain_call(part: Tree) -> bool:
 
 
 def constant(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> Constant:
-    """Return an expression for which `is_constant` holds as one that can be evaluated."""
+    """Return the `Constant` of an expression for which `is_constant` holds."""
     plain = _literal(expression)
     if plain is not None:
         return plain
@@ -123,7 +123,7 @@ def constant(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> Constant:
 
 
 def _literal(expression: Tree) -> Constant | None:
-    """Return a whole number, text or time without asking the engine to write it."""
+    """Return a whole number, text or time whose SQL text does not need the engine."""
     if expression["class"] == "CAST":
         return _written_time(expression)
     found = expression.get("literal") if expression["class"] == "CONSTANT" else None
@@ -154,9 +154,9 @@ def evaluate(
     constants: Sequence[tuple[Constant, str]],
     parameters: Parameters,
 ) -> list[Value] | None:
-    """Return the values of constants, each with the engine type of its column, in one go.
+    """Return the values of constants, each with the engine type of its column, by one query.
 
-    None when the engine refuses the lot: then the query itself has the same trouble and says so.
+    None when the engine refuses that query: the user's query then fails with the same error.
     """
     known = [_given(one, column_type, parameters) for one, column_type in constants]
     left = [pair for pair, value in zip(constants, known, strict=True) if value is None]
@@ -183,10 +183,9 @@ def evaluate(
 
 
 def _given(one: Constant, column_type: str, parameters: Parameters) -> Value | None:
-    """Return the value of a literal or parameter of an unmistakable type.
+    """Return the value of a literal or parameter that needs no evaluation by the engine.
 
-    It saves the engine's answer where there is nothing to evaluate; exact types only, because a
-    subclass may mean more than its base.
+    Only exact types match, because a subclass may mean more than its base.
     """
     if one.literal is not None:
         kind, text = one.literal
@@ -208,7 +207,7 @@ def _given(one: Constant, column_type: str, parameters: Parameters) -> Value | N
 
 
 def _moment(kind: str, text: str) -> Value | None:
-    """Return the value of a text that is, or is compared with, a time; None if it is not plain."""
+    """Return the value of a text that is, or is compared with, a time; None for other forms."""
     found = _MOMENT.fullmatch(text)
     if found is None or (kind == "DATE" and found[3]):
         return None

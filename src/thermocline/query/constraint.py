@@ -1,12 +1,12 @@
 """Bounds that rows of a table must satisfy, and the segments that cannot have such rows.
 
 In:   comparisons of a column with evaluated constants; segments with their bounds
-Out:  a `Constraint`, or None when the comparison bounds nothing surely; pruned segments
+Out:  a `Constraint`, or None when the comparison gives no certain bound; pruned segments
 
 - A constraint may admit too much, never too little. Where the engine compares in another type
-  than the column's, the bounds are widened by more than any rounding can do.
-- Times are nanoseconds since 1970, whole numbers are Python's, texts compare by code point,
-  which is the order of their UTF-8 bytes, which is the engine's.
+  than the column's, the bounds are widened by more than any rounding error.
+- Times are nanoseconds since 1970 and whole numbers are Python's. Texts compare by code point,
+  which is the order of their UTF-8 bytes and the engine's order.
 - A segment without bounds for a column is kept.
 """
 
@@ -21,7 +21,7 @@ from thermocline.format.state import TableState
 from thermocline.query.constant import Constant, Value
 from thermocline.query.shape import INTEGER, TEXT, TIME, ShapeColumn
 
-# Below these, every whole number near the constant is exact in the type that is compared in.
+# Below these limits, the type of the comparison holds every whole number near the constant exactly.
 FLOAT_EXACT_MAX = 2**24 - 2
 DOUBLE_EXACT_MAX = 2**53 - 2
 
@@ -65,10 +65,10 @@ class Constraint:
 def bounded(
     column: ShapeColumn, operator: str, constants: Sequence[Constant], values: Sequence[Value]
 ) -> Constraint | None:
-    """Return the constraint of `column operator constants`, or None when it is not surely one."""
+    """Return the constraint of `column operator constants`, or None when it is not certain."""
     types = {value.type for value in values}
     if "VARCHAR" in types and len(types) > 1:
-        return None  # the engine casts the texts to the others' type, not to the column's
+        return None  # the engine casts the texts to the type of the other values
     ranges = [_range(column, *pair) for pair in zip(constants, values, strict=True)]
     found = [one for one in ranges if one is not None]
     if len(found) != len(ranges):
@@ -134,9 +134,9 @@ def window(column: str, alternatives: Iterable[Sequence[Constraint]]) -> tuple[A
 
 
 def pruned(state: TableState, alternatives: Sequence[Sequence[Constraint]]) -> list[Segment]:
-    """Return the segments of a state that may have rows for one alternative or another.
+    """Return the segments of a state that may have rows for at least one alternative.
 
-    Each alternative is one place of a query that reads the table: its constraints hold together.
+    An alternative is one reference of the query to the table: all its constraints hold together.
     """
     time_column = state.spec.time_column
     low, high = window(time_column, alternatives)
@@ -161,7 +161,7 @@ def _may_hold(segment: Segment, constraint: Constraint, time_column: str, key: s
     if bounds is None:
         return True
     asked = constraint.high if constraint.low is None else constraint.low
-    # Bounds of a type that is neither whole number nor text are written as texts.
+    # Bounds of other types than whole numbers and texts are stored as texts.
     if type(bounds[0]) is not type(asked) or type(bounds[1]) is not type(asked):
         return True
     return constraint.admits(*bounds)

@@ -1,16 +1,16 @@
-"""Decides what SQL may run: one SELECT, made of parts that are on a list.
+"""Decides which SQL may run: one SELECT whose parts are all on an allow list.
 
 In:   SQL text; a cursor of the engine, for its parser
 Out:  a `Statement`: the tree, and every table, function and parameter it names
 
-- Everything is allow-listed: kinds of query, of FROM item, of expression; functions by name. A
-  part this module has never heard of is refused, so a newer engine opens no hole.
-- A name is a table of the session or a common table expression in scope, never anything else:
-  no file, no catalog, no variable of the program.
-- Scope is the engine's: an expression sees those before it, and itself only in the second half
-  of a recursion. Names of the engine's own catalog cannot be taken.
+- Query kinds, FROM items, expressions and function names are allow-listed. An unknown part is
+  refused, so a newer engine cannot open a hole.
+- A name is a table of the session or a common table expression in scope. It never resolves to a
+  file, a catalog or a variable of the program.
+- Scope follows the engine: a common table expression sees those before it, and itself only in the
+  second half of a recursion. Names of the engine's catalog are reserved.
 
-Which tables exist is not known here; `Statement.tables` is for the session to look up.
+This module does not know which tables exist; the session looks up `Statement.tables`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,13 +81,13 @@ _EXPRESSIONS = frozenset(
     }
 )
 _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
-_BRANCHES = frozenset({dict, list})  # whatever else a tree holds is a leaf of it
+_BRANCHES = frozenset({dict, list})  # every other value in a tree is a leaf
 _Scope = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One place where a table of the session is named; `node` is that place in the tree."""
+    """One reference to a table of the session; `node` is its node in the tree."""
 
     table: str
     written: str
@@ -96,7 +96,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of a table function of our own: `gaps`, `coverage` or `history`."""
+    """One call of a Thermocline table function: `gaps`, `coverage` or `history`."""
 
     function: str
     arguments: tuple[Tree, ...]
@@ -105,10 +105,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Statement:
-    """A query that may run, as far as its words go. Never changed, so it can be kept by text.
+    """A query that passed the gate. It is immutable, so it can be cached by its text.
 
-    `nodes` are all dictionaries of the tree, the outer ones first. `beside` is another text that
-    the parser read at the same time.
+    `nodes` are all dictionaries of the tree, the outer ones first. `parsed_guess` is the parser's
+    output for the guessed text.
     """
 
     text: str
@@ -123,15 +123,15 @@ class Statement:
 
     @property
     def tables(self) -> Mapping[str, str]:
-        """The session's tables it reads: lower-case name to the name as written."""
+        """The tables it reads: lower-case name to the name as written."""
         return {reference.table: reference.written for reference in self.references}
 
 
 def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None) -> Statement:
-    """Return the statement in the text; `Invalid` says what in it may not be run, and why.
+    """Return the statement in the text; `Invalid` names the part that may not run, and why.
 
-    `guess` is another text that is likely to be parsed next. It is parsed along, unless this one
-    has `AS OF` in it, which leads to a text that nobody guesses.
+    `guess` is the likely text of the next parse. It is parsed in the same call, unless the query
+    has an `AS OF`, whose rewritten text cannot be guessed.
     """
     rewritten = rewrite(sql)
     if guess is None or rewritten.edits:
@@ -159,7 +159,7 @@ def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None)
 
 
 class _Walk:
-    """One pass over a tree, with a list of what is still to be seen instead of recursion."""
+    """One pass over a tree, with a list of pending nodes instead of recursion."""
 
     def __init__(self) -> None:
         self.references: list[Reference] = []
@@ -189,7 +189,7 @@ class _Walk:
         elif kind in _MODIFIERS:
             self._inside(node, scope)
         else:
-            raise _refused("this part of SQL is not run", part=kind)
+            raise _refused("this part of SQL is not supported", part=kind)
 
     def _inside(self, node: Tree, scope: _Scope, *, skip: tuple[str, ...] = ()) -> None:
         for key, value in node.items():
@@ -223,7 +223,7 @@ class _Walk:
                 self._table_function(node, scope)
             case "SHOW_REF":
                 if node["show_type"] not in _SHOWN or node["query"] is None:
-                    raise _refused("this part of SQL is not run", part=node["show_type"])
+                    raise _refused("this part of SQL is not supported", part=node["show_type"])
                 self._inside(node, scope)
             case _:
                 self._inside(node, scope)
@@ -232,7 +232,7 @@ class _Walk:
         path = node["qualified_name"]["path"]
         written = node["table_name"]
         if node["catalog_name"] or node["schema_name"] or path != [written]:
-            raise _refused("a table is named without catalog or schema", table=".".join(path))
+            raise _refused("a table name has no catalog or schema", table=".".join(path))
         name = written.lower()
         if name not in scope:
             self.references.append(Reference(name, written, node))
@@ -243,12 +243,12 @@ class _Walk:
     def _table_function(self, node: Tree, scope: _Scope) -> None:
         function = node["function"]
         if function.get("class") != "FUNCTION":
-            raise _refused("this part of SQL is not run", part="table function")
+            raise _refused("this part of SQL is not supported", part="table function")
         name = _plain_name(function)
         if name in OWN_TABLE_FUNCTIONS:
             arguments = tuple(argument["expression"] for argument in function["arguments"])
             if any(argument["name"] for argument in function["arguments"]):
-                raise _refused("this function takes its arguments by position", function=name)
+                raise _refused("this function takes arguments by position only", function=name)
             self.calls.append(Call(name, arguments, node))
         elif name not in TABLE_FUNCTIONS:
             raise _refused("this table function is not allowed", function=name)
@@ -266,7 +266,7 @@ class _Walk:
             if node.get("export_state"):
                 raise _refused("this function is not allowed", function="export_state")
         elif kind == "TYPE" and (node["catalog"] or node["schema"]):
-            raise _refused("a type is named without catalog or schema", type=node["type_name"])
+            raise _refused("a type name has no catalog or schema", type=node["type_name"])
         self._inside(node, scope)
 
 
@@ -275,7 +275,7 @@ def _plain_name(function: Tree) -> str:
     path = function["qualified_name"]["path"]
     if function["catalog"] or function["schema"] or [part.lower() for part in path] != [name]:
         raise Invalid(
-            "a function is named without catalog, schema or dot",
+            "a function name has no catalog, schema or dot",
             hint="write f(x) instead of x.f()",
             function=".".join(path),
         )
@@ -283,5 +283,5 @@ def _plain_name(function: Tree) -> str:
 
 
 def _refused(message: str, **facts: Any) -> Invalid:
-    hint = "a query is one SELECT over registered tables, with functions of values only"
+    hint = "write one SELECT over registered tables that calls only functions of values"
     return Invalid(message, hint=hint, **facts)

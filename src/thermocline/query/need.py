@@ -1,13 +1,14 @@
-"""Which columns a query can touch, by the names it mentions.
+"""Which columns a query can read, by the names it mentions.
 
 In:   a `Statement`
 Out:  names in lower case, or None when any column may be needed
 
-- May name too many, never too few: a name anywhere in the query counts for every table.
-- A star, a whole row, a position, a natural join, or a FROM item whose columns are renamed or
-  that is not understood may need every column.
+- The result may name too many columns, never too few: a name anywhere in the query counts for
+  every table.
+- A star, a whole row, a position, a natural join, a FROM item with renamed columns, or an unknown
+  FROM item may need every column.
 
-Naming four columns of 24 instead of all saves the engine's binder a millisecond a query.
+Selecting four columns of 24 instead of all saves the engine's binder a millisecond a query.
 """
 
 from thermocline.query.gate import Statement
@@ -25,7 +26,7 @@ _ANY_COLUMN = frozenset({"STAR", "POSITIONAL_REFERENCE"})
 
 
 def columns_needed(statement: Statement) -> frozenset[str] | None:
-    """Return the names of columns a statement mentions, or None when it may need any."""
+    """Return the column names that a statement mentions, or None when it may need any column."""
     if "needed" not in statement.memory:
         statement.memory["needed"] = _found(statement)
     needed: frozenset[str] | None = statement.memory["needed"]

@@ -1,7 +1,7 @@
-"""Parameters of a query as values that the engine takes exactly.
+"""Converts query parameters to values that the engine reads exactly.
 
 In:   a Python value of any kind, and the name of its parameter
-Out:  a value that the engine reads as exactly that value; `Invalid` names any other
+Out:  a value that the engine reads as exactly that value; `Invalid` names the parameter otherwise
 
 - The engine would round a decimal of more than 38 digits, cut nanoseconds off, and turn a
   `datetime64` into a number. Here each is passed on exactly or refused.
@@ -27,7 +27,7 @@ _AS_THEY_ARE = (str, bytes, bytearray, memoryview, date, time, timedelta, UUID)
 
 
 def exact(value: Any, name: str, depth: int = 0) -> Any:
-    """Return a parameter's value in a form that the engine takes without changing it."""
+    """Return a parameter's value in a form that the engine does not change."""
     if depth > DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", parameter=name)
     if value is None or type(value) in (bool, float, str, bytes):
@@ -187,7 +187,7 @@ def _kind(value: Any) -> str:
 
 def _refused(name: str, value: Any, hint: str) -> Invalid:
     return Invalid(
-        "a parameter cannot be passed on exactly",
+        "a parameter cannot be passed to the engine exactly",
         hint=hint,
         parameter=name,
         type=type(value).__name__,

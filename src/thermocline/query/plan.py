@@ -1,17 +1,17 @@
-"""What a query's conditions say about the columns of each table it names.
+"""Derives constraints on the columns of each table from a query's conditions.
 
 In:   a `Statement`, the shapes of its tables, its parameters
 Out:  for each reference to a table, `Constraint`s that every row it contributes must satisfy
 
-- Sound by construction: a condition that is not fully understood is left out, never guessed.
-- Only conjuncts of WHERE, and of ON of inner joins, that compare a plain column with constants.
-  Such a condition is never true of null, so it may be asked of a table below an outer join too:
-  a row it removes leaves at most a row of nulls, which the query's own WHERE removes again.
-- Nothing is asked of the right side of an ASOF join, where another row would be nearest; of the
-  sides of positional joins and samples, where rows count by place; of what a semi or anti join
-  hides; or of a table whose name a common table expression takes somewhere in the query.
-- A name without a table is looked up as the engine does: it is an error if two own it, and is
-  left alone here unless USING made them one.
+- Sound by construction: a condition that is not fully understood is omitted, never guessed.
+- Only conjuncts of WHERE, and of ON of inner joins, that compare a plain column with constants
+  count. Such a condition is never true of null, so it also applies to a table below an outer join:
+  a row that it removes leaves at most a row of nulls, which the query's WHERE removes again.
+- No constraint is derived for the right side of an ASOF join, where another row would become the
+  nearest; for the sides of positional joins and samples, where the position of a row counts; for
+  tables hidden by a semi or anti join; or for a table whose name is also a common table expression.
+- A column name without a table is resolved as the engine does. If two tables have the name, the
+  engine reports an error, and this module ignores the condition unless USING merged the columns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from thermocline.query.shape import Shape, ShapeColumn
 from thermocline.query.syntax import Tree
 from thermocline.query.vocabulary import CLOCK_WORDS
 
-CONSTANTS_MAX = 1_000  # of one condition; a longer IN list is not pruned by
+CONSTANTS_MAX = 1_000  # of one condition; a longer IN list is not used for pruning
 
 _COMPARISONS = {
     "COMPARE_EQUAL": "=",
@@ -52,7 +52,7 @@ class Condition:
 
 @dataclass(eq=False)
 class _Kept:
-    """What was found for the last shapes a text was asked with; values if they cannot change."""
+    """The conditions for the last shapes of a statement; values too if they cannot change."""
 
     shapes: tuple[Shape | None, ...]
     conditions: list[Condition]
@@ -61,7 +61,7 @@ class _Kept:
 
 @dataclass(eq=False)
 class _Leaf:
-    """An item of a FROM clause. Without a shape, it may own any name."""
+    """An item of a FROM clause. Without a shape, it may have any column."""
 
     alias: str
     reference: int | None
@@ -90,7 +90,7 @@ def constraints(
     """Return the constraints on each reference of the statement, in the order of the references.
 
     `shapes` are those of the references; None for a table that is not pruned. When a constant
-    asks the clock, the cursor must be in the transaction that the query will run in.
+    reads the clock, the cursor must be in the transaction that the query will run in.
     """
     kept: _Kept | None = statement.memory.get("plan")
     if kept is None or not _are_same(kept.shapes, shapes):
@@ -150,7 +150,7 @@ def find(
 def conditions_on(
     cursor: duckdb.DuckDBPyConnection, expression: Tree, shape: Shape
 ) -> list[Condition]:
-    """Return the conditions that an expression about rows of one shape puts on its columns."""
+    """Return the conditions of an expression on the columns of one shape."""
     leaf = _Leaf("", 0, shape, is_pushable=True)
     source = _From([leaf])
     clock_words = _no_clock_columns([leaf])
@@ -168,7 +168,7 @@ def _gather(
     *,
     is_pushable: bool,
 ) -> list[_Leaf]:
-    """Add the items of a FROM clause to `source`; return those below this node."""
+    """Add the FROM items below this node to `source`, and return them."""
     is_pushable = is_pushable and not node["sample"]
     if node["type"] != "JOIN":
         leaf = _leaf(node, known, shapes, is_pushable=is_pushable)
@@ -203,7 +203,7 @@ def _leaf(
 
 
 def _aliases(select_list: list[Tree]) -> frozenset[str]:
-    """Return the names that the SELECT list gives to something else than that very column."""
+    """Return the aliases in the SELECT list that do not stand for the column of that name."""
     return frozenset(
         item["alias"].lower()
         for item in select_list
@@ -233,7 +233,7 @@ def _conjuncts(tree: Tree | None) -> Iterator[Tree]:
 
 
 def comparison(part: Tree) -> tuple[Tree, str, list[Tree]] | None:
-    """Return column, operator and other sides of a condition that may be one on a column."""
+    """Return column, operator and operands of a comparison with a column, else None."""
     kind = part["type"]
     if kind in _COMPARISONS:
         left, right, operator = part["left"], part["right"], _COMPARISONS[kind]
@@ -257,7 +257,7 @@ def _understood(
     aliases: frozenset[str],
     clock_words: bool,
 ) -> list[Condition]:
-    """Return what one conjunct says about references among `leaves`; nothing if in doubt."""
+    """Return the conditions of one conjunct on references among `leaves`; none if in doubt."""
     parted = comparison(conjunct)
     if parted is None:
         return []
@@ -295,7 +295,7 @@ def _owners(
 
 
 def _is_merged(name: str, owners: list[_Leaf], seen: list[_Leaf], source: _From) -> bool:
-    """Tell whether USING makes one column of all that the owners have of this name."""
+    """Tell whether USING merges the columns of this name of all owners into one."""
     if any(leaf.shape is None for leaf in seen):
         return False
     for using, left, right in source.merges:

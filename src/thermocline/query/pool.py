@@ -1,18 +1,18 @@
-"""SQL run in worker processes, each behind a memory wall and under a clock.
+"""Runs SQL in worker processes, each with a memory limit and a timeout.
 
 In:   SQL with parameters; the tables it may name, with their hot rows
 Out:  Arrow tables and streams; errors of this package only
 
-- A query can harm its worker at most: the text is parsed, checked, evaluated and run there, with
-  a limit on memory that the operating system keeps and a time after which it is killed.
-- A worker runs one query at a time and stays warm for the next. One that died is replaced; no
-  other query notices.
-- Every wait has a limit: for a worker, for its start, for the answer. Every size has one, too: of
-  a request, of a message, of an answer that is collected.
-- Nothing of a pool is left when its process ends, however it ends: no process, no spilled rows.
+- A query can harm only its worker: the worker parses, checks, evaluates and runs the text, with a
+  memory limit that the operating system enforces and a timeout after which it is killed.
+- A worker runs one query at a time and stays warm for the next. The pool replaces a worker that
+  died, and other queries are not affected.
+- Every wait has a timeout: for a worker, for its start, for the answer. Every request, message and
+  collected answer has a size limit.
+- When the pool's process ends, even by a crash, no worker process and no spilled rows remain.
 
-What is a table's hot half is asked for by the worker after it has read the query, so that only
-tables that are named are asked.
+The worker requests the hot rows of a table after it has parsed the query, so that only tables
+that the query names are read.
 """
 
 import os
@@ -55,7 +55,7 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table that queries may name: where it is, and how to ask for its hot rows.
+    """A table that queries may name: its location, and a function that returns its hot rows.
 
     `hot` is called once for each query that names the table, in the thread that runs the query.
     """
@@ -67,7 +67,7 @@ class TableRef:
 
 
 class _Asked(NamedTuple):
-    """A query on its way to a worker: what to send to one that knows the tables, and to others."""
+    """A query and its two requests: `first` with the tables, `again` for a worker that has them."""
 
     query_id: str
     first: bytes
@@ -80,8 +80,8 @@ class _Asked(NamedTuple):
 class QueryPool:
     """Worker processes that run SQL; safe to use from many threads.
 
-    `tables` is asked at the start of every query that brings none of its own. Workers are started
-    when they are needed.
+    The pool calls `tables` at the start of every query without tables of its own. It starts workers
+    when it needs them.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class QueryPool:
     ) -> pa.Table:
         """Return the answer of one SELECT as a table, as `Session.sql` does.
 
-        `Overloaded` when it needs more memory or time than it may have, when its answer is larger
-        than this pool collects, or when all workers stay busy. `Unavailable` when it is cancelled.
+        `Overloaded` when it exceeds its memory limit or timeout, when its answer is larger than
+        this pool collects, or when all workers stay busy. `Unavailable` when it is cancelled.
         """
         with self.sql_reader(
             query, params, tables=tables, timeout_s=timeout_s, query_id=query_id
@@ -139,7 +139,7 @@ class QueryPool:
                 if size_bytes > self._answer_bytes_max:
                     raise Overloaded(
                         "the answer is larger than the limit",
-                        hint="read it as a stream, or ask for less",
+                        hint="read it as a stream, or select fewer rows or columns",
                         bytes_max=self._answer_bytes_max,
                     )
             return pa.Table.from_batches(batches, reader.schema)
@@ -155,9 +155,9 @@ class QueryPool:
     ) -> Answer:
         """Return the answer of one SELECT as a stream of batches.
 
-        `tables` are those it may name, in place of the pool's own.
-        The query has its worker, and its time runs, until the stream is read to its end, fails,
-        is closed or dropped. An error after the first batches is raised by the stream.
+        `tables` are those that it may name, in place of the pool's.
+        The query occupies its worker, and its timeout runs, until the stream is read to its end,
+        fails, is closed or dropped. The stream raises errors that come after the first batches.
         """
         limit_s = self._timeout_s if timeout_s is None else check_seconds(timeout_s, "timeout_s")
         check_text(query, "query")
@@ -166,7 +166,10 @@ class QueryPool:
         params = check_parameters(params, "params")
         if not 0 < limit_s <= TIMEOUT_S_MAX:
             raise Invalid(
-                "not a time that a query may take", timeout_s=limit_s, timeout_s_max=TIMEOUT_S_MAX
+                "the timeout of a query is out of range",
+                hint="give seconds above 0, up to the maximum",
+                timeout_s=limit_s,
+                timeout_s_max=TIMEOUT_S_MAX,
             )
         refs = list((self._tables() if tables is None else tables).values())
         notes = tuple(
@@ -184,7 +187,10 @@ class QueryPool:
         for _ in range(TRIES_MAX):
             with suppress(NotTaken):
                 return self._begun(asked)
-        raise Unavailable("query workers end before they begin", hint="look at the machine")
+        raise Unavailable(
+            "query workers end before they accept a query",
+            hint="check the memory and the process limits of the machine",
+        )
 
     def _begun(self, asked: "_Asked") -> Answer:
         worker = self._checkout(asked.tables)
@@ -202,19 +208,19 @@ class QueryPool:
             raise
 
     def cancel(self, query_id: str) -> bool:
-        """End a running query within a second; False when none of this id is running.
+        """End a running query within a second; False when no query of this id is running.
 
-        Whoever waits for its answer, or reads on in it, meets `Unavailable`.
+        A thread that waits for its answer or reads it gets `Unavailable`.
         """
         check_text(query_id, "query_id")
-        hint = "it was ended on purpose"
+        hint = "a client cancelled it by its id; run it again if its answer is needed"
         reason = Unavailable("the query was cancelled", hint=hint, query_id=query_id)
         return self._watch.stop(query_id, reason)
 
     def _checkout(self, tables: tuple[TableNote, ...]) -> WorkerProcess:
-        """Return a worker for one query: an idle one, a new one, or the next to be free.
+        """Return a worker for one query: an idle one, a new one, or the next that becomes idle.
 
-        One that has these tables open is preferred to one that would have to let others go.
+        It prefers a worker that already has these tables open.
         """
         until_s = time.monotonic() + self._wait_s
         with self._changed:
@@ -274,7 +280,7 @@ class QueryPool:
                 self._idle.append(worker)
                 self._changed.notify_all()
                 return
-        # Its memory and its spilled rows are given back before another takes its place.
+        # Order matters: the worker's memory and spilled rows are freed before another one starts.
         self._forget(worker)
 
     def _forget(self, worker: WorkerProcess) -> None:
@@ -286,22 +292,22 @@ class QueryPool:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the pool is closed", hint="open another one")
+            raise Invalid("the pool is closed", hint="open another pool")
 
     def worker_ids(self) -> list[int]:
-        """Return the process ids of the workers that were alive when asked."""
+        """Return the process ids of the workers that are alive."""
         with self._changed:
             return sorted(worker.pid for worker in self._workers if worker.is_running)
 
     def close(self) -> None:
-        """End every query and every worker. When this returns, no process or spilled row is left.
+        """End every query and every worker. When this returns, no process or spilled row remains.
 
-        Streams that are still being read raise.
+        Streams that are still being read raise an error.
         """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._watch.stop_all(Unavailable("the pool was closed", hint="open another one"))
+        self._watch.stop_all(Unavailable("the pool was closed", hint="open another pool"))
         with self._changed:
             workers, self._idle = list(self._workers), []
         for worker in workers:
@@ -320,7 +326,7 @@ def _packed_request(request: Request) -> bytes:
         data = packed(request)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise Invalid(
-            "a parameter is of a type that cannot be passed on",
+            "a parameter is of a type that cannot be sent to a worker",
             hint="use numbers, texts, times and lists of them",
             error=str(error),
         ) from error

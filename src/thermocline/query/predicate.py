@@ -1,13 +1,13 @@
-"""A condition on rows, written in SQL, asked of Arrow batches.
+"""Evaluates a SQL condition on the rows of Arrow batches.
 
 In:   one boolean SQL expression; the schema of the batches
 Out:  a `Predicate`: a mask for every batch, the columns it reads, the constraints it implies
 
 - The expression passes the same gate as a query, and has no subquery, table, aggregate or
   parameter.
-- The mask is as long as the batch and in its order; where the expression is null, it is false.
-- The batch itself is never taken through the engine: whoever filters keeps the exact Arrow types.
-- The clock stands still: `now()` is one instant for every batch of a predicate.
+- The mask has the length and order of the batch; where the expression is null, it is false.
+- The engine returns only the mask, so the caller filters a batch with its exact Arrow types.
+- `now()` is the same instant for every batch of a predicate.
 """
 
 import threading
@@ -45,9 +45,9 @@ _REFUSED = {
 
 
 class Predicate:
-    """A condition that is ready to be asked of batches. Safe to use from many threads.
+    """A compiled condition on batches. Thread-safe.
 
-    `columns` are the names it reads, `constraints` what every row it is true of satisfies.
+    `columns` are the names it reads; every row for which it is true satisfies `constraints`.
     """
 
     def __init__(self, where: str, schema: pa.Schema) -> None:
@@ -80,17 +80,20 @@ class Predicate:
             answer = relation.to_arrow_table().column(0)
             self._cursor.unregister(_BATCH)
         if len(answer) != batch.num_rows:
-            raise Invalid("the condition is not one of a row", hint="compare columns of a row")
+            raise Invalid(
+                "the condition does not give one value for each row",
+                hint="compare columns of a row with values",
+            )
         mask = pc.fill_null(answer.cast(pa.bool_()), fill_value=False).combine_chunks()
         return mask if isinstance(mask, pa.BooleanArray) else pa.concat_arrays(mask.chunks)
 
     def window(self, time_column: str) -> tuple[int | None, int | None]:
-        """Return the half-open stretch of time outside which the condition is never true."""
+        """Return the half-open time range outside which the condition is never true."""
         low, high = window(time_column, [self.constraints])
         return low, None if high is None else high + 1
 
     def _check(self, where: str, schema: pa.Schema) -> None:
-        """Bind the expression where only a condition on a row can stand."""
+        """Bind the expression in a WHERE clause, which accepts only a condition on a row."""
         columns = [_for_engine(pa.array([], schema.field(name).type)) for name in self.columns]
         empty = pa.table([*columns, pa.array([], pa.int8())], names=[*self.columns, _ROW])
         with translated():
@@ -100,7 +103,7 @@ class Predicate:
             self._cursor.unregister(_BATCH)
         if kind not in ("BOOLEAN", '"NULL"'):
             raise Invalid(
-                "the condition is neither true nor false", hint="compare something", type=kind
+                "the condition is not boolean", hint="compare columns with values", type=kind
             )
 
     def _implied(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
@@ -120,19 +123,19 @@ class Predicate:
 def compile_predicate(where: str, schema: pa.Schema) -> Predicate:
     """Return the predicate of one boolean SQL expression over columns of this schema.
 
-    `Invalid` when it is anything else, `NotFound` for a column that the schema does not have.
+    `Invalid` for any other expression, `NotFound` for a column that the schema does not have.
     """
     return Predicate(check_text(where, "where"), schema)
 
 
 @lru_cache(maxsize=1)
 def _engine() -> Engine:
-    # One thread keeps the rows in order, and is quick enough for one batch.
+    # One thread keeps the rows in order and is fast enough for one batch.
     return Engine((), (), Limits(threads=1, spill_bytes=0))
 
 
 def _written(chosen: str, where: str) -> str:
-    """Return the condition as the one thing selected, or as what selects something else."""
+    """Return a SELECT of `chosen` where the condition holds; of the condition if it is empty."""
     if chosen:
         return f"{chosen} FROM {_BATCH} WHERE (\n{where}\n)"
     return f"SELECT\n{where}\nFROM {_BATCH}"  # gated before it runs
@@ -156,7 +159,7 @@ def _admitted(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
         and not any(node[part] for part in _EMPTY_PARTS)
     )
     if not is_one or len(statement.references) != 1 or statement.calls:
-        raise Invalid("not one condition", hint="write what would stand after WHERE")
+        raise Invalid("expected one condition", hint="write only the text that follows WHERE")
     for part in parts(node["select_list"]):
         refused = _REFUSED.get(part.get("class", ""))
         if refused:
@@ -184,14 +187,14 @@ def _check_digits(literal: object) -> None:
 
 
 def _for_engine(column: pa.Array) -> pa.Array:
-    """Return a column as the engine would read it from Parquet, if it cannot take it as it is."""
+    """Return a column in a type that the engine accepts, as it would read it from Parquet."""
     kind = column.type
     if pa.types.is_float16(kind):
         return column.cast(pa.float32())
     if pa.types.is_duration(kind):
         return column.cast(pa.int64())
     if pa.types.is_decimal(kind):
-        return column.cast(plain(kind))  # as many digits in the form that the engine takes
+        return column.cast(plain(kind))  # the same digits in the type that the engine accepts
     return column
 
 

@@ -1,12 +1,12 @@
-"""From a statement to something that can run: versions chosen, segments pruned, text made.
+"""Prepares a statement to run: chooses table versions, prunes segments, generates the SQL text.
 
 In:   a `Statement`, the registered sources, parameters; a cursor
-Out:  a `Prepared` query: text with a relation in the place of every table, for this cursor
+Out:  a `PreparedQuery`: text with a relation in place of every table, for this cursor
 
-- Every table is opened once for each way the query names it, before anything is read.
-- Segments are pruned from the state alone, for each reference by its own conditions, and every
-  file left is located, before the engine is told of one.
-- A query that asks the clock runs in one transaction with the constants it was pruned by.
+- Every table is opened once for each version that the query names, before anything is read.
+- Segments are pruned by the state alone, for each reference by its conditions. Every remaining
+  file is located before the engine gets the text.
+- A query that reads the clock runs in the same transaction as the constants used for pruning.
 """
 
 import os
@@ -48,9 +48,9 @@ _shapes: Cache[int, tuple[Schema, Shape]] = Cache(_SHAPES_KEPT_MAX)
 
 
 class OutOfReach(Exception):
-    """A file lies in a folder that the engine was not allowed to read: another engine is needed.
+    """A file lies in a folder that the engine may not read: another engine is needed.
 
-    It never leaves this room. It happens once for each folder of local copies.
+    The session handles it. It happens once for each folder of local copies.
     """
 
     def __init__(self, path: str) -> None:
@@ -62,9 +62,9 @@ class OutOfReach(Exception):
 class Prepared:
     """A query ready to run: text and parameters for the cursor that has its views.
 
-    It `leaves_nothing` when the cursor has no view, variable, rows or transaction of it. `report`
-    says what it reads, for those who ask. `recheck` raises `Corruption` when a file that it reads
-    was replaced or changed since it was located.
+    It `leaves_nothing` when it adds no view, variable, rows or transaction to the cursor. `report`
+    returns what it reads. `recheck` raises `Corruption` when a file that it reads was replaced or
+    changed since it was located.
     """
 
     cursor: duckdb.DuckDBPyConnection
@@ -84,9 +84,9 @@ def prepare(
     params: Sequence[Any] | Mapping[str, Any] | None,
     may_read: Callable[[str], bool],
 ) -> Prepared:
-    """Make a query ready to run on this cursor; nothing of it has been read when this returns.
+    """Prepare a query to run on this cursor; when this returns, no row has been read.
 
-    `OutOfReach` when a located file is not one that the cursor's engine may read.
+    `OutOfReach` when the cursor's engine may not read a located file.
     """
     parameters = bound(statement, params)
     for name, written in statement.tables.items():
@@ -112,7 +112,7 @@ def prepare(
 
 
 def bound(statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the parameters by name; `Invalid` when they are not the ones the query has."""
+    """Return the parameters by name; `Invalid` when they do not match those of the query."""
     values = check_parameters(params, "params") or {}
     if isinstance(values, dict):
         given = {name.lower(): value for name, value in values.items()}
@@ -122,7 +122,7 @@ def bound(statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None
     missing, excess = wanted.keys() - given.keys(), given.keys() - wanted.keys()
     if missing or excess:
         raise Invalid(
-            "the parameters are not those of the query",
+            "the parameters do not match those of the query",
             hint="give exactly one value for each parameter",
             missing=sorted(missing),
             excess=sorted(excess),
@@ -131,7 +131,7 @@ def bound(statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None
 
 
 def asks_clock(statement: Statement) -> bool:
-    """Tell whether anything in a statement may ask the clock."""
+    """Tell whether a statement may read the clock."""
     if "asks_clock" not in statement.memory:
         statement.memory["asks_clock"] = any(
             (part.get("class") == "FUNCTION" and part["function_name"].lower() in CLOCK_FUNCTIONS)
@@ -145,7 +145,7 @@ def asks_clock(statement: Statement) -> bool:
 
 
 class _File(NamedTuple):
-    """A file that a table's log names."""
+    """A file named by a table's log."""
 
     table: str
     path: str
@@ -155,7 +155,7 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The text made for a statement over certain states, to be used again over the same ones."""
+    """The generated text of a statement, for reuse with the same table states."""
 
     states: tuple[TableState | None, ...]
     needed: tuple[_File, ...]
@@ -173,7 +173,7 @@ class _Counts(NamedTuple):
 
 
 class _Preparing:
-    """One query on its way; it holds what the steps hand to each other."""
+    """The intermediate results of preparing one query."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Preparing:
         least, most = ARGUMENTS[call.function]
         if not least <= len(call.arguments) <= most:
             raise Invalid(
-                "this function takes another number of arguments",
+                "wrong number of arguments for this function",
                 hint="gaps('t'), gaps('t', start, end), coverage('t'), history('t')",
                 function=call.function,
             )
@@ -221,13 +221,13 @@ class _Preparing:
         name = values[0].value
         if not isinstance(name, str):
             hint = f"write the table's name as a text: {call.function}('name')"
-            raise Invalid("the first argument is not the name of a table", hint=hint)
+            raise Invalid("the first argument must be the name of a table", hint=hint)
         if name.lower() not in self._sources:
             raise unknown(name, [source.name for source in self._sources.values()])
         return answered(self._snapshot, self._sources[name.lower()], call.function, values[1:])
 
     def _constant(self, expression: Tree, place: str) -> Value:
-        """Return the value of an expression outside the query proper; `Invalid` if it has none."""
+        """Return the value of an argument or `AS OF` expression; `Invalid` if it has none."""
         if not is_constant(expression, clock_words=True):
             hint = "use literals, parameters, now() and intervals"
             raise Invalid("this must be a constant", hint=hint, place=place)
@@ -242,7 +242,7 @@ class _Preparing:
         return values[0]
 
     def make_relations(self, ready: Template) -> tuple[dict[int, str], dict[str, str]]:
-        """Return the FROM item of every slot, and the files read; make the views of the rest."""
+        """Return the FROM item of every slot, and the files read; create views for other tables."""
         kept: _Kept | None = self._statement.memory.get("kept")
         if kept is not None and self._still_holds(kept):
             self._counts |= kept.counts
@@ -276,13 +276,13 @@ class _Preparing:
 
     @property
     def leaves_nothing(self) -> bool:
-        """Whether the cursor is as it was: no view, variable, rows or transaction on it."""
+        """Whether the query adds no view, variable, rows or transaction to the cursor."""
         statement = self._statement
         return not (statement.calls or asks_clock(statement) or self._has_extras)
 
     @property
     def _is_lasting(self) -> bool:
-        """Whether the same states give the same text: nothing is asked but the tables."""
+        """Whether the same states give the same text: it depends on the tables only."""
         asks_else = self._statement.parameters or None in self._views
         return self.leaves_nothing and not asks_else
 
@@ -290,7 +290,7 @@ class _Preparing:
         return tuple(None if view is None else view.state for view in self._views)
 
     def _still_holds(self, kept: "_Kept") -> bool:
-        """Tell whether a text made before reads the same states, from files that are there."""
+        """Tell whether a cached text reads the same states, from files that still exist."""
         same = len(kept.states) == len(self._views) and all(
             view is not None and view.state is state and not view.parts
             for view, state in zip(self._views, kept.states, strict=True)
@@ -300,7 +300,7 @@ class _Preparing:
         )
 
     def _locate(self, file: "_File") -> str:
-        """Return where a file of a table is, having checked that its bytes are those committed."""
+        """Return the path of a table's file after checking that it has the committed bytes."""
         if file not in self._located:
             table = self._sources[file.table].table
             assert table is not None
@@ -311,7 +311,7 @@ class _Preparing:
         return self._located[file]
 
     def recheck(self) -> None:
-        """Locate every file once more: one that has changed since is compared again."""
+        """Locate every file again; a file that changed since is compared again."""
         for file in [*self._located]:
             del self._located[file]
             self._locate(file)
@@ -328,7 +328,7 @@ class _Preparing:
         *,
         is_inline: bool,
     ) -> Relation:
-        """Return the relation of a source, with what it uses by name set on the cursor."""
+        """Return the relation of a source, with its variables and rows set on the cursor."""
         source = self._sources[name]
         table = source.table
         if table is None or view is None:
@@ -377,7 +377,7 @@ class _Preparing:
         return Report(tables)
 
     def versions(self) -> list[tuple[Table, TableState]]:
-        """Return the tables and the states of them that the query reads."""
+        """Return the tables that the query reads, with their states."""
         used = [(self._sources[name].table, view.state) for name, view in self._snapshot.used()]
         return [(table, state) for table, state in used if table is not None]
 
@@ -385,7 +385,7 @@ class _Preparing:
 def _shape(state: TableState) -> Shape:
     if not state.schema.columns:
         return shape_of(pa.schema([(column.name, column.type) for column in columns_of(state)]))
-    # By identity first: to hash a schema of 24 columns takes 60 microseconds.
+    # Looked up by identity: hashing a schema of 24 columns takes 60 microseconds.
     kept = _shapes.get(id(state.schema))
     if kept is None or kept[0] is not state.schema:
         kept = _shapes.put(id(state.schema), (state.schema, shape_of(state.schema.arrow)))

@@ -1,4 +1,4 @@
-"""What a pool tells a worker: settings once, then one request a query. Values, no behaviour."""
+"""What a pool sends to a worker: settings once, then one request for each query. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a worker is told when it starts; `folder` is for spilled rows alone."""
+    """What a worker gets when it starts; `folder` is only for spilled rows."""
 
     memory_bytes: int
     spill_bytes: int
@@ -17,7 +17,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TableNote:
-    """A table that may be named: where it is, and whether it has hot rows to ask for."""
+    """A table that a query may name: where it is, and whether it has hot rows to request."""
 
     name: str
     root: str
@@ -27,7 +27,7 @@ class TableNote:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One query; `tables` is None when they are those of the request before."""
+    """One query; `tables` is None when they are the same as in the previous request."""
 
     query: str
     params: Any

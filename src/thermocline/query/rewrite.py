@@ -1,17 +1,17 @@
-"""Query text with its tables and own table functions replaced by what the engine can read.
+"""Replaces the tables and Thermocline functions in query text by relations the engine can read.
 
 In:   a `Statement`
-Out:  a `Template`: the user's text with slots for the relations of its tables
+Out:  a `QueryTemplate`: the user's text with slots for the relations of its tables
 
-- Only the bytes of the references and calls change; the rest of the text is the user's own.
-- It is proved, not hoped: with a name in each slot the text is parsed, and its tree must be the
-  old tree with those places replaced and nothing else different.
-- A reference that has no bytes of its own or is sampled gets no slot; it is read through a view
-  of the table's own name.
-- Parameters are numbered, so that one that went away with its reference shifts no other.
-- The text of the proof can be guessed before the query is parsed, for a query that names one
-  table in one place. A guess decides nothing: it counts only if it is, letter by letter, the
-  text that the tree leads to. A right one saves the engine a question, a quarter of a millisecond.
+- Only the bytes of the references and calls change; the rest stays as the user wrote it.
+- The result is proved: the text with a name in each slot is parsed, and its tree must equal the
+  old tree except for the replaced nodes.
+- A reference that has no bytes in the text or is sampled gets no slot; it is read through a view
+  with the table's name.
+- Parameters are numbered, so that removing one with its reference does not shift the others.
+- For a query that names one table once, the text of the proof can be guessed before the query is
+  parsed. A guess is used only if it equals the text generated from the tree. A right guess saves
+  one call of the engine, a quarter of a millisecond.
 """
 
 import re
@@ -28,13 +28,13 @@ from thermocline.query.shape import quoted
 from thermocline.query.syntax import NOWHERE, Tree, is_same, named_among, parse, parts, tree_of
 
 _FROM = re.compile(r"\b(?:from|join)\s+(\w+)(?=(?:\s+(?:as\s+)?(\w+))?)", re.IGNORECASE)
-# Words that follow a table and are not its alias; a missing one is a wrong guess, no more.
+# Words that can follow a table and are not its alias; a missing one only makes a guess wrong.
 _CLAUSES = """
     anti asof at cross except full group having inner intersect join left limit natural offset on
     order pivot positional qualify right semi tablesample union unpivot using where window
 """
 _NO_ALIAS = frozenset(_CLAUSES.split())
-_MADE_UP = 0  # a position, of a node that no text was read for
+_MADE_UP = 0  # the position of a node that was not parsed from text
 
 
 class _Edit(NamedTuple):
@@ -46,7 +46,7 @@ class _Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Text in pieces, with a reference's place in each slot between them."""
+    """Pieces of text, with a slot between two of them that holds the number of a reference."""
 
     pieces: tuple[str, ...]
     slots: tuple[int, ...]
@@ -61,15 +61,12 @@ class Template:
 
 
 def view_of_call(place: int) -> str:
-    """Return the name under which the rows of an own table function are registered."""
+    """Return the name under which the rows of a Thermocline table function are registered."""
     return f"{INTERNAL_PREFIX}call_{place}"
 
 
 def guessed(text: str, tables: Container[str]) -> str | None:
-    """Return what the text of the proof will be, or None when there is no telling.
-
-    `tables` are names in lower case.
-    """
+    """Return a guess of the text of the proof, or None; `tables` are names in lower case."""
     if "?" in text:
         return None
     found = [one for one in _FROM.finditer(text) if one[1].lower() in tables]
@@ -90,7 +87,7 @@ def _named(name: str, alias: str) -> str:
 
 
 def template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
-    """Return the template of a statement; `Invalid` where something has no place for a slot."""
+    """Return the template of a statement; `Invalid` where a reference cannot be replaced."""
     if "template" not in statement.memory:
         statement.memory["template"] = _made(cursor, statement)
     made: Template = statement.memory["template"]
@@ -133,7 +130,7 @@ def _made(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
 def _proved(
     cursor: duckdb.DuckDBPyConnection, statement: Statement, text: str, new_nodes: dict[int, Tree]
 ) -> frozenset[str]:
-    """Raise `Invalid` unless the text means the statement with just those nodes replaced."""
+    """Raise `Invalid` unless the text parses to the statement with only those nodes replaced."""
     beside = statement.beside
     if beside is not None and beside.text == text:
         tree = tree_of(beside, Rewritten(text))["node"]
@@ -168,7 +165,7 @@ def _replaced(
 
 
 def _numbered(nodes: Sequence[Tree], data: bytes, edits: list[_Edit]) -> list[_Edit]:
-    """Return the edits that give every `?` outside the other edits its number."""
+    """Return the edits that number every `?` outside the other edits."""
     found = {}
     for part in nodes:
         if part.get("class") == "PARAMETER":
@@ -190,7 +187,7 @@ def _joined(data: bytes, edits: list[_Edit]) -> str:
 
 def _not_replaceable(what: str) -> Invalid:
     return Invalid(
-        "this cannot be combined with AS OF or an own table function",
+        "this cannot be combined with AS OF or with gaps, coverage or history",
         hint="put the reference into a subquery: (SELECT * FROM t AS OF VERSION 3)",
         part=what,
     )

@@ -1,13 +1,13 @@
-"""One query on one worker, from its request to the last word about it.
+"""One query on one worker, from its request to its end.
 
-In:   a worker process, the tables the query may name, hot rows to lend it
+In:   a worker process, the tables the query may name, hot rows to share with the worker
 Out:  the bytes of its answer, message by message; one error if it fails
 
-- An answer is whole only when the worker said so and named as many rows as came. A worker that is
-  gone before that is an error, never a shorter answer, and stays one however often it is asked.
+- An answer is complete only when the worker says so and its row count equals the rows received. If
+  the worker ends before that, every further read raises the same error; an answer is never short.
 - A run ends exactly once. Then its worker is free for the next query, or discarded.
-- Anybody may stop a run at any time: the engine is asked first, and after `PATIENCE_S` the
-  process is killed. Who asked is what the error says.
+- Any thread may stop a run at any time: the engine is interrupted first, and after `PATIENCE_S` the
+  process is killed. The error gives the reason of the first stop.
 
 One thread reads a run; any thread may stop it.
 """
@@ -32,11 +32,11 @@ Done = Callable[["Run", bool], None]
 
 
 class NotTaken(Exception):
-    """The worker was gone before it looked at the request: another one may have it."""
+    """The worker ended before it accepted the request: another worker may run it."""
 
 
 class Run:
-    """A query that is running; `done` is called once, with whether its worker is fit for more."""
+    """A running query; it calls `done` once, with whether its worker can take another query."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Run:
         self.worker = worker
         self.deadline_s = time.monotonic() + timeout_s
         self.report = Report()
-        self.is_unread = False  # whether its reader has gone, and `settle` reads instead
+        self.is_unread = False  # whether its reader has gone; then `drain` reads to the end
         self._timeout_s = timeout_s
         self._hot = hot
         self._shared = shared
@@ -65,15 +65,16 @@ class Run:
         self._error: ThermoclineError | None = None
 
     def begin(self, request: bytes, tables: tuple[TableNote, ...]) -> None:
-        """Send the request; a worker that is gone is told of by `rows`."""
+        """Send the request; if the worker has ended, `next_bytes` raises the error."""
         with suppress(Gone):
             self.worker.send(Kind.REQUEST, request)
         self.worker.tables = tables
 
     def rows(self) -> memoryview | None:
-        """Return the next bytes of the answer, or None when all of it has come.
+        """Return the next bytes of the answer, or None after its end.
 
-        Raises the error of the query, the same one each time; `NotTaken` before it has begun.
+        Raises the error of the query, the same one at each call; `RequestNotAccepted` when the
+        worker ended before it accepted the request.
         """
         if self._is_over:
             if self._error is not None:
@@ -90,8 +91,9 @@ class Run:
         except ThermoclineError:
             raise
         except BaseException:
-            # An exception between two messages, or inside one: nobody knows where they are now.
-            self._end(Unavailable("the query was interrupted", hint="run it again"), is_fit=False)
+            # An exception in the middle of the protocol: the position in the stream is unknown.
+            hint = "run the query again"
+            self._end(Unavailable("the query was interrupted", hint=hint), is_fit=False)
             raise
 
     def _next(self) -> memoryview | None:
@@ -108,22 +110,23 @@ class Run:
                 self._lend(data.decode())
             elif kind is Kind.FAILED:
                 error: ThermoclineError = unpacked(data[len(FIT) :])
-                # It may have failed while it registered tables: tell it of all of them again.
+                # The worker may have failed while it registered tables: send all of them again.
                 self.worker.tables = None
                 raise self._end(self._reason or error, is_fit=data.startswith(FIT))
             elif kind is Kind.END and COUNT.unpack(data[len(FIT) :])[0] == self._rows:
                 self._end(None, is_fit=data.startswith(FIT))
                 return None
             else:
-                hint = "run it again"
-                error = Unavailable("the answer of a query worker is not whole", hint=hint)
+                hint = "run the query again"
+                error = Unavailable("the answer of a query worker is incomplete", hint=hint)
                 raise self._end(error, is_fit=False)
 
     def _lend(self, name: str) -> None:
-        """Answer a worker that asks for the hot rows of a table, now and not before."""
+        """Send the hot rows of a table that the worker requests; they are read at this moment."""
         try:
             if name not in self._hot:
-                raise NotFound("no hot rows of this name", hint="run it again", table=name)
+                hint = "run the query again"
+                raise NotFound("this table has no hot rows", hint=hint, table=name)
             snapshot = self._hot[name]()
             with self._shared.lent(snapshot) as (note, files):
                 self.worker.send_with(Kind.HOT, packed(note), files)
@@ -135,13 +138,13 @@ class Run:
             return too_long(self._timeout_s, self.query_id)
         return Overloaded(
             "the query ended its worker process",
-            hint="ask for less at once",
+            hint="select fewer rows or columns",
             query_id=self.query_id,
             cause=cause,
         )
 
     def _end(self, error: ThermoclineError | None, *, is_fit: bool) -> ThermoclineError:
-        """Fix how the run ended, give its worker back, and return the error to raise."""
+        """Record how the run ended, give its worker back, and return the error to raise."""
         with self._lock:
             is_first, self._is_over = not self._is_over, True
             if is_first:
@@ -151,7 +154,7 @@ class Run:
         return self._error or Unavailable("the query is over")
 
     def stop(self, reason: ThermoclineError) -> None:
-        """Ask the query to end for this reason; `look` has to be called later."""
+        """Interrupt the query for this reason; `check_deadline` must be called later to kill it."""
         with self._lock:
             if self._is_over or self._reason is not None:
                 return
@@ -160,7 +163,7 @@ class Run:
             self.worker.interrupt()
 
     def look(self, now_s: float) -> float | None:
-        """Stop or kill what is past its time; return when to look again, None when it is over."""
+        """Stop or kill the query past its deadline; return when to check again, None at its end."""
         with self._lock:
             if self._is_over:
                 return None
@@ -174,17 +177,17 @@ class Run:
             return self._kill_at_s
 
     def settle(self) -> None:
-        """Read a stopped run to its end, so that its worker can be used again."""
+        """Read a stopped run to its end, so that its worker can be reused."""
         with suppress(ThermoclineError, NotTaken):
             while self.rows() is not None:
                 pass
 
 
 def too_long(timeout_s: float, query_id: str) -> Overloaded:
-    """Return the error of a query that ran past its time."""
+    """Return the error of a query that exceeded its timeout."""
     return Overloaded(
         "the query took longer than its limit",
-        hint="ask for less at once, or allow more time",
+        hint="select fewer rows or columns, or raise the timeout",
         timeout_s=timeout_s,
         query_id=query_id,
     )

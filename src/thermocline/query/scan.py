@@ -1,16 +1,16 @@
 """A table at one version as one relation: SQL text that reads exactly its live rows.
 
-In:   a state, the segments of it that a query needs, a way to locate their files
+In:   a state, the segments of it that a query needs, a function that locates their files
 Out:  the text of a SELECT over Parquet files, and the bit strings it uses by name
 
-- The columns are the table's own, in its order, by id: a renamed column is read under its old
-  name, an absent one is a typed null, a narrower one is cast. The types of the relation do not
-  depend on which segments are read; with none it is empty and has the same columns.
-- Files of one physical shape are one leg of a UNION ALL. A file with deleted rows is a leg of
-  its own, with a bit for each row.
-- Hot rows are a leg of their own: an Arrow table under a name.
-- Every file is located before the engine sees it, which checks that it is there and whole.
-- A path is the file of that name, whatever letters are in it: no pattern, no partition columns.
+- The columns are those of the table, in its order, matched by id: a renamed column is read under
+  its old name, an absent one is a typed null, a narrower one is cast. The types of the relation do
+  not depend on the segments; without segments it is empty and has the same columns.
+- Files of one physical shape share one leg of a UNION ALL. Each file with deleted rows is a
+  separate leg, with a bit for each row.
+- Hot rows are a separate leg: an Arrow table registered under a name.
+- Every file is located, which checks that it exists and is complete, before the engine reads it.
+- A path is always one literal file name, never a pattern, and gives no partition columns.
 """
 
 import re
@@ -48,10 +48,10 @@ Read = Callable[[Segment], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A SELECT, its files by the path the engine knows, and what it uses by name.
+    """A SELECT, its files by the path that the engine reads, and its variables and rows by name.
 
-    `bits` are variables to set, `rows` Arrow tables to register, before the SELECT can run.
-    `item` is what to put into a FROM clause; `sql` in brackets, or something shorter.
+    Before the SELECT can run, the variables in `bits` must be set and the Arrow tables in `rows`
+    registered. `item` goes into a FROM clause: `sql` in brackets, or a shorter equivalent.
     """
 
     sql: str
@@ -72,11 +72,11 @@ def relation(
 ) -> Relation:
     """Return the relation of these segments, and of hot rows with the state's columns.
 
-    `prefix` begins every name it uses. With `needed`, columns of other names may be left out;
-    one is always there.
+    `prefix` begins every name it uses. With `needed`, columns of other names may be omitted; at
+    least one column remains.
 
-    Raises whatever `locate` raises for a file that is missing or not whole. `read` gives the
-    live rows of a segment, for the rare file that has a column of the row number's name.
+    Errors of `locate` for a missing or incomplete file pass through. `read` returns the live rows
+    of a segment, for the rare file with a column named like the engine's row number.
     """
     columns = _only(columns_of(state), needed)
     for column in columns:
@@ -113,7 +113,7 @@ def relation(
     if not legs and len(plain_legs) == 1 and _names_all(state, needed):
         physical, some = plain_legs[0]
         if _select_list(tuple(columns), physical) == _names(columns):
-            # The files are the table to this query, and a level less is a binder's pass less.
+            # The query can read the files directly: one nesting level less saves a binder pass.
             sql = _select(_names(columns), _reading(some))
             return Relation(sql, _reading(some), files)
     legs += [
@@ -134,7 +134,7 @@ def _registered(
 
 
 def _readable(found: pa.Table) -> pa.Table:
-    """Return rows in types from which the engine reads what it reads from Parquet."""
+    """Return rows in types that the engine reads like the same columns of a Parquet file."""
     for place, old in enumerate(found.schema):
         kind = engine_arrow(old.type)
         if kind != old.type:
@@ -155,9 +155,9 @@ def _bracketed(
 
 
 def _names_all(state: TableState, needed: frozenset[str] | None) -> bool:
-    """Tell whether every name a query mentions is a column's.
+    """Tell whether every name that a query mentions is a column of the table.
 
-    Any other name could be one that the engine gives to files, such as their path.
+    Any other name could be a virtual column of files, such as their path.
     """
     known = {column.name.lower() for column in columns_of(state)}
     return needed is not None and bool(needed) and needed <= known
@@ -178,12 +178,13 @@ def _only(columns: Sequence[Column], needed: frozenset[str] | None) -> Sequence[
     if needed is None:
         return columns
     kept = [column for column in columns if column.name.lower() in needed]
-    # Without a match the query counts rows, or is wrong and should be told what columns exist.
+    # Without a match the query counts rows, or it has a wrong name: with all columns in the
+    # relation, the engine's error can list them.
     return kept or (columns if needed else _countable(columns))
 
 
 def _countable(columns: Sequence[Column]) -> Sequence[Column]:
-    """Return one column to count rows by: the time column, which is never null, if there is one."""
+    """Return one column to count rows by: the first that is never null, such as the time column."""
     return [column for column in columns if not column.nullable][:1] or columns[:1]
 
 
@@ -212,8 +213,8 @@ def deleted_bits(segment: Segment) -> bytes:
 def columns_of(state: TableState) -> Sequence[Column]:
     """Return the columns of a relation of this state.
 
-    A table that nothing was appended to has no columns yet. Its time column and entity columns
-    are known by name, and a query about them is to be answered, with no rows.
+    A table without any append has no columns yet. The names of its time column and entity columns
+    are known, so a query on them returns no rows instead of an error.
     """
     if state.schema.columns:
         return state.schema.columns
@@ -225,7 +226,7 @@ _plain = lru_cache(maxsize=1024)(plain)
 
 
 def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) -> _Physical:
-    """Return what a segment's file calls each column, and the type it has there."""
+    """Return the name and type of each column in a segment's file."""
     then = state.schemas[segment.schema_id]
     found: list[tuple[str | None, pa.DataType | None]] = []
     for column in columns:
@@ -241,10 +242,10 @@ def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) ->
 
 @lru_cache(maxsize=256)
 def _select_list(columns: tuple[Column, ...], physical: _Physical) -> str:
-    """Return what to select from files that have the columns under these names and types.
+    """Return the SELECT list for files that have the columns under these names and types.
 
-    Casts are left out where they do nothing: each costs the engine's parser and binder 50
-    microseconds a query.
+    Casts without effect are omitted: each costs the engine's parser and binder 50 microseconds a
+    query.
     """
     found = []
     for column, (name, kind) in zip(columns, physical, strict=True):

@@ -4,13 +4,13 @@ In:   names with tables or roots; SQL with parameters
 Out:  Arrow tables and streams; errors of this package only
 
 - A query reads the newest version of each table at its start, or the one its `AS OF` names, and
-  that version to its end, whatever is committed meanwhile.
-- A file that the version names and that cannot be read is an error that names it. A stream that
-  fails raises; it never just ends.
-- The engine is warm and shared by the session's queries; each has a cursor of its own, so a
-  session may be used from many threads.
+  reads that version to its end, regardless of later commits.
+- If a file of the version cannot be read, the error names it. A stream that fails raises an error;
+  it never ends early without one.
+- The session's queries share one warm engine; each uses a separate cursor, so a session is
+  thread-safe.
 
-`run` is the one place that hands SQL to an engine in this process.
+`run_prepared` is the only place that gives SQL to an engine in this process.
 """
 
 import os
@@ -69,7 +69,7 @@ class Session:
         self._sources: dict[str, Source] = {}
         self._copies: set[str] = set()  # folders of local copies of an object store's files
         self._engine: Engine | None = None
-        self._busy: set[duckdb.DuckDBPyConnection] = set()  # cursors of queries that run now
+        self._busy: set[duckdb.DuckDBPyConnection] = set()  # cursors of running queries
         self._readers: weakref.WeakSet[RowReader] = weakref.WeakSet()
         self._is_closed = False
         self._statements: Cache[str, Statement] = Cache(STATEMENTS_KEPT_MAX)
@@ -77,9 +77,9 @@ class Session:
     def register_tstable(
         self, name: str, table: Any, *, storage_options: Mapping[str, str] | None = None
     ) -> None:
-        """Register a table, or the root of one, under a name; it replaces what had the name.
+        """Register a table, or the root of one, under a name; it replaces the name's old entry.
 
-        A root is a folder or an object store's URL. `NotFound` when there is no table there.
+        A root is a folder or an object store's URL. `NotFound` when it has no table.
         """
         checked_name(name)
         opened = getattr(table, "lake", table)
@@ -91,14 +91,14 @@ class Session:
     def register_view(
         self, name: str, table: Table, hot: Callable[[], HotSnapshot] | None = None
     ) -> None:
-        """Register a table together with a way to ask for its hot rows.
+        """Register a table together with a function that returns its hot rows.
 
-        Every query asks once for each table it names, then reads the newest version.
+        Every query calls it once for each table it names, then reads the newest version.
         """
         self._register(Source(checked_name(name), table=table, hot=hot))
 
     def register_parquet(self, name: str, path: "str | os.PathLike[str]") -> None:
-        """Register one Parquet file, as it is, under a name; it replaces what had the name."""
+        """Register one plain Parquet file under a name; it replaces the name's old entry."""
         checked_name(name)
         absolute = os.path.abspath(check_path(path, "path"))
         if not os.path.isfile(absolute):
@@ -111,7 +111,7 @@ class Session:
             self._sources[source.name.lower()] = source
 
     def deregister(self, name: str) -> None:
-        """Forget a name; `NotFound` when it is not registered."""
+        """Remove a name; `NotFound` when it is not registered."""
         key = check_text(name, "name").lower()
         with self._lock:
             if self._sources.pop(key, None) is None:
@@ -137,15 +137,15 @@ class Session:
     ) -> RowReader:
         """Return the answer of one SELECT as a stream of batches.
 
-        The versions it reads are pinned, and its cursor is open, until the stream is read to its
-        end, fails, is closed or dropped, or the session is closed.
+        The versions it reads stay pinned, and its cursor stays open, until the stream is read to
+        its end, fails, is closed or dropped, or the session is closed.
         """
         return self.read(query, params, batch_rows)[0]
 
     def read(
         self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
     ) -> tuple[RowReader, Report]:
-        """Return the answer of one SELECT as a stream, and what it is read from."""
+        """Return the answer of one SELECT as a stream, and a report of what it reads."""
         check_count(batch_rows, "batch_rows", least=1)
         with ExitStack() as stack:
             prepared = stack.enter_context(self._running(query, params))
@@ -154,14 +154,14 @@ class Session:
             with _reading(prepared):
                 reader = run(prepared).to_arrow_reader(batch_rows)
             batches = _streamed(reader, prepared, stack.pop_all())
-            next(batches)  # from here on, closing it releases what the stack holds
+            next(batches)  # from here on, closing it releases the pins and the cursor
             rows = RowReader(reader.schema, batches)
             self._readers.add(rows)
             return rows, prepared.report()
 
     @contextmanager
     def _running(self, query: str, params: Params) -> Iterator[Prepared]:
-        """Prepare a query on a cursor that is given back or closed when the block ends."""
+        """Prepare a query on a cursor that the block's end gives back or closes."""
         check_text(query, "query")
         prepared = None
         while prepared is None:
@@ -197,7 +197,7 @@ class Session:
         files = {source.path for source in sources.values() if source.path}
         engine = self._engine
         if engine is None or engine.folders != folders or engine.files != files:
-            # What an engine may read cannot change, so other folders need another engine.
+            # The folders of an engine cannot change, so other folders need another engine.
             self._engine = Engine(folders, files, self._limits)
             if engine is not None:
                 engine.close()
@@ -206,15 +206,15 @@ class Session:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the session is closed", hint="open another one")
+            raise Invalid("the session is closed", hint="open another session")
 
     def interrupt(self) -> None:
-        """Ask every query that runs now to stop; the engine does so when it gets to look."""
+        """Ask every running query to stop; each stops at the engine's next interrupt check."""
         for cursor in list(self._busy):
             cursor.interrupt()
 
     def close(self) -> None:
-        """Let the engine go, and close every stream: reading on is `Invalid` then."""
+        """Close the engine and every stream; a later read of a stream raises `Invalid`."""
         with self._lock:
             self._is_closed = True
             engine, self._engine = self._engine, None
@@ -232,7 +232,7 @@ class Session:
 
 
 def run(prepared: Prepared) -> duckdb.DuckDBPyRelation:
-    """Hand a prepared query to the engine of this process; reading the relation runs it."""
+    """Give a prepared query to the engine of this process; reading the relation runs it."""
     relation = prepared.cursor.sql(prepared.text, params=prepared.parameters or None)
     assert relation is not None
     return relation
@@ -240,7 +240,7 @@ def run(prepared: Prepared) -> duckdb.DuckDBPyRelation:
 
 @contextmanager
 def _reading(prepared: Prepared) -> Iterator[None]:
-    """Translate the engine's errors; one that a file changed under the query is `Corruption`."""
+    """Translate the engine's errors; if a file of the query changed, raise `Corruption`."""
     try:
         with translated(prepared.files):
             yield

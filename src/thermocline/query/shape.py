@@ -1,11 +1,11 @@
-"""The columns of a table as the engine sees them: types, and which can be pruned by.
+"""The columns of a table in the engine: their types, and which of them can prune segments.
 
 In:   Arrow schemas
-Out:  engine types as SQL text; a `Shape` that finds columns as SQL does, whatever their case
+Out:  engine types as SQL text; a `Shape` that finds columns as SQL does, ignoring case
 
-- `engine_type` is what the engine's Parquet reader makes of a column of that Arrow type, so that
-  a table has the same types whether a query meets none, some or all of its segments.
-- Names are quoted by `quoted` and texts by `literal`, and by nothing else.
+- `engine_type` is the type that the engine's Parquet reader gives to a column of an Arrow type, so
+  a table has the same types whether a query reads none, some or all of its segments.
+- Only `quote_identifier` quotes names, and only `quote_text` quotes texts.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ _PLAIN: dict[pa.DataType, str] = {
     pa.date64(): "DATE",
 }
 
-# Written to Parquet in one way only. Others depend on the writer: an unsigned 32-bit column may
-# be a 64-bit one in the file, and nanoseconds may be microseconds.
+# Every writer stores these types in the same way. Others depend on the writer: an unsigned 32-bit
+# column may be a 64-bit one in the file, and nanoseconds may be microseconds.
 _ALWAYS_AS_IS = frozenset(
     {
         pa.bool_(),
@@ -63,7 +63,7 @@ _ALWAYS_AS_IS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ShapeColumn:
-    """A column to prune by: its name, what sort of bounds it has, its engine type."""
+    """A column that can prune segments: its name, the sort of its bounds, its engine type."""
 
     name: str
     sort: str
@@ -72,7 +72,7 @@ class ShapeColumn:
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """Every column name of a table in lower case; those that can be pruned by are described."""
+    """Every column name of a table in lower case; None for columns that cannot prune segments."""
 
     columns: Mapping[str, ShapeColumn | None]
 
@@ -89,7 +89,7 @@ def literal(text: str) -> str:
 
 @lru_cache(maxsize=512)
 def shape_of(schema: pa.Schema) -> Shape:
-    """Return the shape of an Arrow schema; the same object for an equal schema while kept."""
+    """Return the shape of an Arrow schema; the same object for an equal schema while cached."""
     return Shape({field.name.lower(): _column(field) for field in schema})
 
 
@@ -107,7 +107,7 @@ def _column(field: pa.Field) -> ShapeColumn | None:
 
 
 def is_read_as_is(kind: pa.DataType) -> bool:
-    """Tell whether the engine reads such a column as `engine_type` says without being told."""
+    """Tell whether the engine reads such a column as its `engine_type` without a cast."""
     return plain(kind) in _ALWAYS_AS_IS
 
 
@@ -135,7 +135,7 @@ def engine_type(kind: pa.DataType) -> str:
         return f"STRUCT({inside})"
     if kinds.is_map(kind):
         return f"MAP({engine_type(kind.key_type)}, {engine_type(kind.item_type)})"
-    return "BLOB"  # what is left are binaries of a fixed width
+    return "BLOB"  # only binaries of a fixed width remain
 
 
 def check_engine_holds(name: str, kind: pa.DataType) -> None:
@@ -143,7 +143,7 @@ def check_engine_holds(name: str, kind: pa.DataType) -> None:
     if _is_wide(kind):
         raise Unsupported(
             "the engine cannot hold the digits of this column",
-            hint="leave the column out of the SQL; scan() gives its values exactly",
+            hint="omit the column from the SQL; scan() returns its exact values",
             column=name,
             type=str(kind),
             digits_max=DECIMAL_DIGITS_MAX,
@@ -160,9 +160,9 @@ def _is_wide(kind: pa.DataType) -> bool:
 
 @lru_cache(maxsize=1024)
 def engine_arrow(kind: pa.DataType) -> pa.DataType:
-    """Return the Arrow type from which the engine reads what it reads from Parquet.
+    """Return the Arrow type that the engine reads like the same column of a Parquet file.
 
-    Of most types it is the type itself; of some the engine reads nothing, or something else.
+    For most types this is the type itself; the engine cannot read the others, or changes them.
     """
     if kinds.is_dictionary(kind) and kinds.is_string(kind.value_type):
         return kind  # read as texts, each distinct one once

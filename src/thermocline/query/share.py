@@ -1,11 +1,11 @@
-"""Hot rows lent to worker processes: written once into shared memory, mapped without copying.
+"""Shares hot rows with worker processes: written once to shared memory, mapped without a copy.
 
-In:   parts of a hot snapshot; on the other side, open files
-Out:  open files; on the other side, the same parts
+In:   parts of a hot snapshot; in the worker, open files
+Out:  open files; in the worker, the same parts
 
-- A part is never changed, so it is written once and its file is lent to every query that reads
-  it. The file goes when the part goes, and its memory when the last query that maps it ends.
-- The file is sealed: no process can change it, cut it or let it grow.
+- A part is immutable, so it is written once and every query that reads it shares its file. The file
+  is closed when the part is freed; its memory is freed when the last query that maps it ends.
+- The file is sealed: no process can change, truncate or extend it.
 - At most `FILES_KEPT_MAX` files are kept; parts beyond that are written for each query.
 """
 
@@ -29,7 +29,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_
 
 
 class PartNote(NamedTuple):
-    """What is told of a part beside its rows."""
+    """The metadata of a part that is sent beside its rows."""
 
     mark: int
     schema_id: int
@@ -38,7 +38,7 @@ class PartNote(NamedTuple):
 
 
 class SnapshotNote(NamedTuple):
-    """What is told of a snapshot; the files of its parts follow in the same order."""
+    """The metadata of a snapshot; the files of its parts follow in the same order."""
 
     source: str
     mark: int
@@ -53,15 +53,16 @@ class _Shared(NamedTuple):
 
 
 class SharedParts:
-    """The files of parts, by the identity of their rows. Safe to use from many threads."""
+    """The files of parts, by the identity of their rows. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # rows may be let go, and their file, at any allocation
+        # Re-entrant: the garbage collector may free rows, and so their file, at any allocation.
+        self._lock = threading.RLock()
         self._kept: dict[int, _Shared] = {}
 
     @contextmanager
     def lent(self, snapshot: HotSnapshot) -> Iterator[tuple[SnapshotNote, list[int]]]:
-        """Give the note and the files of a snapshot for as long as the block runs."""
+        """Yield the header and the open files of a snapshot while the block runs."""
         passing: list[int] = []
         notes: list[PartNote] = []
         files: list[int] = []
@@ -99,11 +100,11 @@ class SharedParts:
 
     @property
     def files_kept(self) -> int:
-        """How many files are kept now."""
+        """How many files are open."""
         return len(self._kept)
 
     def close(self) -> None:
-        """Let every file go; queries that have them mapped keep their rows."""
+        """Close every file; queries that have mapped them keep their rows."""
         with self._lock:
             kept, self._kept = list(self._kept.values()), {}
         for shared in kept:
@@ -116,7 +117,7 @@ def _written(batch: pa.RecordBatch) -> tuple[int, int]:
         file = os.memfd_create("thermocline-hot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         raise Unavailable(
-            "hot rows cannot be lent to a query",
+            "hot rows cannot be shared with a query worker",
             hint="raise the limit of open files (ulimit -n), or free memory",
             error=str(error),
         ) from error
@@ -131,17 +132,17 @@ def _written(batch: pa.RecordBatch) -> tuple[int, int]:
     except (OSError, pa.ArrowException) as error:
         os.close(file)
         raise Unavailable(
-            "hot rows cannot be lent to a query", hint="free memory", error=str(error)
+            "hot rows cannot be shared with a query worker", hint="free memory", error=str(error)
         ) from error
 
 
 def borrowed(note: SnapshotNote, files: Sequence[int]) -> HotSnapshot:
-    """Return the snapshot that was lent, mapped from its files; they are closed."""
+    """Return the shared snapshot, mapped from its files, and close the files."""
     try:
         parts = tuple(_mapped(one, file) for one, file in zip(note.parts, files, strict=True))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Unavailable(
-            "lent hot rows cannot be mapped", hint="run it again", error=str(error)
+            "shared hot rows cannot be mapped", hint="run the query again", error=str(error)
         ) from error
     finally:
         for file in files:
@@ -150,7 +151,7 @@ def borrowed(note: SnapshotNote, files: Sequence[int]) -> HotSnapshot:
 
 
 def _mapped(note: PartNote, file: int) -> HotPart:
-    # Shared and read-only: it does not count as memory of this process.
+    # A shared read-only mapping does not count towards the memory limit of this process.
     data = mmap.mmap(file, note.length_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
     batch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
     return HotPart(Mark(note.mark), note.schema_id, batch, note.size_bytes)

@@ -1,13 +1,13 @@
-"""What a session has registered: tables and plain Parquet files, opened for one query.
+"""The registered tables and plain Parquet files of a session, opened for one query.
 
-In:   names, roots and tables; `AT` clauses and function arguments already evaluated
+In:   names, roots and tables; evaluated `AT` clauses and function arguments
 Out:  states of tables, each read once a query; Arrow tables for the SQL functions
 
-- A query reads one version of a table for each way it names it: newest, or one `AS OF`. What
-  `gaps` or `coverage` tells of a table is told of the version the query reads.
-- The newest version comes with the hot rows that it does not contain. An `AS OF` names a version:
-  rows that are in none yet are not part of the past.
-- A name is a plain identifier, is found whatever its case, and is never one of the engine's.
+- A query reads one version of a table for each form of reference: the newest, or one `AS OF`.
+  `gaps` and `coverage` describe the version that the query reads.
+- The newest version comes with the hot rows that it does not contain yet. An `AS OF` reads a
+  committed version only, so it never includes hot rows.
+- A name is a plain identifier, is matched ignoring case, and is never a name of the engine.
 """
 
 import difflib
@@ -35,7 +35,7 @@ ARGUMENTS = {"gaps": (1, 3), "coverage": (1, 1), "history": (1, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One registered name: a table, or the path of a Parquet file; `hot` asks for hot rows."""
+    """One registered name: a table, or the path of a Parquet file; `hot` returns hot rows."""
 
     name: str
     table: Table | None = None
@@ -44,7 +44,7 @@ class Source:
 
     @property
     def folder(self) -> str | None:
-        """The folder the engine must be able to read; None where it is not known beforehand."""
+        """The folder that the engine must be able to read; None when it is not known yet."""
         storage = None if self.table is None else self.table.storage
         return storage.root if isinstance(storage, LocalStorage) else None
 
@@ -54,7 +54,7 @@ def checked_name(name: str) -> str:
     if not is_name(check_text(name, "name")) or name.lower().startswith(RESERVED_PREFIXES):
         raise Invalid(
             "this cannot be the name of a table",
-            hint="use letters, digits and underscores, at most 63, not the engine's own names",
+            hint="use at most 63 letters, digits and underscores; avoid the reserved prefixes",
             name=name[:80],
             reserved=list(RESERVED_PREFIXES),
         )
@@ -62,7 +62,7 @@ def checked_name(name: str) -> str:
 
 
 def unknown(written_name: str, known: Iterable[str]) -> NotFound:
-    """Return the error for a name that is not registered, with the one that is nearest."""
+    """Return the error for an unregistered name; its hint suggests the closest name."""
     names = list(known)
     by_lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(written_name.lower(), by_lower, n=1, cutoff=0.0)
@@ -73,7 +73,7 @@ def unknown(written_name: str, known: Iterable[str]) -> NotFound:
 
 
 class Snapshot:
-    """The views one query reads, each opened when it is first asked for and kept after."""
+    """The views that one query reads; each is opened at its first use and then kept."""
 
     def __init__(self) -> None:
         self._views: dict[tuple[str, str, int], View] = {}
@@ -84,7 +84,7 @@ class Snapshot:
         return self._kept(source, "newest", 0)
 
     def at_version(self, source: Source, version: int) -> View:
-        """Return the table at a version; `NotFound` when there is none or it has expired."""
+        """Return the table at a version; `NotFound` when it does not exist or has expired."""
         return self._kept(source, "version", version)
 
     def at_instant(self, source: Source, instant_ns: int) -> View:
@@ -94,14 +94,14 @@ class Snapshot:
     def _kept(self, source: Source, way: str, number: int) -> View:
         key = (source.name.lower(), way, number)
         if key not in self._views:
-            now = TimeNs(clock.time_ns())  # all that was acknowledged by now is in the view
+            now = TimeNs(clock.time_ns())  # all rows acknowledged by now are in the view
             view = self._views[key] = _opened(source, way, number)
             as_of = view.pairing.as_of if view.pairing else now
             self._as_of[key[0]] = as_of if way == "newest" else view.state.time
         return self._views[key]
 
     def as_of(self, name: str) -> TimeNs:
-        """Return the instant that the view of a table is true of."""
+        """Return the instant for which the view of a table is exact."""
         return self._as_of[name]
 
     def used(self) -> list[tuple[str, View]]:
@@ -112,7 +112,7 @@ class Snapshot:
 def _opened(source: Source, way: str, number: int) -> View:
     table = _table(source)
     if way == "newest":
-        # Order matters: the hot rows first, then the version that may have taken some of them.
+        # Order matters: read the hot rows first, then the version that may contain some of them.
         return resolve(source.hot() if source.hot else None, table)
     version = number if way == "version" else table.log.version_at(number)
     return View(table.log.state(version))
@@ -133,7 +133,7 @@ def view_at(snapshot: Snapshot, source: Source, unit: str, value: Value) -> View
     if unit.upper() == "VERSION":
         if type(value.value) is not int:
             hint = "AS OF VERSION takes a whole number"
-            raise Invalid("not a version", hint=hint, got=value.value)
+            raise Invalid("expected a version number", hint=hint, got=value.value)
         return snapshot.at_version(source, value.value)
     return snapshot.at_instant(source, _instant(value))
 
@@ -158,11 +158,11 @@ def _edge(value: Value) -> str | None:
 
 
 def _instant(value: Value) -> int:
-    # A text may have a zone: read as a time with one, where none means UTC.
+    # A text may have a zone: it is read as a time with a zone; without one it is UTC.
     found = value.instant_as_column if value.type == "VARCHAR" else value.instant
     if found is None:
         raise Invalid(
-            "not a time",
+            "expected a time",
             hint="write it like '2024-06-01 13:00:00' or TIMESTAMP '2024-06-01 13:00:00'",
             got=value.value,
         )

@@ -1,12 +1,12 @@
 """The answer of a running query as a stream of Arrow batches.
 
 In:   a run, which gives bytes of Arrow's stream format
-Out:  a `RecordBatchReader`; batches are read from the worker as they are asked for
+Out:  a `RecordBatchReader` that reads batches from the worker on demand
 
-- Nothing is collected: the worker waits while nobody reads.
-- The stream ends only when the run says that the answer is whole; a failure raises, the same
-  error at every further read.
-- A stream that is closed, or let go by everybody, ends its query.
+- No batch is buffered: the worker blocks until the client reads.
+- The stream ends only when the run confirms that the answer is complete; after a failure every
+  further read raises the same error.
+- Closing a stream, or dropping the last reference to it, ends its query.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from thermocline.query.run import Run
 
 
 class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
-    """A reader of batches that gives its worker back when it is closed or let go."""
+    """A reader of batches that gives its worker back when it is closed or dropped."""
 
     def __init__(self, run: Run, abandon: Callable[[Run], None]) -> None:
         self.query_id = run.query_id
@@ -28,12 +28,12 @@ class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has
             super().__init__(pa.PythonFile(self._source, "r"))
         except pa.ArrowException as error:
             raise Unavailable(
-                "the answer of a query worker cannot be read", hint="run it again"
+                "the answer of a query worker cannot be read", hint="run the query again"
             ) from error
-        self.report = run.report  # it comes before the first rows, and those have come
+        self.report = run.report  # it arrives before the first rows, which were read above
 
     def close(self) -> None:
-        """End the query, if it is still running; reading on is an error then."""
+        """End the query if it is still running; a later read raises an error."""
         self._source.abandon()
         super().close()
 
@@ -42,7 +42,7 @@ class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has
 
 
 class _Bytes:
-    """The bytes of an answer as Arrow asks for them, without copying where they are whole."""
+    """The bytes of an answer in the sizes that Arrow reads, without a copy within one message."""
 
     closed = False
 
@@ -60,9 +60,10 @@ class _Bytes:
         return pa.py_buffer(self._taken(size_bytes))
 
     def _taken(self, size_bytes: int) -> memoryview | bytes:
-        # Invariant: one thread reads a run, and after `abandon` it is no longer this one.
+        # Invariant: only one thread reads a run, and after `abandon` this thread must not.
         if self._is_closed and not self._is_whole:
-            raise Unavailable("the answer was closed", hint="run it again and read it to its end")
+            hint = "run the query again and read its answer to the end"
+            raise Unavailable("the answer was closed", hint=hint)
         found: memoryview | bytes = b""
         while not self._is_whole and size_bytes > len(found):
             if not self._held:

@@ -1,12 +1,12 @@
-"""The functions a query may call: a list, so that what is not on it does not exist.
+"""The allow list of functions that a query may call.
 
-- On the list is every function of the engine that turns values into values, and the clock.
-- Not on it, and therefore refused: whatever reads files, settings, variables, sequences or the
-  catalog, runs or shows SQL, sleeps, logs, or is an inside part of the engine.
-- Table functions are a list of their own; three of them are Thermocline's.
+- The list has every function of the engine that maps values to values, and the clock functions.
+- Every other function is refused: those that read files, settings, variables, sequences or the
+  catalog, run or show SQL, sleep or log, and internal functions of the engine.
+- Table functions are a separate list; three of them are Thermocline's.
 
-The list is of one release line of the engine. A test asks the engine for all its functions and
-fails when one is neither here nor refused by a rule, so that an upgrade is looked at.
+The list matches one release line of the engine. A test reads all functions of the engine and fails
+when one is neither listed nor refused by a rule, so that a person reviews each upgrade.
 """
 
 _OPERATORS = """
@@ -94,13 +94,13 @@ _FUNCTIONS = """
     vertex_extract wavg week weekday weekofyear weighted_avg xor year yearweek
 """
 
-# Not the same at every call: their value now is not their value when the query runs.
+# Their value depends on the time of the call, so it may differ when the query runs.
 _CLOCK_FUNCTIONS = """
     now transaction_timestamp today current_date get_current_timestamp get_current_time
     current_localtime current_localtimestamp ago
 """
 
-# What a constant to prune by may be made of: exact, quick, and without collations.
+# Functions allowed in constants used for pruning: exact, fast, and without collations.
 _CONSTANT_FUNCTIONS = """
     + - * / // % date_trunc datetrunc time_bucket make_date make_timestamp make_timestamptz
     make_timestamp_ms make_timestamp_ns to_timestamp epoch_ms trunc abs floor ceil round

@@ -1,14 +1,14 @@
-"""A limit on the memory of this process that nothing running in it can pass.
+"""A hard memory limit for this process, enforced by the operating system.
 
-In:   how much more than now the process may take
-Out:  the limit, set at the operating system for the rest of the process's life
+In:   how much more memory than now the process may allocate
+Out:  the limit, which holds until the process ends
 
 - The limit is on private writable memory (`RLIMIT_DATA`). Files and shared memory that are only
-  read do not count, so hot rows lent by another process cost a query nothing of its budget.
-- Past it an allocation fails: the engine says that it is out of memory, or the process dies.
-  Nothing else on the machine notices either way.
-- What the process holds when the wall is built is its own affair: engine, libraries and threads
-  are loaded before, and the budget is what comes on top.
+  read do not count, so hot rows shared by another process do not use a query's budget.
+- Past the limit an allocation fails: the engine reports that it is out of memory, or the process
+  dies. Other processes are not affected.
+- Memory that the process holds when the limit is set does not count: engine, libraries and threads
+  are loaded before, and the budget comes on top.
 
 Measured with a budget of 256 MiB, warm at 1,100 MiB of address space, 252 MiB of private memory
 and 142 MiB resident, with an allowance in MiB on top (a query takes up to 120 above its budget):
@@ -21,9 +21,9 @@ and 142 MiB resident, with an allowance in MiB on top (a query takes up to 120 a
     window over 12 M rows, 1 thr.  3.3 s, spills    3.3 s        4.0 s        3.1 s
     the same, 2 threads            3.3 s, spills    fails        fails        3.1 s
 
-With 192 all of them are answered, one after the other in one process, at 399 MB resident at most.
-Both limits hold. `RLIMIT_AS` also counts what is mapped but never touched (1 GiB reserved by
-Arrow's allocator) and the lent hot rows, so the same wall would have to stand further out.
+With 192 MiB one process answers all of them one after the other, at 399 MB resident at most. Both
+limits hold. `RLIMIT_AS` also counts memory that is mapped but never touched (1 GiB reserved by
+Arrow's allocator) and the shared hot rows, so it would have to be larger for the same effect.
 """
 
 import mmap
@@ -32,11 +32,11 @@ import resource
 from thermocline.errors import Unsupported
 
 ALLOWANCE_BYTES = 192 << 20
-"""What a process may take above the engine's budget: its allocators, Arrow batches, Python."""
+"""Memory allowed above the engine's budget, for its allocators, Arrow batches and Python."""
 
 
 def private_bytes() -> int:
-    """Return how much private writable memory this process has mapped."""
+    """Return the private writable memory of this process in bytes."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)
@@ -48,7 +48,7 @@ def private_bytes() -> int:
 
 
 def build_wall(budget_bytes: int, allowance_bytes: int = ALLOWANCE_BYTES) -> int:
-    """Let this process take budget and allowance on top of what it has; return the limit.
+    """Limit this process to its present memory plus budget and allowance; return the limit.
 
     It cannot be undone. Threads started later count, each with its stack.
     """
@@ -57,19 +57,19 @@ def build_wall(budget_bytes: int, allowance_bytes: int = ALLOWANCE_BYTES) -> int
     if hardest != resource.RLIM_INFINITY:
         limit = min(limit, hardest)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # A process that dies at the wall leaves no copy of its memory on the disk.
+    # A process that dies at the limit must not write a core dump of its memory to disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     return limit
 
 
 def allow_files() -> None:
-    """Let this process open as many files as it may ever: an engine keeps about 100 open."""
+    """Raise the limit of open files to its hard limit: an engine keeps about 100 files open."""
     _, hardest = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hardest, hardest))
 
 
 def has_room(size_bytes: int) -> bool:
-    """Tell whether this process could take so much more now; nothing is taken."""
+    """Tell whether this process could allocate so much more memory now, without keeping it."""
     try:
         mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except (OSError, MemoryError):

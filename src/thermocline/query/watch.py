@@ -1,12 +1,12 @@
-"""Sees to it that every running query ends: in time, when cancelled, when nobody reads on.
+"""Ends running queries at their deadline, when cancelled, and when their client stops reading.
 
-In:   runs; ids of those to stop, and why
-Out:  runs stopped, and killed where they do not stop
+In:   runs; ids of those to stop, and the reasons
+Out:  stopped runs; runs that do not stop are killed
 
-- A run is looked at when its time is up, whether anybody is waiting for its answer or not.
-- Stopping never waits for the query: it may be asked for anywhere, in a destructor too.
-- The thread that looks lives while there is something to see and a little longer, so that an
-  idle pool costs no thread and can be let go.
+- The watchdog thread checks a run at its deadline, even if no thread waits for its answer.
+- Stopping never waits for the query, so any code may call it, even a destructor.
+- The watchdog thread runs while there are runs and for `LINGER_S` more, so that an idle pool has no
+  thread and can be garbage collected.
 """
 
 import threading
@@ -22,14 +22,14 @@ class Watch:
     """The runs of a pool by id."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # its lock may be taken again by the same thread
+        self._changed = threading.Condition()  # its lock is re-entrant
         self._runs: dict[str, Run] = {}
         self._unread: list[Run] = []
         self._thread: threading.Thread | None = None
         self._wakes_at_s = 0.0
 
     def add(self, run: Run) -> bool:
-        """Watch a run from now on; False when one of its id is being watched already."""
+        """Watch a run from now on; False when a run of its id is watched already."""
         with self._changed:
             if run.query_id in self._runs:
                 return False
@@ -42,13 +42,13 @@ class Watch:
             return True
 
     def remove(self, run: Run) -> None:
-        """Forget a run that is over."""
+        """Stop watching a run that is over."""
         with self._changed:
             if self._runs.get(run.query_id) is run:
                 del self._runs[run.query_id]
 
     def stop(self, query_id: str, reason: ThermoclineError) -> bool:
-        """Stop the run of this id; False when there is none."""
+        """Stop the run of this id; False when no such run exists."""
         with self._changed:
             run = self._runs.get(query_id)
             if run is None:
@@ -65,11 +65,12 @@ class Watch:
             self._changed.notify_all()
 
     def abandon(self, run: Run) -> None:
-        """Stop a run whose answer nobody reads; its worker is free within a moment."""
+        """Stop a run whose client stopped reading, so that its worker becomes free soon."""
         with self._changed:
             if self._runs.get(run.query_id) is run and not run.is_unread:
                 run.is_unread = True
-                run.stop(Unavailable("the answer was not read on", hint="run it again"))
+                hint = "run the query again and read its answer to the end"
+                run.stop(Unavailable("the client stopped reading the answer", hint=hint))
                 self._unread.append(run)
                 self._changed.notify_all()
 
@@ -82,7 +83,7 @@ class Watch:
                     threading.Thread(target=run.settle, name="settle", daemon=True).start()
                 had_runs = bool(self._runs)
                 times = [run.look(now_s) for run in list(self._runs.values())]
-                # Also while it lingers: whoever comes with an earlier time wakes it.
+                # It is set while lingering too, so that a run with an earlier deadline wakes it.
                 self._wakes_at_s = min(
                     (at for at in times if at is not None), default=now_s + LINGER_S
                 )

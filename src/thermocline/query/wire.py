@@ -1,18 +1,18 @@
 """Messages between the pool and one of its workers, over one socket.
 
-In:   kinds and bytes; Python values where both sides trust each other; open files
-Out:  the same on the other side, or `Gone` when there is no other side any more
+In:   kinds and bytes; pickled Python values, as both sides trust each other; open files
+Out:  the same at the other end, or `PeerGone` when the other process has ended
 
     offset  size  what
     0       1     kind
     1       8     length of the payload, little endian
-    9       …     payload; that of `ROWS` begins with how many rows it has, 8 bytes; that of `END`
-                  and of `FAILED` with one byte, whether the worker is fit for another query
+    9       …     payload; that of `ROWS` begins with its row count in 8 bytes; that of `END` and of
+                  `FAILED` with one byte, whether the worker can take another query
 
-- A message is whole or it is not there: half of one and an end of the socket is `Gone`.
+- A message arrives completely or not at all: a socket that ends inside one raises `PeerGone`.
 - Every message has a limit on its length, checked before it is sent and before it is received.
-- An answer is over with `END`, which says how many rows it had, or `FAILED`. The end of the
-  socket alone never is an end of an answer.
+- An answer ends with `END`, which has its row count, or with `FAILED`. A closed socket never counts
+  as the end of an answer.
 """
 
 import pickle
@@ -35,7 +35,7 @@ FIT, WORN = b"f", b"w"
 
 
 class Kind(IntEnum):
-    """What a message is; the first three go to the worker, the others come from it."""
+    """The kind of a message; the first three go to the worker, the others come from it."""
 
     REQUEST = 1
     INTERRUPT = 2
@@ -50,17 +50,17 @@ class Kind(IntEnum):
 
 
 class Gone(Exception):
-    """There is nobody at the other end. It never leaves this room."""
+    """The process at the other end of the socket has ended. It never leaves `query/`."""
 
 
 def send(channel: socket.socket, kind: Kind, *parts: Any, flags: int = 0) -> None:
-    """Send one message whose payload is these parts, one after the other."""
+    """Send one message with these parts as its payload."""
     views = [memoryview(part).cast("B") for part in parts]
     length = sum(len(view) for view in views)
     if length > MESSAGE_BYTES_MAX:
         raise Overloaded(
             "a part of the answer is larger than the limit",
-            hint="ask for shorter values",
+            hint="select shorter values",
             bytes=length,
             bytes_max=MESSAGE_BYTES_MAX,
         )
@@ -77,7 +77,7 @@ def send(channel: socket.socket, kind: Kind, *parts: Any, flags: int = 0) -> Non
 
 
 def receive(channel: socket.socket) -> tuple[Kind, bytearray]:
-    """Return the next message, waiting for it as long as the socket does."""
+    """Return the next message; waits up to the timeout of the socket."""
     kind, length = _HEADER.unpack(_exactly(channel, _HEADER.size))
     if length > MESSAGE_BYTES_MAX or kind not in Kind.__members__.values():
         raise Gone
@@ -99,7 +99,7 @@ def _exactly(channel: socket.socket, length: int) -> bytearray:
 
 
 def send_files(channel: socket.socket, files: Sequence[int]) -> None:
-    """Send open files after a message that says how many there are."""
+    """Send open files; the message before them has their number."""
     try:
         for start in range(0, len(files), FILES_PER_SEND_MAX):
             socket.send_fds(channel, [b"."], list(files[start : start + FILES_PER_SEND_MAX]))
@@ -108,7 +108,7 @@ def send_files(channel: socket.socket, files: Sequence[int]) -> None:
 
 
 def receive_files(channel: socket.socket, count: int) -> list[int]:
-    """Return as many open files as were announced; fewer where this process may open no more."""
+    """Return the announced open files; fewer when this process reached its limit of open files."""
     found: list[int] = []
     for start in range(0, count, FILES_PER_SEND_MAX):
         wanted = min(FILES_PER_SEND_MAX, count - start)
@@ -123,7 +123,7 @@ def receive_files(channel: socket.socket, count: int) -> list[int]:
 
 
 def packed(value: Any) -> bytes:
-    """Return a value as bytes for the other side; an error keeps its kind, message and facts."""
+    """Return a value as bytes for the other process; an error keeps kind, message and facts."""
     try:
         return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -134,12 +134,12 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes | bytearray) -> Any:
-    """Return a value of `packed`; both sides are this program and trust each other."""
+    """Return the value of `pack_value`; both ends run this program and trust each other."""
     return pickle.loads(data)  # noqa: S301  # the other end of a private socket
 
 
 def lost_files() -> Unavailable:
-    """Return the error of a process that could not take all files it was sent."""
+    """Return the error of a process that could not open all files it was sent."""
     return Unavailable(
         "too many files are open for the hot rows of this query",
         hint="raise the limit of open files (ulimit -n)",

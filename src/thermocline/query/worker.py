@@ -1,17 +1,17 @@
-"""What runs inside a worker process: one query at a time, behind a memory wall.
+"""The program of a worker process: runs one query at a time under a memory limit.
 
-In:   requests over a socket: SQL, parameters, tables; hot rows when it asks for them
+In:   requests over a socket: SQL, parameters, tables; hot rows when the worker requests them
 Out:  Arrow IPC bytes over the same socket, then `END` with the number of rows, or `FAILED`
 
-- The gate, the constants and the query all run here: the text of a query is never looked at in
-  the process that serves others.
-- The socket is read by a thread of its own, so that an interrupt is met while the engine runs.
-  When the other side is gone the process ends, whatever it was doing.
-- A query that runs past its time and past the pool's patience is ended by the operating system's
-  alarm, which needs no cooperation of the engine.
+- The gate, the constants and the query all run here: the process that serves clients never parses
+  the text of a query.
+- A separate thread reads the socket, so that an interrupt arrives while the engine runs. When the
+  pool's process ends, the worker exits at once.
+- If a query runs past its timeout and the pool does not kill the worker, the operating system's
+  alarm does, without cooperation of the engine.
 - Tables stay open between queries and are registered again only when they changed.
 
-It starts no process and reads nothing but its tables; the spill folder is the one it was given.
+A worker starts no process and reads only its tables; the pool gives it its spill folder.
 """
 
 import os
@@ -56,10 +56,10 @@ from thermocline.query.wire import (
 BATCH_ROWS = 16_384
 SLICE_BYTES = 4 << 20
 LOSS_BYTES_MAX = ALLOWANCE_BYTES // 2
-"""What may be left of earlier queries in a worker that is fit for another."""
+"""How much memory of earlier queries a worker may retain and still take another query."""
 
 ALARM_GRACE_S = 2.0
-"""How long after its time a query may go on that neither stops nor is killed by the pool."""
+"""How long after its timeout the alarm ends a query that the pool neither stopped nor killed."""
 
 _ARROW_THREADS = 2
 _OUT_OF_MEMORY = re.compile("out of memory|bad.alloc|failed to allocate|allocation failure", re.I)
@@ -68,7 +68,7 @@ _WARM_UP = "select count(*), max(h) from (select hash(i) as h from range(200000)
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests from this socket until its other side is gone."""
+    """Answer requests from this socket until the process at its other end exits."""
     channel = socket.socket(fileno=descriptor)
     _, data = receive(channel)
     settings: Settings = unpacked(data)
@@ -81,7 +81,7 @@ def serve(descriptor: int) -> None:
 
 
 class Worker:
-    """A warm session behind the wall, and the two threads around it."""
+    """A warm session under the memory limit, and the two threads that use it."""
 
     def __init__(self, channel: socket.socket, settings: Settings) -> None:
         self._channel = channel
@@ -100,7 +100,7 @@ class Worker:
             spill_limit_bytes=settings.spill_bytes,
         )
         self._session.sql(_WARM_UP)
-        # Order matters: the wall comes after everything that is there for all queries.
+        # Order matters: set the limit after everything is loaded that all queries share.
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         allow_files()
         build_wall(settings.memory_bytes)
@@ -115,7 +115,7 @@ class Worker:
             except Gone:
                 self._leave()
             except MemoryError:
-                # Written down beforehand: there may be no memory left to say that there is none.
+                # Packed in advance: there may not be enough memory left to pack an error.
                 send(self._channel, Kind.FAILED, WORN, self._no_memory)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -138,7 +138,7 @@ class Worker:
             self._leave()
 
     def _leave(self) -> None:
-        # The pool removes the folder of a worker that died; nobody does if the pool died first.
+        # The pool removes the folder of a dead worker, but the pool may have died first.
         spill.remove(self._settings.folder)
         os._exit(0)
 
@@ -148,9 +148,9 @@ class Worker:
             kind, last = Kind.END, COUNT.pack(self._run(_request(data)))
         except ThermoclineError as error:
             kind, last = Kind.FAILED, packed(self._presentable(retold(error)))
-        # What a query took may not all come back. A worker that could not give the next one its
-        # whole budget is replaced. Order matters: the error is gone by now, and with it the
-        # frames that held batches.
+        # A query may leave some memory allocated. If the next query could not have its whole
+        # budget, the pool replaces this worker. Order matters: check after the error is freed,
+        # because its frames held batches.
         is_fit = has_room(self._settings.memory_bytes + ALLOWANCE_BYTES - LOSS_BYTES_MAX)
         send(self._channel, kind, FIT if is_fit else WORN, last)
 
@@ -165,14 +165,14 @@ class Worker:
             name = str(error.facts.get("table", "")).lower()
             raise self._broken.get(name, error) from error
         except (RecursionError, UnicodeError, ValueError, TypeError) as error:
-            raise Invalid("the query cannot be run", hint="mend the SQL") from error
+            raise Invalid("the query cannot be run", hint="fix the SQL") from error
         except OSError as error:
             raise Unavailable(
-                "the query worker met trouble", hint="run it again", error=str(error)
+                "the query worker failed", hint="run the query again", error=str(error)
             ) from error
 
     def _register(self, notes: tuple[TableNote, ...] | None) -> None:
-        """Make the session's tables those of the notes, leaving those alone that are the same."""
+        """Make the session's tables those of the request; unchanged tables stay open."""
         if notes is None:
             return
         wanted = {note.name.lower(): note for note in notes}
@@ -190,7 +190,7 @@ class Worker:
                 self._session.register_view(note.name, table, hot)
                 self._tables[name] = (note, table)
             except ThermoclineError as error:
-                # One table that cannot be opened is the trouble of the queries that name it.
+                # A table that cannot be opened fails only the queries that name it.
                 self._broken[name] = error
 
     def _ask_hot(self, name: str) -> HotSnapshot:
@@ -205,26 +205,27 @@ class Worker:
         return borrowed(answer, files)
 
     def _send_rows(self, reader: pa.RecordBatchReader) -> int:
-        """Send an answer as it comes; return how many rows it had."""
+        """Send the batches of an answer as the engine returns them; return the row count."""
         sink = _Sink()
         rows = 0
         with pa.ipc.new_stream(pa.PythonFile(sink, "w"), reader.schema) as writer:
             for batch in reader:
                 for part in _sliced(batch):
                     if self._is_interrupted.is_set():
-                        raise Unavailable("the query was interrupted", hint="run it again")
+                        hint = "run the query again"
+                        raise Unavailable("the query was interrupted", hint=hint)
                     writer.write_batch(part)
                     send(self._channel, Kind.ROWS, COUNT.pack(part.num_rows), *sink.taken())
                     rows += part.num_rows
         if not rows:
-            # The schema comes with the first batch, or with Arrow's own mark of an end, which is
-            # cut off: the answer is over when `END` says so.
+            # The writer sends the schema with the first batch, or with Arrow's end marker. That
+            # marker is removed: only `END` ends the answer.
             schema = b"".join(sink.taken())[: -len(_ARROW_END)]
             send(self._channel, Kind.ROWS, COUNT.pack(0), schema)
         return rows
 
     def _presentable(self, error: ThermoclineError) -> ThermoclineError:
-        """Return the error without the place of the spill folder, which is nobody's business."""
+        """Return the error without the path of the spill folder, which clients must not see."""
         folder = self._settings.folder
         if folder not in f"{error.facts}":
             return error
@@ -233,7 +234,7 @@ class Worker:
 
 
 class _Sink:
-    """What the writer of Arrow's stream has written since it was last taken."""
+    """The bytes that Arrow's stream writer has written since the last `take_parts`."""
 
     closed = False
 
@@ -266,7 +267,7 @@ def _request(data: bytearray) -> Request:
         request: Request = unpacked(data)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise Invalid(
-            "a parameter is of a type that cannot be passed on",
+            "a parameter is of a type that cannot be sent to a worker",
             hint="use numbers, texts, times and lists of them",
             error=str(error),
         ) from error
@@ -274,9 +275,9 @@ def _request(data: bytearray) -> Request:
 
 
 def retold(error: ThermoclineError) -> ThermoclineError:
-    """Return the error, as `Overloaded` where its words are those of an engine out of memory.
+    """Return the error, as `Overloaded` when its text shows that the engine is out of memory.
 
-    At the wall any part of the engine may fail, its parser too, and each says so in another kind.
+    At the memory limit any part of the engine may fail, even its parser, each with another kind.
     """
     said = str(error.facts.get("error", ""))
     if isinstance(error, Overloaded) or not _OUT_OF_MEMORY.search(said):
@@ -287,5 +288,5 @@ def retold(error: ThermoclineError) -> ThermoclineError:
 def _no_memory() -> Overloaded:
     return Overloaded(
         "the query needs more memory than the limit",
-        hint="ask for less at once, or raise the memory limit",
+        hint="select fewer rows or columns, or raise the memory limit",
     )

@@ -1,14 +1,14 @@
-"""What OTLP's clients are answered: the bytes of a success, a partial one, or a failure.
+"""Encodes the response to an OTLP client: a success, a partial success, or a failure.
 
-In:   what decoding came to; or a code, a message and when to try again
+In:   the outcome of decoding; or a code, a message and the delay before a retry
 Out:  the bytes of a response in the encoding of the request
 
-- A full success has no partial success in it: no bytes in protobuf, `{}` in JSON.
-- A failure is a `google.rpc.Status`. With a delay it carries `google.rpc.RetryInfo`, without
-  which gRPC's clients take "resource exhausted" for final.
-- Messages are cut to a length, so that an answer is small whatever the request was.
+- A full success has no partial success field: no bytes in protobuf, `{}` in JSON.
+- A failure is a `google.rpc.Status`. With a delay it carries `google.rpc.RetryInfo`; without it,
+  gRPC clients do not retry "resource exhausted".
+- Messages are truncated, so that a response is small for every request.
 
-Which status line or trailer goes with it is the server's to say.
+The server chooses the status line or trailer.
 """
 
 import orjson
@@ -27,12 +27,12 @@ _VARINT, _LENGTH = 0, 2
 
 
 def success(decoded: Decoded, encoding: str) -> bytes:
-    """Return the response to a request that was taken, wholly or in part."""
+    """Return the response to a request that was accepted, completely or in part."""
     if not decoded.is_partial:
         return b"" if encoding == "protobuf" else b"{}"
     message = _cut(decoded.message)
     if encoding == "json":
-        # 64-bit integers are texts in protobuf's JSON.
+        # In protobuf's JSON, 64-bit integers are texts.
         partial = {_REJECTED[decoded.signal]: str(decoded.rejected), "errorMessage": message}
         return orjson.dumps({"partialSuccess": partial})
     return _bytes(1, _integer(1, decoded.rejected) + _bytes(2, message.encode()))
@@ -60,7 +60,7 @@ def _cut(message: str) -> str:
 
 
 def _integer(field: int, value: int) -> bytes:
-    """Return a field of a number that is not negative; zero is absent."""
+    """Return the field of a number from 0; zero is encoded as absent."""
     return _varint(field << 3 | _VARINT) + _varint(value) if value else b""
 
 

@@ -1,12 +1,12 @@
-"""Requests with texts that are not Unicode: the items that hold them are taken out, and counted.
+"""Removes and counts the items of a request with texts that are not Unicode.
 
 In:   a request that protobuf's parser refused, or a JSON document with lone surrogates
 Out:  the request without those items; the tally has their number and the reason
 
-- A bad text in a resource or a scope takes all items below it; one in a metric's own fields takes
-  all its points; one in an exemplar, an event or a link takes its point or its span.
-- Bytes that are malformed in another way are `Malformed`: the request is refused as a whole.
-- An item of another signal, which is known by a field of a wrong wire type, is counted as such.
+- A bad text in a resource or scope removes all items below it; in the fields of a metric, all its
+  points; in an exemplar, event or link, its point or span.
+- Bytes that are malformed in another way raise `MalformedMessage`: the whole request is refused.
+- An item with a field of a wrong wire type is of another signal, and is counted as such.
 """
 
 import functools
@@ -20,7 +20,7 @@ NO_ITEMS = "a text is not valid UTF-8, in a resource, scope or metric without it
 MESSAGES_DEEP_MAX = 100
 ITEM_DEPTH = 3
 _VARINT, _FIXED64, _LENGTH, _GROUP, _GROUP_END, _FIXED32 = range(6)
-_KINDS = frozenset({5, 7, 9, 10, 11})  # a metric's data
+_KINDS = frozenset({5, 7, 9, 10, 11})  # the fields of a metric's data
 _WIRE_LEVELS: dict[str, tuple[frozenset[int], ...]] = {
     "metrics": (*map(frozenset, ({1}, {2}, {2})), _KINDS, frozenset({1})),
     "logs": tuple(map(frozenset, ({1}, {2}, {2}))),
@@ -30,7 +30,7 @@ _Levels = tuple[frozenset[Any], ...]
 
 
 class Malformed(Exception):
-    """Bytes that are no message, whatever their texts are."""
+    """The bytes are not a message, regardless of their texts."""
 
 
 class _Field(NamedTuple):
@@ -44,13 +44,13 @@ class _Field(NamedTuple):
 
 
 def without_bad_texts(signal: str, request: Any, data: bytes, tally: Tally) -> bytes:
-    """Return the bytes of a request without the items that hold a bad text; `Malformed`."""
+    """Return a request without the items that have a bad text, or raise `MalformedMessage`."""
     kept = _prune(request.DESCRIPTOR, data, _WIRE_LEVELS[signal], 0, tally)
     return b"" if kept is None else kept
 
 
 def _prune(kind: Any, data: bytes, levels: _Levels, depth: int, tally: Tally) -> bytes | None:
-    """Return a message without the bad items below it, None when it is to be left out."""
+    """Return a message without the bad items below it; None when the caller must omit it."""
     fields = list(_split(data))
     if depth == ITEM_DEPTH and _is_foreign(kind, fields):
         tally.reject(FOREIGN, "")
@@ -84,7 +84,7 @@ def _is_below(field: _Field, numbers: frozenset[int]) -> bool:
 
 
 def _count(data: bytes, levels: _Levels) -> int:
-    """Return how many items a message of these levels holds."""
+    """Return how many items a message with these levels has."""
     if not levels:
         return 1
     return sum(
@@ -95,7 +95,7 @@ def _count(data: bytes, levels: _Levels) -> int:
 
 
 def _has_bad_text(kind: Any, data: bytes) -> bool:
-    """Tell whether a message has a bad text; `Malformed` if it is wrong in another way."""
+    """Tell whether a message has a bad text; `MalformedMessage` if it has another fault."""
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
@@ -134,7 +134,7 @@ def _is_foreign(kind: Any, fields: list[_Field]) -> bool:
 
 @functools.cache
 def _wires(kind: Any) -> dict[int, int]:
-    """Return the wire types of a message's fields by number; those of repeated numbers vary."""
+    """Return the wire type by field number, without repeated numbers, which may be packed."""
     found = {}
     for field in kind.fields:
         if field.type in (field.TYPE_DOUBLE, field.TYPE_FIXED64, field.TYPE_SFIXED64):
@@ -160,7 +160,7 @@ def _split(data: bytes) -> Iterator[_Field]:
 
 
 def _after(data: bytes, at: int, tag: int, depth: int) -> int:
-    """Return the place after a field's value."""
+    """Return the position after a field's value."""
     wire = tag & 7
     if tag < 8 or depth > MESSAGES_DEEP_MAX:
         raise Malformed
@@ -222,7 +222,7 @@ _JSON_LEVELS: dict[str, tuple[frozenset[str], ...]] = {
 
 
 def without_lone_surrogates(signal: str, document: Any, tally: Tally) -> Any:
-    """Return a JSON document without the items that hold a lone surrogate."""
+    """Return a JSON document without the items that have a lone surrogate."""
     kept = _prune_document(document, _JSON_LEVELS[signal], tally)
     return {} if kept is None else kept
 

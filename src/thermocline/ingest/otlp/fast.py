@@ -1,13 +1,13 @@
-"""Metrics in the common shape, at the speed of columns: what `scan` found, as batches.
+"""Decodes metrics requests of the common shape: the results of the compiled `scan` as batches.
 
 In:   the bytes of an `ExportMetricsServiceRequest`
-Out:  the same `Decoded` as the official way gives; or None, and the official way decides
+Out:  the same `DecodedRequest` as the official decoder; or None, and the official decoder decides
 
-- Every distinct set of attributes, metric, scope and resource is decoded by the official library
-  and rendered by the same functions as the slow way, once, and remembered by its bytes.
-- What is remembered is bounded, and is forgotten as a whole when the bound is reached.
-- A request with anything to refuse or to note is left to the official way as a whole.
-- Each thread remembers for itself; nothing is shared and nothing is locked.
+- Every distinct set of attributes, metric, scope and resource is decoded once by the official
+  library, rendered by the same functions as in the official decoder, and cached by its bytes.
+- The cache is bounded and is cleared completely when it is full.
+- The official decoder handles every request with anything to refuse or to note.
+- Each thread has a separate cache, so nothing is shared or locked.
 """
 
 import os
@@ -66,7 +66,7 @@ _SHARED = [*ORIGIN_FIELDS, *METRIC_FIELDS]
 
 
 class _Shared:
-    """A column that all points of a metric share, by metric."""
+    """A column with one value for each metric, which all points of the metric share."""
 
     def __init__(self, column: tuple[Any, ...], kind: pa.DataType) -> None:
         self._values = pa.array(column, kind)
@@ -82,7 +82,7 @@ class _Shared:
                 self._codes = self._values.indices.to_numpy()
 
     def by_row(self, codes: Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
-        """Return the column by row, given each row's metric, and as many zeros."""
+        """Return the column by row; given the metric of each row, and as many zeros as rows."""
         if not self._is_constant or codes.size > KEPT_ROWS_MAX:
             return self._made(codes, zeros, by_row)
         if len(self._last) < codes.size:
@@ -103,10 +103,10 @@ class _Shared:
 
 
 class Memory:
-    """What one thread remembers of the requests it saw, under one set of limits.
+    """One thread's cache of decoded entries, for one set of limits.
 
-    `shared_fields` are the columns of what `shape` is asked for. An entry that is a text is kept
-    among the texts; another one is kept as it was made.
+    `shared_fields` are the columns that `shape` returns. Entries that are texts are stored together
+    in one buffer, the others as objects.
     """
 
     shared_fields = _SHARED
@@ -128,7 +128,7 @@ class Memory:
         self.shapes: dict[bytes, list[_Shared]] = {}
 
     def learn(self) -> bool:
-        """Decode what was added since the last time; tell whether all of it can be used."""
+        """Decode the entries added since the last call; tell whether all of them can be used."""
         from google.protobuf.message import DecodeError
 
         if len(self.entries) == self.table.totals[0]:
@@ -149,7 +149,7 @@ class Memory:
             if tally.is_noted:
                 entry, tally = None, Tally("metrics")
                 values = Values(self.limits, tally)
-            if entry is None:  # the official way must decide about it, each time
+            if entry is None:  # the official decoder must handle it, each time
                 self.table.is_bad[first + place] = 1
             elif isinstance(entry, str):
                 texts.append((first + place, entry.encode()))
@@ -159,7 +159,7 @@ class Memory:
         return not self.table.is_bad[first:last].any()
 
     def made(self, number: int, context: int, raw: bytes, values: Values) -> Any:
-        """Return what bytes stand for in a context; None when the official way must decide."""
+        """Return the decoded form of bytes; None if the official decoder must handle them."""
         if context == ATTRIBUTES:
             text = self.pairs.text(raw, POINT_ATTRIBUTES)
             if text is not None:
@@ -186,7 +186,7 @@ class Memory:
         return stream
 
     def origin(self, raw: bytes, values: Values) -> Origin | None:
-        """Return the origin that the numbers of four entries stand for."""
+        """Return the origin whose four parts have these entry numbers."""
         from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
         from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -215,7 +215,7 @@ class Memory:
         self.texts_bytes = end
 
     def shape(self, metrics: Codes) -> list[_Shared]:
-        """Return the shared columns of these metrics: codes by metric, or None, and values."""
+        """Return the shared columns of these metrics, cached by the list of metrics."""
         key = metrics.tobytes()
         if key not in self.shapes:
             if len(self.shapes) >= SHAPES_MAX:
@@ -242,12 +242,12 @@ def decode_metrics(data: Data, limits: Limits) -> Decoded | None:
     for _ in range(2):
         if memory is None or memory.limits != limits:
             memory = _threads.memory = Memory(limits, pairs)
-        memory.learn()  # what an earlier scan added before it failed
+        memory.learn()  # entries that an earlier scan added before it failed
         columns = new_columns(found.size)
         code = scan_metrics(found, memory.table, columns)
         if code != FULL:
             return _decoded(data, memory, columns) if code == 0 and memory.learn() else None
-        pairs, memory = memory.pairs, None  # forget all sets, and try once more
+        pairs, memory = memory.pairs, None  # clear the cache of sets, and try once more
     _threads.memory = None
     return None
 
@@ -320,7 +320,7 @@ def shared_columns(shape: list[_Shared], codes: Codes) -> list[pa.Array]:
 
 
 def compacted(ids: Codes, memory: Memory) -> tuple[Codes, Codes]:
-    """Return the distinct ids, and for each place the number of its id among them."""
+    """Return the distinct ids, and for each position the index of its id among them."""
     codes, distinct = np.empty(ids.size, np.int32), np.empty(ids.size, np.int32)
     return distinct[: compact(ids, memory.seen, codes, distinct)], codes
 
@@ -337,7 +337,7 @@ def texts_of(memory: Memory, ids: Codes) -> pa.Array:
 
 
 def number_array(kind: pa.DataType, values: Any, is_there: Any = None) -> pa.Array:
-    """Return numbers as an Arrow array of a type of their width, without copying them."""
+    """Return numbers as an Arrow array of a type of the same width, without a copy."""
     valid = None
     if is_there is not None and not is_there.all():
         valid = pa.py_buffer(np.packbits(is_there, bitorder="little"))

@@ -1,15 +1,15 @@
-"""Logs and traces in the common shape: what `scan_records` found, as batches.
+"""Decodes logs and traces requests of the common shape: the results of `scan_records` as batches.
 
 In:   the bytes of an `Export{Logs,Trace}ServiceRequest`
-Out:  the same `Decoded` as the official way gives; or None, and the official way decides
+Out:  the same `DecodedRequest` as the official decoder; or None, and the official decoder decides
 
-- Every distinct set of attributes, scope, resource, name and status is decoded by the official
-  library and rendered by the same functions as the slow way, once, and remembered by its bytes.
-- Texts that are seldom the same twice, such as bodies, are copied as they are, after they have been
-  checked to be UTF-8 and within the limits.
-- Bodies that are no texts, and the events and links of spans, are decoded officially, each.
-- A request with anything to refuse or to note is left to the official way as a whole.
-- Each thread remembers for itself; nothing is shared and nothing is locked.
+- Every distinct set of attributes, scope, resource, name and status is decoded once by the official
+  library, rendered by the same functions as in the official decoder, and cached by its bytes.
+- Texts that rarely repeat, such as bodies, are copied after a check that they are UTF-8 and within
+  the limits.
+- The official library decodes each body that is not a text, and the events and links of spans.
+- The official decoder handles every request with anything to refuse or to note.
+- Each thread has a separate cache, so nothing is shared or locked.
 """
 
 import threading
@@ -83,11 +83,11 @@ _SPAN_PLAN = new_plan(
 
 
 class _Other(Exception):
-    """Something that the official way must decide about."""
+    """The request has a part that the official decoder must handle."""
 
 
 class RecordMemory(Memory):
-    """What one thread remembers of the requests of one signal."""
+    """One thread's cache of decoded entries of one signal."""
 
     shared_fields = ORIGIN_FIELDS
 
@@ -96,7 +96,7 @@ class RecordMemory(Memory):
         self._record, self._tag = record, tag
 
     def made(self, number: int, context: int, raw: bytes, values: Values) -> Any:  # noqa: ARG002
-        """Return what bytes stand for in a context; None when the official way must decide."""
+        """Return the decoded form of bytes; None if the official decoder must handle them."""
         if context == ATTRIBUTES:
             text = self.pairs.text(raw, self._tag)
             if text is not None:
@@ -114,7 +114,7 @@ class RecordMemory(Memory):
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """A request that was scanned, on its way to a batch."""
+    """The result of scanning a request, from which a batch is built."""
 
     data: Data
     found: Bytes
@@ -129,18 +129,18 @@ class _Scanned:
         return np.ascontiguousarray(self.columns.numbers[: self.rows, column]).view(np.int64)
 
     def time(self, column: int) -> Any:
-        """Return a column of times; what is beyond int64 is not for this way."""
+        """Return a column of times; a time beyond int64 is left to the official decoder."""
         found = self.number(column)
         if (found < 0).any():
             raise _Other
         return found
 
     def spans(self, column: int) -> Places:
-        """Return where the texts of a column lie."""
+        """Return where the texts of a column start and end."""
         return np.ascontiguousarray(self.columns.spans[: self.rows, column])
 
     def texts(self, spans: Places, is_there: Any, limit_bytes: int) -> pa.Array:
-        """Return a column of texts, checked."""
+        """Return a column of texts, checked for UTF-8 and length."""
         lengths = np.where(is_there, spans[:, 1] - spans[:, 0], 0)
         if lengths.max(initial=0) > limit_bytes:
             raise _Other
@@ -158,14 +158,14 @@ class _Scanned:
         return made
 
     def words(self, place: int, column: int | None = None) -> pa.Array:
-        """Return a column of interned texts; with `column`, those that are empty there are null."""
+        """Return a column of interned texts; with `column`, texts that are empty there are null."""
         distinct, codes = compacted(self.ids(place), self.memory)
         spans = None if column is None else self.columns.spans[: self.rows, column]
         is_there = None if spans is None else spans[:, 1] > spans[:, 0]
         return _dictionary(codes, texts_of(self.memory, distinct), is_there)
 
     def ids(self, place: int) -> Codes:
-        """Return the ids of what was interned of a column."""
+        """Return the ids of a column's interned texts."""
         return np.ascontiguousarray(self.columns.ids[: self.rows, place])
 
     def attributes(self) -> pa.Array:
@@ -219,7 +219,7 @@ def _log_columns(scanned: _Scanned, arrived_ns: int) -> list[pa.Array]:
 
 
 def _bodies(scanned: _Scanned) -> tuple[pa.Array, pa.Array]:
-    """Return bodies as texts, and as typed JSON those that are none."""
+    """Return bodies as texts, and the bodies that are not texts as typed JSON too."""
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
     spans, kinds = scanned.spans(BODY), np.empty(scanned.rows, np.uint8)
@@ -290,7 +290,7 @@ def _statuses(scanned: _Scanned) -> tuple[pa.Array, pa.Array]:
 
 
 def _rich(scanned: _Scanned) -> tuple[pa.Array, pa.Array]:
-    """Return the events and the links of spans, decoded officially where there are any."""
+    """Return the events and links of spans, decoded by the official library."""
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     kinds = [SPANS.schema.field(name).type for name in ("events", "links")]
@@ -310,7 +310,7 @@ def _rich(scanned: _Scanned) -> tuple[pa.Array, pa.Array]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How the records of one signal are read."""
+    """How to decode the records of one signal."""
 
     table: OtlpTable
     plan: Plan
@@ -335,14 +335,14 @@ def decode_records(signal: str, data: Data, limits: Limits, arrived_ns: int) -> 
     for _ in range(2):
         if memory is None or memory.limits != limits:
             memory = memories[signal] = _new_memory(signal, limits, pairs)
-        memory.learn()  # what an earlier scan added before it failed
+        memory.learn()  # entries that an earlier scan added before it failed
         columns = new_record_columns(found.size, form.plan)
         plan = form.plan
         code = scan_records(found, plan.fields, plan.interned, memory.table, columns)
         if code != FULL:
             is_taken = code == 0 and memory.learn()
             return _decoded(signal, data, memory, columns, arrived_ns) if is_taken else None
-        pairs, memory = memory.pairs, None  # forget all sets, and try once more
+        pairs, memory = memory.pairs, None  # clear the cache of sets, and try once more
     del memories[signal]
     return None
 

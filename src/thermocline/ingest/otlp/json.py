@@ -1,9 +1,9 @@
-"""OTLP in JSON: the text of a request to the same batches as in protobuf.
+"""Decodes OTLP in JSON to the same batches as OTLP in protobuf.
 
 In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest` as JSON, inflated
-Out:  `Decoded`, equal to that of the same request in protobuf
+Out:  `DecodedRequest`, equal to that of the same request in protobuf
 
-OTLP's JSON is protobuf's with exceptions, so a stock parser is wrong:
+OTLP's JSON is protobuf's with exceptions, so protobuf's own JSON parser is not usable:
 
 - Trace and span ids are hexadecimal, upper or lower case; other bytes are base64.
 - Enumerations are integers only. Keys are in lowerCamelCase, or as the protocol's files name them;
@@ -11,7 +11,7 @@ OTLP's JSON is protobuf's with exceptions, so a stock parser is wrong:
   and so is one whose items are all under unknown keys; beside other items that is told.
 - 64-bit integers are numbers or texts, and exact: a number that a double cannot be trusted with is
   refused. NaN and the infinities are the texts "NaN", "Infinity", "-Infinity", never literals.
-- Of a key that comes twice the last counts; two members of one choice are refused.
+- If a key is given twice, the last one counts; two members of one `oneof` are refused.
 - A double keeps its sign: `-0` is the negative zero, as `-0.0` is.
 - An item with a text that is not Unicode (bytes that are not UTF-8, a lone surrogate such as
   `\\ud800`), or with a value that its field does not hold, is refused alone, and counted. When no
@@ -63,9 +63,9 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def decode_json(
     signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
 ) -> Decoded:
-    """Return the rows of a request; `Invalid` when the text is none.
+    """Return the rows of a request; `Invalid` when the text is not a request of this signal.
 
-    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
+    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
     message, tally = empty_message(signal), Tally(signal)
     document = _document(signal, data, tally)
@@ -82,7 +82,7 @@ def decode_json(
 def _document(signal: str, data: bytes, tally: Tally) -> Any:
     """Return the document of a body; the items that hold a text that is none are left out."""
     if _NEGATIVE_ZERO.search(data):
-        # The parser would make the integer 0 of it, which has no sign.
+        # The parser would read it as the integer 0, which has no sign.
         data = _TEXT_OR_NEGATIVE_ZERO.sub(lambda found: found[1] or b"-0.0", data)
     try:
         return orjson.loads(data)
@@ -112,7 +112,7 @@ def _finite(text: str) -> float:
 
 
 def _finite_int(text: str) -> int | float:
-    # As the other parser does it: what 64 bits do not hold is a double.
+    # As orjson does: an integer of more than 64 bits becomes a double.
     number = int(text)
     return number if -(1 << 63) <= number < 1 << 64 else _finite(text)
 
@@ -126,13 +126,13 @@ def _not_json(error: Exception) -> Invalid:
 
 
 def _check_empty(signal: str, document: dict[str, Any], message: Any) -> None:
-    """Refuse a document that has keys, none of which a request of this signal has."""
+    """Refuse a document that has keys, but none of those of a request of this signal."""
     if not document:
         return
     expected = message.DESCRIPTOR.fields[0].camelcase_name
     raise Invalid(
         "the body is not a request of this signal",
-        hint=f"send an object with {expected}; check that the signal goes with the path",
+        hint=f"send an object with {expected}; check that the signal matches the path",
         signal=signal,
         expected=expected,
         got=_short(", ".join(document)),
@@ -253,8 +253,8 @@ def _integer(field: Any, value: Any, path: str) -> int:
             raise _wrong(path, "an integer", value)
         number = int(value)
     elif isinstance(value, float):
-        # A parser makes a double of what has an exponent, and of what is too large for 64 bits:
-        # within 53 bits it is surely what was written.
+        # The parser returns a double for an integer with an exponent or of more than 64 bits.
+        # Within 53 bits the double is exact.
         if not value.is_integer() or abs(value) > _SAFE_INTEGER:
             raise _wrong(path, "an integer", value)
         number = int(value)
@@ -310,7 +310,7 @@ def _base64(value: str, path: str) -> bytes:
 
 def _wrong(path: str, expected: str, value: Any) -> Invalid:
     return Invalid(
-        "a value is not what its field holds",
+        "a value does not have the type of its field",
         hint="send OTLP's JSON: ids in hexadecimal, enumerations as integers",
         path=_short(path),
         expected=expected,

@@ -1,11 +1,11 @@
-"""Metrics to rows: numbers to one table, what has buckets or quantiles to another.
+"""Converts metrics to rows: numbers to one table, buckets and quantiles to another.
 
 In:   an `ExportMetricsServiceRequest` message, limits
 Out:  batches of `metric_points` and `metric_histograms`, and the tally
 
-- A point is refused, alone and with its reason, when the data model says that it cannot be: no
-  time, no value although no flag says so, buckets that do not match their bounds, no temporality.
-- A point that says "no recorded value" is kept with null values: it ends a series.
+- A point that violates the data model is refused alone, with its reason: no time, no value without
+  the flag for it, buckets that do not match their bounds, no temporality.
+- A point with the flag "no recorded value" is kept with null values: it ends a series.
 - `series_id` is the same for two points exactly when they belong to one stream: same resource,
   scope, name, type, unit, temporality, monotonicity and attributes (64 bits of a hash: among ten
   million streams of one name, two meet with a chance of one in 370,000).
@@ -43,7 +43,7 @@ _Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What all points of one metric share: its columns, and a hash of its identity."""
+    """The part that all points of one metric share: its columns, and a hash of its identity."""
 
     columns: _Row
     name: str
@@ -66,7 +66,7 @@ def metrics_batches(request: Any, limits: Limits, tally: Tally) -> Decoded:
 
 
 def stream_of(origin: Origin, metric: Any, values: Values) -> Stream:
-    """Return what the points of a metric share; its data must be of a known kind."""
+    """Return the stream of a metric; its data must be of a known kind."""
     kind = metric.WhichOneof("data")
     data = getattr(metric, kind)
     has_temporality = kind in WITH_TEMPORALITY
@@ -89,7 +89,7 @@ def series_id(identity: int, attributes: int) -> int:
 
 
 def exemplar_rows(exemplars: Any, values: Values, tally: Tally) -> list[dict[str, Any]] | None:
-    """Return the exemplars of a point as a cell of their column."""
+    """Return the exemplars of a point as the value of their column."""
     found = []
     for exemplar in exemplars:
         value, value_int = _number(exemplar)
@@ -127,7 +127,7 @@ class PointRows:
         }
 
     def add_metric(self, origin: Origin, metric: Any) -> None:
-        """Add the points of one metric; those that cannot be are counted in the tally."""
+        """Add the points of one metric; invalid points are counted in the tally."""
         kind = metric.WhichOneof("data")
         if kind is None:
             self._tally.note(NO_DATA)

@@ -1,13 +1,14 @@
-"""What compiled code needs of the machine: the compiler, and memory without ceremony.
+"""Compiles functions with Numba, and gives them unchecked access to memory.
 
 In:   functions of numbers and arrays
 Out:  the same, compiled to run without the interpreter's lock
 
-- What is compiled is kept beside the module, or where that cannot be written in the user's cache
-  folder (or in `NUMBA_CACHE_DIR`); where there is none of them, each process compiles it anew. It
-  is used again as long as none of the compiled modules has changed.
-- Compiled code allocates nothing: what it fills is handed to it.
-- Reads and writes here check nothing: whoever calls them has compared the place with the end.
+- Compiled code is cached beside the module. If that folder is not writable, it is cached in the
+  user's cache folder (or in `NUMBA_CACHE_DIR`). Without any of them each process compiles again.
+  The cache is valid until one of the compiled modules changes.
+- Compiled code allocates nothing: the caller passes the arrays to fill.
+- Reads and writes in this module check no bounds: the caller has compared the position with the
+  end.
 """
 
 import functools
@@ -31,34 +32,34 @@ _MODULES = tuple(f"thermocline.ingest.otlp.{name}" for name in _NAMES)
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function when it is first called."""
+    """Compile a function at its first call."""
     return _compiled(function, is_inlined=False)
 
 
 def inlined(function: Function) -> Function:
-    """Compile a function into each of its callers: for what is small, or runs for every point."""
+    """Compile a function into each of its callers: for small functions and those run per point."""
     return _compiled(function, is_inlined=True)
 
 
 def _compiled(function: Function, *, is_inlined: bool) -> Function:
-    # Nothing is allocated in compiled code, so nothing has to count who refers to an array: that
-    # is atomic, and was more than half of the time of a scan.
+    # Compiled code allocates nothing, so it needs no reference counts of arrays. Counting is atomic
+    # and took more than half of the time of a scan.
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     options["forceinline"] = is_inlined
     try:
         made: Any = numba.njit(cache=True, **options)(function)
         made._cache._cache_file._source_stamp = _sources()  # noqa: SLF001
-    except RuntimeError:  # there is no folder for the cache
+    except RuntimeError:  # no folder for the cache is writable
         made = numba.njit(**options)(function)
     return cast("Function", made)
 
 
 @functools.cache
 def _sources() -> str:
-    """Return a hash of all modules that are compiled.
+    """Return a hash of the source of all compiled modules.
 
-    Numba takes a function from its cache when its own file is as old as it was. That file says
-    nothing of the functions that it calls, and files of two installations may be equally old.
+    Numba uses a cached function if its file has the same modification time. That misses changes in
+    functions that it calls, and files of two installations may have the same time.
     """
     hashed = hashlib.blake2b(digest_size=16)
     for name in _MODULES:

@@ -1,7 +1,7 @@
-"""Where telemetry comes from: a resource and a scope as the columns that all tables share.
+"""The origin of telemetry: a resource and a scope as the columns that all tables share.
 
-In:   `ResourceMetrics`, `ScopeMetrics` and their like of the other signals
-Out:  `Origin`: the values of `tables.ORIGIN`, in their order, and what identifies a stream
+In:   `ResourceMetrics`, `ScopeMetrics` and the same messages of the other signals
+Out:  `Origin`: the values of `tables.ORIGIN`, in their order, and the identity of a stream
 """
 
 import hashlib
@@ -61,7 +61,7 @@ def scope_columns(scope: Any, schema_url: str, values: Values) -> tuple[Any, ...
 def joined(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
     """Return the origin of a resource and a scope.
 
-    What was dropped, the entities and the resource's schema do not identify a stream.
+    Counts of dropped attributes, entities and the resource's schema are not part of the identity.
     """
     name, version, attributes, _, schema_url = scope
     identity = (resource[2], name or "", version or "", schema_url or "", attributes)
@@ -69,12 +69,12 @@ def joined(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
 
 
 def digest(*parts: str) -> int:
-    """Return 64 bits of a hash of texts; each is preceded by its length, so none run together."""
+    """Return a 64-bit hash of texts; the length before each text keeps their boundaries."""
     return digest_of(*[part.encode() for part in parts])
 
 
 def digest_of(*parts: bytes) -> int:
-    """Return the same of texts that are encoded already."""
+    """Return the same hash for encoded texts."""
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
         hashed.update(len(part).to_bytes(8, "little"))
@@ -83,16 +83,16 @@ def digest_of(*parts: bytes) -> int:
 
 
 def identifier(value: bytes, length: int) -> bytes | None:
-    """Return an identifier, or None when it is not one: of another length, or all zeros."""
+    """Return an identifier, or None when it has another length or is all zeros."""
     return value if len(value) == length and any(value) else None
 
 
 def is_foreign(item: Any) -> bool:
-    """Tell whether an item has a known field of a wrong wire type: it is of another signal."""
+    """Tell whether an item is of another signal: it has a known field of a wrong wire type."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     known = item.DESCRIPTOR.fields_by_number
-    unknown: Any = UnknownFieldSet(item)  # its stubs do not say that it is iterable
+    unknown: Any = UnknownFieldSet(item)  # iterable, which its stubs do not declare
     return any(field.field_number in known for field in unknown)
 
 

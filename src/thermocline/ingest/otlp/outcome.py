@@ -1,10 +1,10 @@
-"""What decoding a request came to: batches, and a tally of what was refused or changed.
+"""The outcome of decoding a request: batches, and a tally of refused and changed items.
 
-In:   limits; one note for each thing refused, cut or dropped
-Out:  `Decoded`, with the counts and the message of OTLP's partial success
+In:   limits; one note for each item or value that is refused, truncated or dropped
+Out:  `DecodedRequest`, with the counts and the message of OTLP's partial success
 
-- Nothing is refused, cut or dropped without a note; every note is in the message.
-- The message is bounded: reasons are a fixed set, and one example is named, cut short.
+- Every refused, truncated or dropped part has a note, and every note is in the message.
+- The message is bounded: reasons are a fixed set, and only one truncated example is named.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one item may carry. What exceeds it is cut or dropped, counted and told."""
+    """Limits of one item. Larger parts are truncated or dropped, counted and reported."""
 
     attributes_max: int = 1_024
     key_bytes_max: int = 1_024
@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The rows of one request, by table, and what the sender must be told."""
+    """The rows of one request by table, with the counts and the message for the client."""
 
     signal: str
     batches: Mapping[str, pa.RecordBatch]
@@ -42,7 +42,7 @@ class Decoded:
 
     @property
     def is_partial(self) -> bool:
-        """Whether something was refused, or is worth a warning: the answer has to say so."""
+        """Whether the response must report refused items or warnings."""
         return bool(self.rejected or self.message)
 
 
@@ -58,13 +58,13 @@ class Tally:
     _unknown: str = ""
 
     def reject(self, reason: str, name: str, count: int = 1) -> None:
-        """Count items that were refused, and remember the name of the first."""
+        """Count refused items, and keep the name of the first as an example."""
         if not self._rejected:
             self._example = name[:EXAMPLE_LENGTH_MAX]
         self._rejected[reason] += count
 
     def note(self, what: str, count: int = 1) -> None:
-        """Count things that were taken, but changed or odd."""
+        """Count parts that were accepted with a change or a warning."""
         self._noted[what] += count
 
     def note_unknown(self, names: str) -> None:
@@ -79,7 +79,7 @@ class Tally:
 
     @property
     def is_noted(self) -> bool:
-        """Whether anything was refused or noted yet."""
+        """Whether anything was refused or noted so far."""
         return bool(self._rejected or self._noted)
 
     @property
@@ -100,7 +100,7 @@ class Tally:
             first = f" (the first is of {self._example!r})" if self._example else ""
             parts.append(f"refused {rejected} of {total} {ITEMS[self.signal]}: {reasons}{first}")
         if self._noted:
-            parts.append(f"taken with changes or doubts: {_listed(self._noted)}")
+            parts.append(f"accepted with changes or warnings: {_listed(self._noted)}")
         return "; ".join(parts)
 
 

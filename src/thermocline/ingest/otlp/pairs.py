@@ -1,12 +1,12 @@
-"""The text of a set of attributes from the texts of its pairs, each of them rendered once.
+"""Builds the text of a set of attributes from the cached texts of its pairs.
 
 In:   the bytes of a set: fields of one number, each a `KeyValue`
-Out:  the same text that `Values.attributes` gives; or None, and the official way decides
+Out:  the same text as `ValueRenderer.attributes`; or None, and the official decoder decides
 
-- Sets are many where pairs are few: a new set of known pairs costs a tenth of decoding it.
-- A pair with anything to note, a key that comes twice, too many pairs, bytes of another shape:
-  None. Nothing is refused or changed here.
-- What is remembered is bounded, and is forgotten as a whole when the bound is reached.
+- Exporters send many sets of few pairs: a new set of known pairs costs a tenth of decoding it.
+- The result is None for a pair with anything to note, a key that is given twice, too many pairs, or
+  bytes of another shape. This module refuses and changes nothing.
+- The cache is bounded and is cleared completely when it is full.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _Pair = tuple[str, str]
 
 
 class Pairs:
-    """What one thread remembers of the pairs it saw, under one set of limits."""
+    """One thread's cache of rendered pairs, for one set of limits."""
 
     def __init__(self, limits: Limits) -> None:
         from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -56,7 +56,7 @@ class Pairs:
         return "{" + ",".join([text for _, text in found]) + "}"
 
     def _learned(self, data: bytes) -> _Pair | None:
-        """Render a pair by the official way; None when that has anything to say."""
+        """Render and cache a pair with the official library; None when it has anything to note."""
         tally = Tally("metrics")
         message = self._key_value.FromString(data)
         values, _ = Values(self._limits, tally).attribute_values([message])

@@ -1,7 +1,7 @@
-"""OTLP in protobuf's encoding: the bytes of a request to batches.
+"""Decodes OTLP in protobuf to batches.
 
 In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest`, inflated
-Out:  `Decoded`: batches by table, and what the sender must be told
+Out:  `DecodedRequest`: batches by table, with counts and a message for the client
 
 - Bytes that are no such message, that are nested deeper than protobuf's own limit, or whose items
   are all of another signal: `Invalid`, and nothing of them is taken.
@@ -27,9 +27,9 @@ _warm: set[str] = set()  # signals; a set's `add` and `in` need no lock
 def decode_protobuf(
     signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
 ) -> Decoded:
-    """Return the rows of a request; `Invalid` when the bytes are none.
+    """Return the rows of a request; `Invalid` when the bytes are not a request of this signal.
 
-    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
+    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
     limits = limits or Limits()
     if signal in _warm:
@@ -40,10 +40,10 @@ def decode_protobuf(
 
 
 def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> Decoded | None:
-    """Return the rows of a request that has nothing to refuse and nothing to tell, else None.
+    """Return the rows of a request without anything to refuse or to note, else None.
 
-    None says nothing about the request. Once `warm_up` has returned it is decided without the
-    official library, so that asking costs little.
+    None does not mean that the request is invalid. After `warm_up` returned, this never uses the
+    official library, so that a None is cheap.
     """
     if signal in _warm:
         return _compiled(signal, data, arrived_ns, limits)
@@ -67,10 +67,10 @@ def _compiled(signal: str, data: Data, arrived_ns: int, limits: Limits) -> Decod
 
 
 def warm_up() -> None:
-    """Make the fast way ready, signal by signal; until one is, the official way is used for it.
+    """Compile the fast decoder, signal by signal; until then the official decoder handles a signal.
 
-    Compiling takes up to half a minute once for an installation, and less than a second when the
-    result is found in the cache. Call it in a thread beside the first requests.
+    Compiling takes up to half a minute once for an installation, and less than a second with the
+    cached result. Call it in a thread beside the first requests.
     """
     request = empty_message("metrics")
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="warm")
@@ -93,7 +93,7 @@ def _warm_up(signal: str, request: Any) -> None:
 
 
 def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded:
-    """Return the same, always by the official protobuf library."""
+    """Return the same rows, always decoded by the official protobuf library."""
     tally = Tally(signal)
     return message_batches(signal, _message(signal, data, tally), arrived_ns, limits, tally)
 
@@ -101,7 +101,7 @@ def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits
 def message_batches(
     signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally
 ) -> Decoded:
-    """Return the rows of a request that is a message already; the tally may have items refused."""
+    """Return the rows of a parsed request; the tally may already have refused items."""
     decoded = _batches(signal, message, arrived_ns, limits, tally)
     if tally.is_foreign:
         raise _not_a_request(signal)
@@ -130,7 +130,7 @@ def _batches(signal: str, message: Any, arrived_ns: int, limits: Limits, tally: 
 
 
 def empty_message(signal: str) -> Any:
-    """Return a request of a signal with nothing in it."""
+    """Return an empty request of a signal."""
     if signal == "metrics":
         from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
             ExportMetricsServiceRequest,
@@ -149,7 +149,7 @@ def empty_message(signal: str) -> Any:
         )
 
         return ExportTraceServiceRequest()
-    raise Invalid("no such signal", hint="metrics, logs or traces", signal=signal)
+    raise Invalid("no such signal", hint="use metrics, logs or traces", signal=signal)
 
 
 def _message(signal: str, data: bytes, tally: Tally) -> Any:
@@ -172,6 +172,6 @@ def _message(signal: str, data: bytes, tally: Tally) -> Any:
 def _not_a_request(signal: str) -> Invalid:
     return Invalid(
         "the body is not a request of this signal in protobuf",
-        hint="check that the exporter's signal and content type go with the path",
+        hint="check that the exporter's signal and content type match the path",
         signal=signal,
     )

@@ -1,12 +1,12 @@
-"""Log records to rows.
+"""Converts log records to rows.
 
 In:   an `ExportLogsServiceRequest` message, limits, the time of arrival
 Out:  a batch of `logs`, and the tally
 
-- `ts` is the time of the event; where that is unknown, the time it was observed; where that is
-  unknown too, the time of arrival. `time_ns` and `observed_ns` are what the sender said, or null.
+- `ts` is the time of the event; if that is unknown, the time it was observed; if that is unknown
+  too, the time of arrival. `time_ns` and `observed_ns` are the client's values, or null.
 - A body that is not a text is kept with its types in `body_json`, and as readable text in `body`.
-- An identifier that is none (of another length) is left out, and noted.
+- An identifier of a wrong length is omitted and noted.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ def logs_batches(request: Any, limits: Limits, arrived_ns: int, tally: Tally) ->
 
 
 def noted_identifier(value: bytes, length: int, tally: Tally) -> bytes | None:
-    """Return an identifier or None; one of a wrong length is noted."""
+    """Return an identifier or None; note one of a wrong length."""
     if value and len(value) != length:
         tally.note(BAD_ID)
     return identifier(value, length)

@@ -1,12 +1,12 @@
-"""One compiled pass over a metrics request: its number points as columns.
+"""Scans a metrics request in one compiled pass: its number points as columns.
 
 In:   the bytes of an `ExportMetricsServiceRequest`; a table of interned bytes
-Out:  columns of times, values and ids; where metrics of other kinds lie
+Out:  columns of times, values and ids; the positions of metrics of other kinds
 
-- Only what exporters write is taken. Whatever is unusual, and every point that would be refused
-  or noted, ends the scan: the official decoder then decides about the whole request.
-- Attributes, metrics, scopes and resources are not decoded here but interned as raw bytes, so that
-  each distinct one is decoded once, officially.
+- The scan handles only the forms that exporters write. An unusual form, or a point to refuse or to
+  note, ends the scan: the official decoder then handles the whole request.
+- Attributes, metrics, scopes and resources are interned as raw bytes, so that the official library
+  decodes each distinct one once.
 
 The numbers in this module are protobuf's tags: a field's number times eight, and its wire type.
 """
@@ -37,7 +37,7 @@ _TIME_MAX = np.uint64((1 << 63) - 1)
 
 
 class Columns(NamedTuple):
-    """What the scan fills: a row for each point; `others` are metrics of other kinds."""
+    """The output of the scan: a row for each point; `others` are metrics of other kinds."""
 
     time: npt.NDArray[np.uint64]
     start: npt.NDArray[np.uint64]
@@ -54,7 +54,7 @@ class Columns(NamedTuple):
 
 
 def new_columns(size_bytes: int) -> Columns:
-    """Return room for all that a request of this many bytes can have."""
+    """Return columns with room for all points of a request of this many bytes."""
     rows = size_bytes // POINT_BYTES_MIN + 1
     return Columns(
         time=np.empty(rows, np.uint64),
@@ -96,7 +96,7 @@ def scan_metrics(data: Bytes, table: Interned, columns: Columns) -> int:
 
 @compiled
 def find_head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> int:
-    """Find the one message of field 1 and the one text of field 3; both may come late."""
+    """Find the one message of field 1 and the one text of field 3, at any position."""
     head[0] = head[1] = head[2] = head[3] = 0
     seen_first = seen_third = False
     while at < end:
@@ -106,7 +106,7 @@ def find_head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> in
         if tag in (10, 26):
             start, at = read_span(data, at, end)
             if at < 0 or (tag == 10 and seen_first) or (tag == 26 and seen_third):
-                return FAILED  # protobuf merges what comes twice
+                return FAILED  # protobuf merges a message that is given twice
             place = 0 if tag == 10 else 2
             head[place], head[place + 1] = start, at
             seen_first, seen_third = seen_first or tag == 10, seen_third or tag == 26
@@ -126,7 +126,7 @@ def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Column
     url = intern(table, data, head[2], head[3], URL)
     if resource < 0 or url < 0:
         return min(resource, url)
-    origin = FAILED  # a resource without scopes is looked at by the official decoder alone
+    origin = FAILED  # the official decoder handles a resource without scopes
     while at < end:
         tag, at = read_varint(data, at, end)
         if tag != 18:
@@ -155,7 +155,7 @@ def scope_origin(
     head: npt.NDArray[np.int64],
     scratch: Bytes,
 ) -> int:
-    """Return the id of a scope's origin: a resource and a scope, each with its schema."""
+    """Return the id of a scope's origin: a resource and a scope, each with its schema URL."""
     if find_head(data, start, end, head) < 0:
         return FAILED
     scope = intern(table, data, head[0], head[1], SCOPE)
@@ -169,7 +169,7 @@ def scope_origin(
 
 @compiled
 def put_number(scratch: Bytes, at: int, value: int) -> None:
-    """Write a number of four bytes."""
+    """Write a number as four bytes."""
     for place in range(4):
         scratch[at + place] = np.uint8((value >> (8 * place)) & 255)
 
@@ -196,7 +196,7 @@ def _scan_scope(
 def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
     data: Bytes, start: int, end: int, origin: int, table: Interned, columns: Columns
 ) -> int:
-    """Take one metric: its head, all but the data, into the scratch and from there interned."""
+    """Scan one metric: copy all fields but the data to the scratch, and intern them from there."""
     scratch, at, kind = columns.scratch, start, 0
     length, first, last = METRIC_KEY_BYTES, 0, 0
     while at < end:
@@ -205,7 +205,7 @@ def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
         if at < 0:
             return FAILED
         number = tag >> 3
-        if 4 <= number <= 11:  # the data; 4, 6 and 8 were data once and may be again
+        if 4 <= number <= 11:  # the data; 4, 6 and 8 were data in old versions and are reserved
             if kind or tag & 7 != 2:
                 return FAILED
             kind = number
@@ -241,7 +241,7 @@ def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
 
 @compiled
 def _form(data: Bytes, at: int, end: int, kind: int) -> int:
-    """Return temporality times two, plus one if monotonic; they may come after the points."""
+    """Return temporality times two, plus one if monotonic; both may follow the points."""
     temporality = monotonic = 0
     while at < end:
         tag, at = read_varint(data, at, end)
@@ -282,7 +282,7 @@ def _scan_points(
 
 
 @inlined
-def _scan_point(  # noqa: C901  # one loop; taken apart it was measured at half the speed
+def _scan_point(  # noqa: C901  # one loop; split into functions it ran at half the speed
     data: Bytes, start: int, end: int, row: int, table: Interned, columns: Columns
 ) -> int:
     time = begun = bits = np.uint64(0)
@@ -336,7 +336,7 @@ def _scan_point(  # noqa: C901  # one loop; taken apart it was measured at half 
 def _attributes(
     data: Bytes, field: int, at: int, end: int, table: Interned, before: int
 ) -> tuple[int, int]:
-    """Return which known attributes these are, if they are the ones expected, and their end."""
+    """Return the id of the expected attributes and their end; `FAILED` if they are others."""
     if before >= 0:
         guess, after = followed(table, before, data, field, end)
         if guess >= 0:
@@ -346,7 +346,7 @@ def _attributes(
 
 @inlined
 def _checked(row: int, attributes: int, table: Interned, columns: Columns) -> int:
-    """Check what the official way would refuse or note, and keep the attributes."""
+    """Check a point as the official decoder does, and store its attributes."""
     time, flags = columns.time[row], columns.flags[row]
     if time == 0 or time > _TIME_MAX or columns.start[row] > time or flags >> 32:
         return FAILED

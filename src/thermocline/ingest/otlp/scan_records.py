@@ -1,16 +1,16 @@
-"""One compiled pass over a request of logs or traces: the fields of its records as columns.
+"""Scans a request of logs or traces in one compiled pass: the fields of its records as columns.
 
 In:   the bytes of an `Export{Logs,Trace}ServiceRequest`; a plan of a record's fields; a table of
       interned bytes
-Out:  for each record its numbers, where its texts lie, ids of what is interned, and its origin
+Out:  for each record its numbers, the positions of its texts, ids of interned texts, its origin
 
-- Only what exporters write is taken. Whatever is unusual ends the scan: the official decoder then
-  decides about the whole request. What a record's values must be is checked by whoever reads the
-  columns.
-- A number that comes twice keeps its last value, as in protobuf. A text or a message that comes
-  twice ends the scan: protobuf merges messages, and looks at a text that another one replaces.
+- The scan handles only the forms that exporters write. An unusual form ends the scan: the official
+  decoder then handles the whole request. `fast_records` checks the values of the columns.
+- A number that is given twice keeps its last value, as in protobuf. A text or a message given twice
+  ends the scan: protobuf merges messages, and also checks a text that a later one replaces.
 - A known field of a wrong wire type (`WRONG`) ends the scan: the item may be of another signal.
-- What is inside of a `RICH` field is not looked at: the record is marked, to be decoded officially.
+- The scan skips the content of a `RICH` field and marks the record, which the official library then
+  decodes.
 
 The numbers in this module are protobuf's tags: a field's number times eight, and its wire type.
 """
@@ -35,7 +35,7 @@ from thermocline.ingest.otlp.wire import (
 
 NUMBER, SPAN, RUN, RICH, WRONG = range(1, 6)
 TAGS_MAX = 256
-RECORD_BYTES_MIN = 16  # of records that are smaller there are none worth the haste
+RECORD_BYTES_MIN = 16  # requests of smaller records go to the official decoder
 ORIGIN_KEY_BYTES = 16
 NO_BODY, TEXT_BODY, OTHER_BODY = range(3)
 _INT32_MAX = (1 << 31) - 1
@@ -44,9 +44,9 @@ Places = npt.NDArray[np.int64]
 
 
 class Plan(NamedTuple):
-    """Which fields a record has: by tag its kind and column; which texts are interned, and as what.
+    """The fields of a record: kind and column by tag; the interned texts with their contexts.
 
-    A text that is empty, or absent, is interned as such.
+    An empty or absent text is interned as empty.
     """
 
     fields: Places
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """What the scan fills: a row for each record."""
+    """The output of the scan: a row for each record."""
 
     numbers: npt.NDArray[np.uint64]
     spans: Places
@@ -78,7 +78,7 @@ def new_plan(
     interned: dict[int, int],
     rich: tuple[int, ...] = (),
 ) -> Plan:
-    """Return a plan: columns by tag, the tag of attributes; contexts by the column of a text."""
+    """Return a plan from columns by tag, the tag of attributes, and contexts by text column."""
     fields = np.zeros((TAGS_MAX, 2), np.int64)
     for kind, columns in ((NUMBER, numbers), (SPAN, spans)):
         for tag, column in columns.items():
@@ -95,7 +95,7 @@ def new_plan(
 
 
 def new_record_columns(size_bytes: int, plan: Plan) -> RecordColumns:
-    """Return room for all records that a request of this many bytes is expected to have."""
+    """Return columns with room for the expected records of a request of this many bytes."""
     rows = size_bytes // RECORD_BYTES_MIN + 1
     return RecordColumns(
         numbers=np.empty((rows, plan.numbers), np.uint64),
@@ -152,7 +152,7 @@ def _scan_group(
     url = intern(table, data, head[2], head[3], URL)
     if resource < 0 or url < 0:
         return min(resource, url)
-    origin = FAILED  # a resource without scopes is looked at by the official decoder alone
+    origin = FAILED  # the official decoder handles a resource without scopes
     while at < end:
         tag, at = read_varint(data, at, end)
         if tag != 18:
@@ -235,7 +235,7 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
         elif kind == SPAN:
             column = fields[tag, 1]
             if columns.spans[row, column, 1]:
-                return FAILED  # it comes twice
+                return FAILED  # the field is given twice
             begun, at = read_span(data, at, end)
             columns.spans[row, column, 0], columns.spans[row, column, 1] = begun, at
         elif kind == RUN:
@@ -257,7 +257,7 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
 
 @inlined
 def _number(data: Bytes, at: int, end: int, wire: int) -> tuple[np.uint64, int]:
-    """Return a number of a field, and the place after it."""
+    """Return the number of a field, and the position after it."""
     if wire == 0:
         small, at = read_varint(data, at, end)
         return np.uint64(small), (at if small <= _INT32_MAX else FAILED)
@@ -276,7 +276,7 @@ def _number(data: Bytes, at: int, end: int, wire: int) -> tuple[np.uint64, int]:
 def _attributes(
     data: Bytes, field: int, at: int, end: int, table: Interned, before: int
 ) -> tuple[int, int]:
-    """Return which known attributes these are, if they are the ones expected, and their end."""
+    """Return the id of the expected attributes and their end; `FAILED` if they are others."""
     if before >= 0:
         guess, after = followed(table, before, data, field, end)
         if guess >= 0:
@@ -294,7 +294,7 @@ def _kept(
     table: Interned,
     columns: RecordColumns,
 ) -> int:
-    """Keep the attributes of a record."""
+    """Store the attributes of a record."""
     if guess < 0:
         guess = intern(table, data, first, last, ATTRIBUTES)
     if guess < 0 or table.is_bad[guess]:
@@ -307,7 +307,7 @@ def _kept(
 
 @compiled
 def split_bodies(data: Bytes, bodies: Places, kinds: Bytes) -> None:
-    """Say of each body, an `AnyValue`, whether it is a text alone; if so, let its span be that."""
+    """Set the kind of each body, an `AnyValue`; if it is only a text, set its span to the text."""
     for row in range(kinds.size):
         start, end = bodies[row, 0], bodies[row, 1]
         kinds[row] = OTHER_BODY if end else NO_BODY
@@ -320,7 +320,7 @@ def split_bodies(data: Bytes, bodies: Places, kinds: Bytes) -> None:
 
 @compiled
 def gather_texts(data: Bytes, spans: Places, offsets: npt.NDArray[np.int32], found: Bytes) -> None:
-    """Copy texts one after the other to where `offsets` says that each begins."""
+    """Copy each text to its position in `offsets`."""
     for row in range(spans.shape[0]):
         at = offsets[row]
         copy(data, spans[row, 0], offsets[row + 1] - at, found, at)
@@ -328,7 +328,7 @@ def gather_texts(data: Bytes, spans: Places, offsets: npt.NDArray[np.int32], fou
 
 @compiled
 def gather_ids(data: Bytes, spans: Places, width: int, found: Bytes, is_there: Bytes) -> int:
-    """Copy identifiers of one width; tell which are there: one of zeros is not.
+    """Copy identifiers of one width, and set which are present: one of all zeros is absent.
 
     `FAILED` when one is neither empty nor of this width.
     """

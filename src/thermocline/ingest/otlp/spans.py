@@ -1,11 +1,11 @@
-"""Spans to rows, with their events and links inside.
+"""Converts spans to rows, with their events and links as nested values.
 
 In:   an `ExportTraceServiceRequest` message, limits
 Out:  a batch of `spans`, and the tally
 
-- A span without a trace id, a span id or a start is refused: nothing could find it.
-- A span that ends before it starts is kept as it says, with a negative duration, and noted.
-- `ts` is the start. An end of 0 means that there is none: `end_ns` and `duration_ns` are null.
+- A span without a trace id, a span id or a start is refused: no query could find it.
+- A span that ends before it starts is kept unchanged, with a negative duration, and noted.
+- `ts` is the start. An end of 0 means that the end is unknown: `end_ns` and `duration_ns` are null.
 """
 
 from typing import Any
@@ -84,7 +84,7 @@ def _row(origin: Origin, span: Any, values: Values, tally: Tally) -> tuple[Any, 
 
 
 def event_row(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
-    """Return an event of a span as the table has it."""
+    """Return an event of a span as a value of the table's column."""
     time_ns = event.time_unix_nano
     if time_ns > NS_MAX:
         tally.note(EVENT_BEYOND)
@@ -99,7 +99,7 @@ def event_row(event: Any, values: Values, tally: Tally) -> dict[str, Any]:
 
 
 def link_row(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
-    """Return a link of a span as the table has it."""
+    """Return a link of a span as a value of the table's column."""
     attributes, dropped = values.attributes_and_dropped(link.attributes)
     return {
         "trace_id": noted_identifier(link.trace_id, 16, tally),
@@ -112,5 +112,5 @@ def link_row(link: Any, values: Values, tally: Tally) -> dict[str, Any]:
 
 
 def named(names: tuple[str, ...], number: int) -> str:
-    """Return the name of a number, or its digits when it has none yet."""
+    """Return the name of an enumeration's number, or its digits when the name is unknown."""
     return names[number] if 0 <= number < len(names) else str(number)

@@ -1,16 +1,16 @@
-"""Several requests of one signal decoded as one, as far as nobody can tell.
+"""Decodes several requests of one signal as one, with the same outcome as one by one.
 
-In:   bodies as they came: encoding, coding, bytes
-Out:  `Share`s, in rounds: rows, and which of the bodies they are of; or the error of one body
+In:   received bodies: encoding, coding, bytes
+Out:  `DecodedGroup`s, in rounds: rows and the positions of their bodies; or the error of one body
 
-- Protobuf's requests one after the other are one request, if each of them is whole: decoding many
-  small ones costs little more than decoding one.
-- What is decoded together has nothing to refuse and nothing to tell. Where there is anything, each
-  body is decoded alone, so that every sender gets its own counts and its own message.
-- A body that cannot be inflated or decoded is refused alone, and nothing of it is taken.
-- A round is of bodies that are `ROUND_BYTES_MAX` together when they are inflated, or of one body:
-  however many bombs wait, one round and the next body are in memory, and no more is inflated
-  before whoever asked has taken the round.
+- Concatenated protobuf requests are one request if each is complete: decoding many small ones
+  together costs little more than decoding one.
+- Bodies decoded together have nothing to refuse and nothing to note. Otherwise each body is decoded
+  alone, so that every client gets the counts and the message of its request.
+- A body that cannot be inflated or decoded is refused alone, and none of its items is accepted.
+- A round has bodies of at most `ROUND_BYTES_MAX` inflated bytes, or one larger body. However many
+  decompression bombs wait, only one round and the next body are in memory: no more is inflated
+  before the caller has consumed the round.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body of one request: how it is encoded (`answer.ENCODINGS`), and compressed."""
+    """The body of one request, its encoding (`answer.ENCODINGS`) and its compression."""
 
     encoding: str
     coding: str
@@ -41,7 +41,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What some bodies came to, named by their places: rows, or why there are none."""
+    """The outcome of the bodies at these positions: their rows, or the error of the one body."""
 
     places: tuple[int, ...]
     outcome: Decoded | ThermoclineError
@@ -49,7 +49,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How bodies are decoded: limits of what they hold, and the time of records without one."""
+    """How to decode bodies: their limits, and the time of log records without a time."""
 
     arrived_ns: int
     limits: Limits
@@ -58,7 +58,7 @@ class Way:
 
 
 def decode_bodies(signal: str, bodies: Sequence[Body], way: Way) -> Iterator[list[Share]]:
-    """Yield what these bodies came to, a round at a time; each of them is in exactly one share."""
+    """Yield the outcomes of these bodies, a round at a time; each body is in exactly one group."""
     decoding = _Round(signal, way)
     for place, body in enumerate(bodies):
         try:
@@ -74,7 +74,7 @@ def decode_bodies(signal: str, bodies: Sequence[Body], way: Way) -> Iterator[lis
 
 
 class _Round:
-    """Bodies that are inflated at the same time, and what they came to so far."""
+    """Bodies that are in memory at the same time, and their outcomes so far."""
 
     def __init__(self, signal: str, way: Way) -> None:
         self._signal, self._way = signal, way
@@ -84,7 +84,7 @@ class _Round:
         self.size_bytes = 0
 
     def add(self, place: int, encoding: str, data: Data) -> None:
-        """Decode a body, or let it wait for others to be decoded with."""
+        """Decode a body, or queue it to be decoded together with others."""
         way = self._way
         self.size_bytes += len(data)
         if encoding != "protobuf" or not way.is_together or not is_whole(data):
@@ -96,7 +96,7 @@ class _Round:
         self._waiting_bytes += len(data)
 
     def ended(self) -> list[Share]:
-        """Return what all bodies of the round came to."""
+        """Decode the queued bodies; return the outcomes of all bodies of the round."""
         self._decode_waiting()
         return self.shares
 
@@ -107,13 +107,13 @@ class _Round:
 
 def _inflated(body: Body, way: Way) -> Data:
     if body.coding == "identity" and len(body.data) <= way.body_bytes_max:
-        return body.data  # it is copied once, when it is joined with others
+        return body.data  # copied once, when it is concatenated with others
     return inflate(bytes(body.data), body.coding, limit_bytes=way.body_bytes_max)
 
 
 def _together(signal: str, waiting: list[tuple[int, Data]], way: Way) -> list[Share]:
     if len(waiting) > 1:
-        # As `join` would do it, without holding on to the interpreter for a megabyte.
+        # Unlike `bytes.join`, this releases the interpreter's lock while it copies.
         joined = np.concatenate([np.frombuffer(data, np.uint8) for _, data in waiting]).data
         decoded = decode_fast(signal, joined, arrived_ns=way.arrived_ns, limits=way.limits)
         if decoded is not None:
@@ -137,10 +137,10 @@ def _decoded(signal: str, encoding: str, data: Data, way: Way) -> Decoded:
 
 
 def is_whole(data: Data) -> bool:
-    """Tell whether a message's fields end where its bytes do, so that another may follow it.
+    """Tell whether a message's last field ends at its last byte, so that another may follow.
 
-    A message of more than `TOP_FIELDS_MAX` fields counts as not whole: a request has few, and
-    looking at each must not cost what decoding it does.
+    A message of more than `TOP_FIELDS_MAX` fields counts as incomplete: a request has few, and this
+    check must be cheaper than decoding.
     """
     place, size = 0, len(data)
     for _ in range(TOP_FIELDS_MAX):
@@ -163,7 +163,7 @@ def is_whole(data: Data) -> bool:
 
 
 def _varint(data: Data, place: int) -> tuple[int, int]:
-    """Return a number and the place after it; a place past the end when it is cut or too long."""
+    """Return a number and the position after it; past the end if it is truncated or too long."""
     value = shift = 0
     for at in range(place, min(place + 10, len(data))):
         value |= (data[at] & 127) << shift

@@ -1,13 +1,13 @@
-"""Attribute values as canonical JSON text that keeps their types, and back.
+"""Renders attribute values as canonical JSON text that keeps their types, and reads it back.
 
 In:   `AnyValue` and `KeyValue` messages
 Out:  the text of `tables.py`; from a text, Python values again
 
 - One set of attributes has one text: keys are in order, in nested lists too.
-- A key that comes twice keeps its last value; what a limit cuts or drops is noted in the tally, and
-  `attributes_and_dropped` counts the attributes that a limit dropped.
-- `read_attributes(text)` gives back every value and its type: str, bool, int, float, bytes, list,
-  dict, None. The bits of a NaN are not kept, here only.
+- A key given twice keeps its last value. The tally notes values that a limit truncates or drops,
+  and `attributes_and_dropped` counts the attributes that a limit dropped.
+- `read_attributes(text)` returns every value with its type: str, bool, int, float, bytes, list,
+  dict, None. Only the payload bits of a NaN are lost.
 """
 
 import base64
@@ -39,7 +39,7 @@ class Values:
     def __init__(self, limits: Limits, tally: Tally) -> None:
         self._limits = limits
         self._tally = tally
-        # Four bytes at most a character: shorter texts are within the limits for sure.
+        # A character has at most four bytes: texts up to these lengths are within the limits.
         self._key_length_safe = limits.key_bytes_max // 4
         self._value_length_safe = limits.value_bytes_max // 4
 
@@ -53,7 +53,7 @@ class Values:
         return (dump(found) if found else "{}"), dropped
 
     def attribute_values(self, pairs: Iterable[Any]) -> tuple[dict[str, Any], int]:
-        """Return a set of attributes as what its text is made of, and how many were dropped."""
+        """Return a set of attributes as JSON values, and how many of them a limit dropped."""
         found: dict[str, Any] = {}
         dropped = 0
         for pair in pairs:
@@ -79,7 +79,7 @@ class Values:
         return found, dropped
 
     def _is_refused(self, key: str, count: int) -> bool:
-        """Tell whether a key is too long, or one too many."""
+        """Tell whether a key is too long, or past the limit of attributes."""
         if count >= self._limits.attributes_max:
             self._tally.note(TOO_MANY)
             return True
@@ -94,7 +94,7 @@ class Values:
             self._tally.note_unknown(names)
 
     def text(self, value: str) -> str:
-        """Return a text of an item, cut to the limit of values."""
+        """Return a text of an item, truncated to the limit of values."""
         return self._cut(value, self._limits.value_bytes_max, TEXT_CUT)
 
     def optional_text(self, value: str) -> str | None:
@@ -113,7 +113,7 @@ class Values:
         return (None if text == "null" else text), text
 
     def _bounded(self, value: Any, kind: str | None) -> Any:
-        """Return an attribute's value within the limit of its length."""
+        """Return an attribute's value, truncated or dropped past the limit of its length."""
         if kind == "string_value":
             return self._cut(value.string_value, self._limits.value_bytes_max, CUT)
         plain = self._plain(value, 0)
@@ -165,12 +165,12 @@ _DROPPED = object()
 
 
 def dump(value: Any) -> str:
-    """Return the canonical text of a value that is made of what JSON has."""
+    """Return the canonical text of a JSON value."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def read_attributes(text: str) -> dict[str, Any]:
-    """Return the attributes of a text with their values as Python's: the inverse of the column."""
+    """Return the attributes of a column's text as Python values: the inverse of rendering."""
     return {key: _read(value) for key, value in orjson.loads(text).items()}
 
 
@@ -204,5 +204,5 @@ def _double(value: float) -> Any:
 
 
 def _is_longer(text: str, limit_bytes: int) -> bool:
-    # Four bytes at most a character: only texts near the limit must be encoded to know.
+    # A character has at most four bytes, so only texts near the limit must be encoded.
     return len(text) * 4 > limit_bytes and len(text.encode()) > limit_bytes

@@ -1,12 +1,12 @@
 """Protobuf's wire format for compiled code: numbers, lengths, skipping, and interned bytes.
 
-In:   an array of bytes, a place in it and the end of what may be read
-Out:  a value and the next place, which is negative when there is none
+In:   an array of bytes, a position in it and the end of the readable bytes
+Out:  a value and the next position, which is negative after a failure
 
-- Every read is checked against the end it is given. Nothing here raises.
-- What an official decoder might take, but no exporter writes (numbers of more than five bytes
-  where 32 bits are meant, groups, field 0) is a failure here: the caller leaves it to that decoder.
-- Interned bytes are compared byte for byte; the hash only finds the place to look.
+- Every read is checked against the given end. No function here raises.
+- Forms that the official decoder accepts but no exporter writes (numbers of more than five bytes
+  for 32-bit fields, groups, field 0) are a failure here: the caller leaves them to that decoder.
+- Interned bytes are compared byte for byte; the hash only finds the slot.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ _SHIFT = np.uint64(29)
 class Interned(NamedTuple):
     """An open hash table of byte strings, each with a context; an entry's id is its number.
 
-    `follows` is the entry that came after this one the last time, or -1.
+    `follows` is the entry that came after this entry the last time, or -1.
     """
 
     slots: npt.NDArray[np.int32]
@@ -64,7 +64,7 @@ def new_interned(entries_max: int, arena_bytes: int, seed: int) -> Interned:
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a number of at most five bytes, and the place after it."""
+    """Return a number of at most five bytes, and the position after it."""
     if at >= end:
         return 0, FAILED
     value = read_byte(data, at)
@@ -83,7 +83,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_span(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return where a length-delimited field starts and stops; it stops at or before the end."""
+    """Return the start and stop of a length-delimited field; it stops at or before the end."""
     length, at = read_varint(data, at, end)
     if at < 0 or length > end - at:
         return 0, FAILED
@@ -92,7 +92,7 @@ def read_span(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> None:
-    """Copy bytes; the caller has checked that both sides have them."""
+    """Copy bytes; the caller has checked the bounds of both arrays."""
     place = 0
     while place + 8 <= length:
         write_fixed64(target, at + place, read_fixed64(source, start + place))
@@ -104,7 +104,7 @@ def copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> None
 
 @compiled
 def skip(data: Bytes, at: int, end: int, tag: int) -> int:
-    """Return the place after a field whose tag was just read."""
+    """Return the position after a field whose tag was just read."""
     wire = tag & 7
     if tag < 8 or tag > 0xFFFF_FFFF:
         return FAILED
@@ -137,10 +137,10 @@ def _hash(data: Bytes, start: int, stop: int, seed: int) -> np.uint64:
 
 @inlined
 def followed(table: Interned, before: int, data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the entry that followed another the last time and the place after it, if it does now.
+    """Return the entry that followed `before` the last time and its end, if it follows again.
 
-    Exporters repeat their series in the same order: this is one comparison instead of a walk over
-    the attributes, a hash and a look into the table.
+    Exporters repeat their series in the same order: this is one comparison instead of a pass over
+    the attributes, a hash and a table lookup.
     """
     guess = int(table.follows[before])
     if guess < 0:
@@ -170,7 +170,7 @@ def _is_same(one: Bytes, at: int, other: Bytes, there: int, length: int) -> bool
 def intern(table: Interned, data: Bytes, start: int, stop: int, context: int) -> int:
     """Return the id of bytes in a context, adding them when they are new.
 
-    `FULL` when there is no room; `FAILED` for an entry that is known to be bad.
+    `FULL` when the table has no room; `FAILED` for an entry that is marked as bad.
     """
     length = stop - start
     hashed = _hash(data, start, stop, table.totals[1] + context)
@@ -220,9 +220,9 @@ def compact(
     codes: npt.NDArray[np.int32],
     distinct: npt.NDArray[np.int32],
 ) -> int:
-    """Number the ids in the order they come, into `codes`; return how many are `distinct`.
+    """Number the ids in order of appearance, into `codes`; return how many are `distinct`.
 
-    `seen` is all -1 and is so again afterwards.
+    `seen` must be all -1, and is all -1 again at the return.
     """
     count = 0
     for place in range(ids.size):
@@ -246,7 +246,7 @@ def gather(
     offsets: npt.NDArray[np.int32],
     found: Bytes,
 ) -> None:
-    """Copy the texts of ids one after the other to where `offsets` says that each begins."""
+    """Copy the text of each id to its position in `offsets`."""
     for place in range(ids.size):
         at = offsets[place]
         copy(texts, starts[ids[place]], offsets[place + 1] - at, found, at)
