@@ -173,7 +173,7 @@ def test_an_address_that_is_taken_is_named(tmp_path):
         (("--set", "flush_age=3"), 2, "flush_age_s"),
         (("--set", "hot_bytes_max=lots"), 2, "64MB"),
         (("--config", "nothing.toml"), 3, "nothing.toml"),
-        (("--set", "lake_id=0123"), 2, "not the lake that is expected"),
+        (("--set", "lake_id=0123"), 2, "not the expected lake"),
         (("--tls-certificate", "no.pem", "--tls-key", "no.key"), 2, "no.pem"),
     ],
 )

@@ -256,7 +256,7 @@ def test_O11_a_file_system_that_breaks_a_promise_keeps_the_node_from_starting(ru
         return Nobody() if ".probe-" in path else real(self, path, note)
 
     monkeypatch.setattr(OsDisk, "lock", lock)
-    with pytest.raises(Unsupported, match="locks keep nobody out"):
+    with pytest.raises(Unsupported, match="locks have no effect"):
         run(lambda server, ask, stop: None)
 
 
