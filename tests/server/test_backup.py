@@ -271,7 +271,7 @@ def test_A14_copies_and_what_is_restored_are_this_users_alone(node, tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-# Copies that somebody made or changed.
+# Copies that were forged or changed.
 
 
 def member(name, data=b"x", **more):

@@ -24,7 +24,7 @@ LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
 
 
 def asked(port, path, body=None):
-    """Return status, body and headers; 0 when nobody listens."""
+    """Return status, body and headers; 0 when the port is closed."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", body, {"Content-Type": "application/json"}
     )
