@@ -370,7 +370,7 @@ def test_Q03_an_answer_cut_on_its_way_is_an_error_and_never_shorter(node, kept):
 
 def test_a_node_that_is_not_there_is_unavailable_and_soon():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens on it
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so connections fail
 
         def act():
             with Client(f"http://127.0.0.1:{taken.getsockname()[1]}", timeout_s=1) as client:
@@ -440,7 +440,7 @@ def test_Q03_a_stream_without_its_end_is_an_error_though_http_says_that_it_is_wh
         with Client(url, timeout_s=1) as client, pytest.raises(Unavailable) as caught:
             client.sql("select 1")
         thread.join(60)
-    assert caught.value.message == "the answer was cut before its end"
+    assert caught.value.message == "the answer was truncated"
 
 
 def test_kinds_of_errors_survive_the_wire():

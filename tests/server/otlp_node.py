@@ -1,4 +1,4 @@
-"""Verbs for the receivers: a real node with both listeners, on ports of its own."""
+"""Verbs for the receivers: a real node with both listeners, on free ports."""
 
 import asyncio
 import http.client

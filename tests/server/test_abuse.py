@@ -1,4 +1,4 @@
-"""A node that somebody means ill with, or whose machine does: nothing told, nothing lost."""
+"""A node under attack or on a faulty machine: no secret is disclosed, no row is lost."""
 
 import errno
 import os

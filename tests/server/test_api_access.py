@@ -200,7 +200,7 @@ def test_A01_a_query_of_another_tenant_is_neither_seen_nor_cancelled_nor_in_the_
         assert beta.delete("/api/v1/queries/alpha.shared-id").status_code == 404
         assert beta.get("/api/v1/queries").json() == {"queries": []}
         thread.join(120)
-        assert answers[0].status_code == 504  # nobody ended it before its time
+        assert answers[0].status_code == 504  # no other tenant cancelled it
         answer = beta.post("/api/v1/query", json={"sql": "select 1", "query_id": "shared-id"})
         assert answer.status_code == 200
 
@@ -259,7 +259,7 @@ def test_A10_the_first_key_of_an_open_node_is_an_administrators(tmp_path):
     with serving(tmp_path) as served, served.client() as client:
         assert client.post("/api/v1/keys", json={"scopes": ["query"]}).status_code == 400
         served.guard.reload()
-        assert client.get("/api/v1/tables").status_code == 200  # nobody is locked out
+        assert client.get("/api/v1/tables").status_code == 200  # no tenant is locked out
         made = client.post("/api/v1/keys", json={"scopes": ["admin", "query"]})
         served.guard.reload()
         assert client.get("/api/v1/tables").status_code == 401

@@ -62,7 +62,7 @@ def body_of(client, sql, accept=None, **more):
 
 
 def table_of(form, data):
-    """Return the rows that a body has, read by somebody else's reader."""
+    """Return the rows that a body has, read by an independent reader."""
     if form == "json":
         return pa.Table.from_pylist(json.loads(data)["rows"])
     if form == "ndjson":
@@ -264,7 +264,7 @@ def test_Q03_http_1_0_has_no_way_to_tell_a_cut_answer_and_is_refused(node):
 
 
 def raw_query(url, sql, **more):
-    """Send a query on a connection of its own, and read nothing."""
+    """Send a query on a new connection, and read nothing."""
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"sql": sql, **more}).encode()
     raw = socket.create_connection((host, int(port)), WAIT_S)

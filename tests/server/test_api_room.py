@@ -73,7 +73,7 @@ def test_a_client_that_takes_nothing_of_an_answer_has_gone(monkeypatch):
 
     async def send(message):
         if len(taken) == 2:
-            await asyncio.Event().wait()  # nobody reads, and so nobody makes room
+            await asyncio.Event().wait()  # the client never reads, so no memory is released
         taken.append(message["type"])
 
     with pytest.raises(ClientGone):

@@ -272,7 +272,7 @@ def test_A14_copies_and_what_is_restored_are_this_users_alone(node, tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-# Copies that somebody made or changed.
+# Copies that were forged or changed.
 
 
 def member(name, data=b"x", **more):
@@ -328,11 +328,11 @@ def test_A18_links_in_a_folder_are_refused(node, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     (tmp_path / "copy" / "keys.json").symlink_to(secret)
-    with pytest.raises(Invalid, match="no file"):
+    with pytest.raises(Invalid, match="not a plain file"):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     (tmp_path / "copy" / "keys.json").unlink()
     (tmp_path / "copy" / "more").symlink_to(tmp_path)
-    with pytest.raises(Invalid, match="no file"):
+    with pytest.raises(Invalid, match="not a plain file"):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert left_in(tmp_path / "back") == []
 

@@ -1,4 +1,4 @@
-"""The lane: everybody gets their own answer, nothing is answered that is not durable."""
+"""The ingest queue: each client gets its own answer, and only durable rows are acknowledged."""
 
 import asyncio
 import gzip

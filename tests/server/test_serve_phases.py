@@ -24,7 +24,7 @@ LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
 
 
 def asked(port, path, body=None):
-    """Return status, body and headers; 0 when nobody listens."""
+    """Return status, body and headers; 0 when the port is closed."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", body, {"Content-Type": "application/json"}
     )
@@ -256,7 +256,7 @@ def test_O11_a_file_system_that_breaks_a_promise_keeps_the_node_from_starting(ru
         return Nobody() if ".probe-" in path else real(self, path, note)
 
     monkeypatch.setattr(OsDisk, "lock", lock)
-    with pytest.raises(Unsupported, match="locks keep nobody out"):
+    with pytest.raises(Unsupported, match="locks have no effect"):
         run(lambda server, ask, stop: None)
 
 

@@ -1,11 +1,11 @@
-"""The answer of a query as it comes over the wire: Arrow batches, one after the other.
+"""Streams the answer of a query from the node, as Arrow batches.
 
 In:   an HTTP answer whose body is still to come
-Out:  a `RecordBatchReader` with the query's id and report, as the embedded one
+Out:  a `RecordBatchReader` with the query's id and report, like an embedded answer
 
-- A body that was cut is an error, never a shorter answer: the stream must end with Arrow's own end.
-  What the node says happened is asked for and raised.
-- Closing the answer, or letting go of it, ends the query on the node.
+- A truncated body is an error, never a shorter answer: the stream must end with Arrow's
+  end-of-stream. The client then asks the node for the query's error and raises it.
+- Closing the answer, or dropping the last reference to it, ends the query on the node.
 """
 
 import json
@@ -21,7 +21,7 @@ from thermocline.query.report import Report, TableReport
 
 
 class ClientAnswer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
-    """A reader of batches that ends its query when it is closed or let go."""
+    """A reader of batches that ends its query when it is closed or garbage-collected."""
 
     def __init__(
         self, response: httpx2.Response, why: Callable[[str], ThermoclineError | None]
@@ -29,18 +29,19 @@ class ClientAnswer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arr
         query_id = response.headers.get("x-query-id", "")
         self.query_id = query_id
         self.report = _report(response.headers.get("x-thermocline-report", ""))
-        self._source = _Body(response, lambda: why(query_id))  # no cycle: letting go must end it
+        # No reference cycle: dropping the last reference must end the query at once.
+        self._source = _Body(response, lambda: why(query_id))
         try:
             super().__init__(pa.PythonFile(self._source, "r"))
         except pa.ArrowException as error:
             self._source.close_body()
-            raise Unavailable("the answer cannot be read", hint="run it again") from error
+            raise Unavailable("the answer cannot be read", hint="run the query again") from error
         except BaseException:
             self._source.close_body()
             raise
 
     def close(self) -> None:
-        """End the query, if it is still running; reading on is an error then."""
+        """End the query, if it is still running; further reads are errors."""
         self._source.close_body()
         super().close()
 
@@ -49,7 +50,7 @@ class ClientAnswer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arr
 
 
 class _Body:
-    """The bytes of an answer as Arrow asks for them."""
+    """A readable file over an answer's body, for Arrow."""
 
     closed = False
 
@@ -75,7 +76,7 @@ class _Body:
         return b"".join(found)
 
     def _next(self) -> bytes:
-        """Return more bytes. Arrow asks for none after its end: no more of them is an error."""
+        """Return more bytes; Arrow reads none after its end-of-stream, so an early end raises."""
         if self._error is None:
             try:
                 for part in self._parts:
@@ -89,12 +90,12 @@ class _Body:
 
     def _told(self) -> ThermoclineError:
         self._response.close()
-        hint = "run it again"
-        return self._why() or Unavailable("the answer was cut before its end", hint=hint)
+        hint = "run the query again"
+        return self._why() or Unavailable("the answer was truncated", hint=hint)
 
     def close_body(self) -> None:
         if self._error is None:
-            hint = "run it again and read it to its end"
+            hint = "run the query again and read the answer to its end"
             self._error = Unavailable("the answer was closed", hint=hint)
         self._response.close()
 
@@ -107,7 +108,7 @@ class _Body:
 def _report(text: str) -> Report:
     try:
         tables: dict[str, Any] = json.loads(text).get("tables", {})
-        known = {one.name for one in fields(TableReport)}  # a newer node may say more
+        known = {one.name for one in fields(TableReport)}  # a newer node may send more fields
         return Report(
             {
                 name: TableReport(**{key: told[key] for key in told.keys() & known})

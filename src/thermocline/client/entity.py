@@ -1,12 +1,13 @@
-"""The entities of a type on a node, with the surface of those in this process.
+"""The entities of a type on a node, with the interface of an embedded entity table.
 
-In:   documents, keys, questions
-Out:  what `EntityTable` gives: the same values, the same errors
+In:   documents, ids, filters
+Out:  the same values and errors as `EntityTable`
 
-- Documents travel as JSON with every digit, and come back as their contract has them: a decimal
-  is a `Decimal` here, too. Contracts are asked for once a version.
-- A read is tried again while the time lasts. A write is sent once; one that was not answered is
-  `OutcomeUnknown`: with a key and a version of the caller's own, a look tells whether it was done.
+- Documents are sent as JSON with every digit, and returned with their contract's types: a decimal
+  is a `Decimal`. Each version of a contract is fetched once.
+- A read is retried until the timeout. A write is sent once; a write without an answer is
+  `OutcomeUnknown`. If the caller chose the id and `if_match`, reading the entity shows whether the
+  write happened.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ def registered(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
 
 
 class ClientEntityTable:
-    """The entities of one type; every call asks the node."""
+    """The entities of one type; every call is a request to the node."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
@@ -78,16 +79,16 @@ class ClientEntityTable:
     # Writing.
 
     def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
-        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+        """Create an entity; `Conflict` when the id exists. Without an id the node generates one."""
         key = None if id is None else parse_id(id)
         return self._write("POST", self._path, json_bytes(document), params={"id": key})
 
     def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Put a document in the place of another, or of nothing."""
+        """Replace an entity's document, or create the entity."""
         return self._write("PUT", self._address(id), json_bytes(document), if_match)
 
     def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+        """Merge a patch (RFC 7386) into an entity; the result must fit its contract."""
         data = json_bytes(merge_patch)
         return self._write("PATCH", self._address(id), data, if_match, media=MERGE_PATCH)
 
@@ -98,9 +99,9 @@ class ClientEntityTable:
     def bulk(
         self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
     ) -> list[Written | ThermoclineError]:
-        """Do many things in order, in one transaction; return what became of each.
+        """Do many operations in order, in one transaction; return the result of each.
 
-        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is done.
+        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is written.
         """
         parsed = parse_operations(operations, atomic=atomic)
         results: list[Written | ThermoclineError | None] = [None] * len(parsed)
@@ -129,7 +130,7 @@ class ClientEntityTable:
         return self._found(id, at=wire_at(at)).entity
 
     def find(self, id: str, *, mode: Mode | str | None = None) -> EntityAnswer:  # noqa: A002
-        """Return one entity, or that there is none, with the moment that is true of."""
+        """Return one entity, or its absence, with the instant the answer is true of."""
         return self._found(id, mode=None if mode is None else mode_of(mode).value)
 
     def _found(self, key: str, **params: Any) -> EntityAnswer:
@@ -186,7 +187,7 @@ class ClientEntityTable:
         at: object = None,
         mode: Mode | str | None = None,
     ) -> Answer:
-        """Return all rows, or some of their columns, with the moment they are true of."""
+        """Return all rows, or some of their columns, with the instant they are true of."""
         body = {
             "columns": None if columns is None else list(list_names(columns, "columns")),
             "at": wire_at(at),
@@ -204,7 +205,7 @@ class ClientEntityTable:
         return Answer(rows, as_of, None if version is None else Version(int(version)), warning)
 
     def history(self, id: str) -> list[Revision]:  # noqa: A002
-        """Return what an entity was at each export that carried it, oldest first, and is now."""
+        """Return an entity's revision at each export that carried it, oldest first, and now."""
         newest = self.contract()
         return [
             Revision(
@@ -217,9 +218,9 @@ class ClientEntityTable:
         ]
 
     def export(self) -> Exported | None:
-        """Carry every change of this moment into the lake, in one version; None if there is none.
+        """Export every change committed by now, in one version of the lake; None without changes.
 
-        It needs a key with the scope `admin`.
+        The key needs the scope `admin`.
         """
         told = self._wire.change(f"{self._path}/export")["exported"]
         if told is None:
@@ -265,16 +266,16 @@ class ClientEntityTable:
     ) -> Written:
         headers = {"Content-Type": media}
         if if_match is not None:
-            Operation(Deed.DELETE, "any", None, if_match)  # `Invalid` for what is no version
+            Operation(Deed.DELETE, "any", None, if_match)  # `Invalid` for a malformed version
             headers["If-Match"] = f'"{if_match}"'
         answer = self._wire.sent(method, path, params=params, content=content, headers=headers)
         return _written(decode(answer.content))
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value as JSON text with every digit; bytes are such a text already.
+    """Return a value as JSON text with every digit; bytes must be JSON text already.
 
-    `Invalid` names every place that JSON cannot hold.
+    `Invalid` names every place with a value that JSON cannot hold.
     """
     if isinstance(value, bytes):
         return value
@@ -295,7 +296,7 @@ def _body(operation: Operation) -> dict[str, Any]:
     made: dict[str, Any] = {"op": _WORDS[operation.deed], "id": operation.id}
     if operation.deed is not Deed.DELETE:
         data = json_bytes(operation.document)
-        decode(data)  # what is no JSON would spoil all of them
+        decode(data)  # malformed JSON would make the whole request malformed
         made["document"] = msgspec.Raw(data)
     if operation.if_match is not None:
         made["if_match"] = operation.if_match
@@ -318,7 +319,7 @@ def _entity(table: ClientEntityTable, told: Mapping[str, Any]) -> Entity:
 
 
 def _document(contract: Contract, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a document, or some of its properties, as the contract has them."""
+    """Return a document, or some of its properties, with the contract's types."""
     return contract.joined(dict.fromkeys(column.id for column in contract.hot), told)
 
 

@@ -1,4 +1,4 @@
-"""A node's tables and SQL over them, with the surface of a lake in this process.
+"""A node's tables and SQL over them, with the interface of an embedded lake.
 
 In:   an address, a key; names, rows, SQL
 Out:  `ClientTable`s, Arrow tables and streams; errors of the same kinds as embedded
@@ -31,10 +31,10 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 
 class Client:
-    """A lake behind an address. Safe to use from many threads.
+    """A lake on a node. Safe to use from many threads.
 
-    `timeout_s` is how long to wait for the node to say something, and how long a write or a read
-    that may be repeated is tried.
+    `timeout_s` is how long to wait for bytes from the node, and for how long a repeatable request
+    is retried.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Client:
         if api_key is not None:
             check_text(api_key, "api_key")
         if not url.startswith(("http://", "https://")) or "@" in url:
-            hint = "write it like http://127.0.0.1:4320; a key is passed as api_key"
+            hint = "use a URL like http://127.0.0.1:4320, and pass the key as api_key"
             raise Invalid("not the address of a node", hint=hint)
         self._wire = Wire(url, api_key, check_seconds(timeout_s, "timeout_s"))
 
     @property
     def flush_error(self) -> ThermoclineError | None:
-        """Why the last flush by the node's clock failed; None when it did not."""
+        """The error of the node's last periodic flush; None when it succeeded."""
         told = self._wire.ask("/api/v1/jobs")["flush_error"]
         return told_error(told) if told else None
 
@@ -63,7 +63,7 @@ class Client:
         return [one["name"] for one in self._wire.ask("/api/v1/tables")["tables"]]
 
     def table(self, name: str) -> ClientTable:
-        """Return a table; `NotFound` when there is none of this name."""
+        """Return a table; `NotFound` when no table has this name."""
         info = self._wire.ask(table_path(name))
         return ClientTable(self._wire, info["name"])
 
@@ -77,7 +77,7 @@ class Client:
         overlap: str = "allow",
         **more: Any,
     ) -> ClientTable:
-        """Make a table; `Conflict` when there is one of this name."""
+        """Create a table; `Conflict` when a table has this name."""
         body: dict[str, Any] = {"name": name, "time_column": time_column, "overlap": overlap}
         body["bucket"] = write_duration(bucket, "bucket")
         body["entity_columns"] = list_names(entity_columns, "entity_columns")
@@ -98,9 +98,9 @@ class Client:
         return registered(self._wire, name, document)
 
     def entity(self, name: str) -> "ClientEntityTable":
-        """Return the entities of a type; `NotFound` when none of this name is registered.
+        """Return the entities of a type; `NotFound` when no type of this name is registered.
 
-        It needs the libraries of entities here, too: a document is read as its contract has it.
+        The client needs the libraries of entities, too: it decodes documents by their contract.
         """
         from thermocline.client.entity import ClientEntityTable
 
@@ -117,7 +117,7 @@ class Client:
                 if size_bytes > ANSWER_BYTES_MAX:
                     raise Overloaded(
                         "the answer is larger than the limit",
-                        hint="read it as a stream, or ask for less",
+                        hint="use sql_reader to read it as a stream, or select less",
                         bytes_max=ANSWER_BYTES_MAX,
                     )
             return pa.Table.from_batches(batches, reader.schema)
@@ -137,9 +137,9 @@ class Client:
         query_id: str | None = None,
         mode: Mode | str | None = None,
     ) -> ClientAnswer:
-        """Return the answer as a stream that says what it was read from.
+        """Return the answer as a stream with a report of the tables it was read from.
 
-        `mode` says how entities are answered when the node's PostgreSQL is down.
+        `mode` says how to answer queries of entities when the node's PostgreSQL is down.
         """
         limit_s = None if timeout_s is None else check_seconds(timeout_s, "timeout_s")
         if query_id is not None:
@@ -157,7 +157,7 @@ class Client:
         )
 
     def cancel(self, query_id: str) -> bool:
-        """End a running query within a second; False when none of this id is running."""
+        """End a running query within a second; False when no query of this id is running."""
         try:
             self._wire.change(f"/api/v1/queries/{quoted(query_id)}", method="DELETE")
         except NotFound:
@@ -165,7 +165,7 @@ class Client:
         return True
 
     def _why(self, query_id: str) -> ThermoclineError | None:
-        """Return the error of a query whose answer was cut, if the node knows."""
+        """Return the error of a query whose answer was truncated, if the node knows it."""
         try:
             told = self._wire.ask(f"/api/v1/queries/{quoted(query_id)}")
             return told_error(told["error"]) if told["error"] else None
@@ -173,16 +173,16 @@ class Client:
             return None
 
     def flush(self, name: str | None = None) -> dict[str, Mark]:
-        """Carry hot rows into the lake, of one table or of all; return the marks reached."""
+        """Flush hot rows into the lake, of one table or of all; return the marks reached."""
         path = "/api/v1/flush" if name is None else f"{table_path(name)}/flush"
         marks = self._wire.change(path)["marks"]
         return {table: Mark(mark) for table, mark in marks.items()}
 
     def close(self, *, is_flushed: bool = True) -> None:
-        """Close the connections once what was submitted is sent; the node goes on.
+        """Close the connections after all submitted writes are sent; the node keeps running.
 
-        Whether it flushes then is the node's own affair: `is_flushed` is there for programs that
-        run embedded, too.
+        `is_flushed` has no effect, because the node decides when it flushes. The argument exists
+        for programs that also run embedded.
         """
         check_flag(is_flushed, "is_flushed")
         self._wire.close()

@@ -1,7 +1,7 @@
-"""Values of a query's parameters, and times, as the API reads them.
+"""Encodes a query's parameters, and times, as JSON for the API.
 
-In:   Python values, as `Lake.sql` takes them
-Out:  JSON values; `{"type": ..., "value": ...}` for what JSON has no word for
+In:   Python values, as for `Lake.sql`
+Out:  JSON values; `{"type": ..., "value": ...}` for types that JSON lacks
 """
 
 import math
@@ -19,7 +19,7 @@ DEPTH_MAX = 32
 
 
 def wire_params(params: Any) -> list[Any] | dict[str, Any] | None:
-    """Return parameters as JSON; `Invalid` for a value that has no form there."""
+    """Return parameters as JSON; `Invalid` for a value that cannot be encoded."""
     given = check_parameters(params, "params")
     if given is None:
         return None
@@ -52,7 +52,7 @@ def wire_value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Sequence):
         return [wire_value(one, depth + 1) for one in value]
     raise Invalid(
-        "a parameter is of a type that cannot be passed on",
+        "a parameter's type cannot be sent to the node",
         hint="use numbers, texts, times and lists of them",
         type=type(value).__name__,
     )

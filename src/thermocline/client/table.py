@@ -1,10 +1,10 @@
-"""A table of a node, with the surface of one in this process.
+"""A table of a node, with the interface of an embedded table.
 
 In:   rows, conditions, times
-Out:  what `LakeTable` gives: Arrow tables, versions, small values
+Out:  the same as `LakeTable`: Arrow tables, versions, small values
 
-- Rows travel as Arrow, so that types and values are exact.
-- Every write carries a key of its own: sent again by this client, it is written once.
+- Rows are sent as Arrow, so that types and values are exact.
+- Every write carries an idempotency key: if this client sends it again, it is written once.
 """
 
 import json
@@ -43,7 +43,7 @@ COMPRESSED_BYTES_MIN = 16 << 10
 
 
 class ClientTable:
-    """A table by its name; every call asks the node."""
+    """A table by its name; every call is a request to the node."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
@@ -51,11 +51,11 @@ class ClientTable:
         self.name = name
 
     def info(self, at: object = None) -> dict[str, Any]:
-        """Return what the table is and holds, by the names that the API's page has."""
+        """Return the table's properties and contents, with the field names of docs/api.md."""
         return dict(self._wire.ask(self._path, at=wire_at(at)))
 
     def root(self) -> str:
-        """Return where the table is: its address on the node."""
+        """Return the table's address on the node."""
         return self._wire.url + self._path
 
     def version(self) -> Version:
@@ -76,8 +76,8 @@ class ClientTable:
     ) -> int:
         """Write rows and return how many; they are durable and visible when this returns.
 
-        As `LakeTable.write`. Without a `request_id` one is made, so that what this client sends
-        again is written once. `Overloaded` is tried again while the client's own time lasts.
+        As `LakeTable.write`. Without a `request_id` the client generates one, so that a retry is
+        written once. `Overloaded` is retried until the client's timeout.
         """
         how = _checked_how(evolve, wait_s, request_id)
         given = _sendable(self._table_of(rows, evolve=evolve))
@@ -93,7 +93,7 @@ class ClientTable:
     ) -> "Future[int]":
         """Write rows as `write` does; the future is done when they are durable and visible.
 
-        A few are on their way at once, and a few more wait; past that this waits, too.
+        A few writes are sent at once, and a few more wait; past that this call blocks.
         """
         how = _checked_how(evolve, wait_s, request_id)
         given = _sendable(self._table_of(rows, evolve=evolve))
@@ -127,7 +127,7 @@ class ClientTable:
     def _table_of(self, rows: Any, *, evolve: bool) -> pa.Table:
         if hasattr(rows, "__arrow_c_stream__"):
             return rows_table(rows, Schema(), _NO_SPEC)
-        # Values without a type get the table's: it has to be asked for.
+        # Python values get the table's types, which the node has to be asked for.
         info = self.info()
         bucket, zone = parse_bucket(info["bucket"]), info["timezone"]
         spec = TableSpec("", info["time_column"], bucket, timezone=zone)
@@ -136,7 +136,7 @@ class ClientTable:
         return rows_table(rows, schema, spec, may_widen=evolve)
 
     def flush(self) -> Version:
-        """Carry the hot rows into the lake; return the version that has them."""
+        """Flush the hot rows into the lake; return the version that has them."""
         return Version(self._wire.change(f"{self._path}/flush")["version"])
 
     def delete(
@@ -149,7 +149,7 @@ class ClientTable:
         return self._changed("delete", body)
 
     def restore(self, at: object) -> Version:
-        """Make the table what it was at a version or instant, as a new version."""
+        """Restore the table to a version or instant, as a new version."""
         return self._changed("restore", {"at": wire_at(at)})
 
     def retain(self, *, yes: bool = False) -> Version:
@@ -167,9 +167,9 @@ class ClientTable:
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Vacuumed:
-        """Remove files that no kept version names; by default only say which.
+        """Remove files that no kept version names; by default only list them.
 
-        `progress` is told at the end alone: the node answers once.
+        `progress` is called only at the end: the node answers once.
         """
         check_function(progress, "progress")
         body = {
@@ -229,7 +229,7 @@ class ClientTable:
     def is_covered(
         self, start: object, end: object, *, entity: object = None, at: object = None
     ) -> bool:
-        """Tell whether every bucket is held, by every entity if none is named."""
+        """Tell whether every bucket is held, by every entity unless one is named."""
         found = self._wire.ask(f"{self._path}/ratio", **_stretch(start, end, entity, at))
         return bool(found["is_covered"])
 
@@ -254,7 +254,7 @@ class ClientTable:
         return to_datetime(parse(found["start"])), to_datetime(parse(found["end"]))
 
     def silent_entities(self, start: object, end: object = None, *, at: object = None) -> pa.Table:
-        """Return the entities without a row in the stretch, and before when they were seen."""
+        """Return the entities without a row in the stretch, and when each was last seen."""
         times = {"start": wire_time(start), "end": wire_time(end)}
         return self._wire.rows(f"{self._path}/silent", **times, at=wire_at(at))
 
@@ -267,9 +267,9 @@ class ClientTable:
 
 
 def table_path(name: str) -> str:
-    """Return the address of a table; `Invalid` for what cannot be a table's name."""
+    """Return the URL path of a table; `Invalid` for a name that no table can have."""
     if not isinstance(name, str) or not is_name(name):
-        # Some of them would be another address: dots and slashes are taken away on the way.
+        # HTTP clients and proxies resolve dots and slashes, so the path could be another one.
         raise Invalid(
             "this cannot be the name of a table",
             hint="use letters, digits and underscores, at most 63, no digit first",
@@ -281,12 +281,12 @@ def table_path(name: str) -> str:
 def _checked_how(
     evolve: bool, wait_s: float | None, request_id: str | None
 ) -> tuple[bool, float | None, str | None]:
-    """Return how rows are to be written; `Invalid` before anything is sent."""
+    """Return the checked options of a write; `Invalid` before anything is sent."""
     if request_id is not None:
         request_key(request_id)
         if not (request_id.isascii() and request_id.isprintable()):
             hint = "use a random id, such as a UUID, for each request"
-            raise Invalid("an idempotency key is of printable ASCII", hint=hint)
+            raise Invalid("an idempotency key must be printable ASCII", hint=hint)
     waiting_s = None if wait_s is None else check_seconds(wait_s, "wait_s")
     return check_flag(evolve, "evolve"), waiting_s, request_id
 
@@ -310,7 +310,7 @@ def _entity(entity: object) -> str | None:
 
 
 def _sendable(rows: pa.Table) -> pa.Table:
-    """Return rows without views, which a node does not take: they can grow."""
+    """Return rows without view types, which a node refuses because they can expand."""
     fields = [field.with_type(_sent_type(field.type)) for field in rows.schema]
     wanted = pa.schema(fields, rows.schema.metadata)
     return rows if wanted.equals(rows.schema) else rows.cast(wanted)

@@ -1,14 +1,14 @@
-"""Requests to a node and what becomes of them: answers, or errors of the same kinds as embedded.
+"""Sends requests to a node; returns answers, or raises errors of the same kinds as embedded.
 
 In:   methods, paths, bodies
 Out:  JSON values, Arrow tables, open answers; errors of this package only
 
-- What may be repeated is: reading, and writes that carry an `Idempotency-Key`. It is tried again
-  after a pause, while the time lasts. Nothing else is ever sent twice.
-- A request that was sent and not answered is `OutcomeUnknown`, unless it may be repeated and only
-  reads: then nothing happened, and it is `Unavailable`.
-- An answer of the node says its own kind of error; facts and hint come with it.
-- What is done aside is bounded, and done before the connections are closed.
+- Reads, and writes with an `Idempotency-Key`, are retried with a back-off until the timeout. No
+  other request is sent twice.
+- A request that was sent and not answered is `OutcomeUnknown`. If it only reads, it is
+  `Unavailable`: it has changed nothing.
+- An error answer of the node names its kind; facts and hint come with it.
+- Background requests are bounded, and `close` waits for them.
 """
 
 import json
@@ -46,7 +46,7 @@ KINDS: Mapping[str, type[ThermoclineError]] = {
 
 
 class Wire:
-    """One node, as far as HTTP reaches it. Safe to use from many threads."""
+    """The HTTP connections to one node. Safe to use from many threads."""
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float) -> None:
         headers = {"User-Agent": "thermocline-client"}
@@ -64,7 +64,7 @@ class Wire:
                 base_url=self.url, headers=headers, timeout=timeout, follow_redirects=False
             )
         except (httpx2.InvalidURL, ValueError, UnicodeError) as error:
-            hint = "write it like http://127.0.0.1:4320"
+            hint = "use a URL like http://127.0.0.1:4320"
             raise Invalid("not the address of a node", hint=hint) from error
 
     def ask(self, path: str, **params: Any) -> Any:
@@ -72,7 +72,7 @@ class Wire:
         return _json(self.sent("GET", path, params=params, is_repeatable=True))
 
     def rows(self, path: str, **params: Any) -> pa.Table:
-        """Return the answer of a GET as an Arrow table, with the types it has on the node."""
+        """Return the answer of a GET as an Arrow table, with the node's types."""
         headers = {"Accept": ARROW}
         data = self.sent("GET", path, params=params, headers=headers, is_repeatable=True).content
         try:
@@ -81,7 +81,7 @@ class Wire:
             raise Unavailable("the answer cannot be read", hint="try again") from error
 
     def change(self, path: str, body: Any = None, *, method: str = "POST") -> Any:
-        """Return the JSON answer of a change, which is sent once."""
+        """Send a change once and return its JSON answer."""
         return _json(self.sent(method, path, json_body=body))
 
     def sent(
@@ -96,9 +96,9 @@ class Wire:
         is_repeatable: bool = False,
         is_read: bool = False,
     ) -> httpx2.Response:
-        """Send a request, again if need be and allowed, and return its good answer.
+        """Send a request, with retries if `is_repeatable`, and return its successful answer.
 
-        `is_read` says that it changes nothing, whatever its method.
+        `is_read` says that the request changes nothing, even if its method is POST.
         """
         self._check_open()
         told = dict(headers or {})
@@ -123,7 +123,7 @@ class Wire:
     def _tried(
         self, request: httpx2.Request, *, is_read: bool
     ) -> tuple[httpx2.Response | ThermoclineError, float | None]:
-        """Return the good answer, or the error and how long the node asks to wait."""
+        """Return the successful answer, or the error and the node's `Retry-After`."""
         try:
             response = self._http.send(request)
         except httpx2.HTTPError as error:
@@ -135,7 +135,7 @@ class Wire:
     def opened(self, path: str, body: Any, *, timeout_s: float = 0.0) -> httpx2.Response:
         """Send a query and return its answer with the body still to come.
 
-        `timeout_s` is how long the query may take; the node has to be the one to say so.
+        `timeout_s` is the query's timeout, which the node enforces; the client waits longer.
         """
         self._check_open()
         headers = {"Accept": ARROW, "Content-Type": JSON}
@@ -160,12 +160,12 @@ class Wire:
         """Return the error of a request that was not answered."""
         facts = {"url": self.url, "why": type(error).__name__}
         if isinstance(error, _NOT_SENT):
-            hint = "is it running, and is this its address?"
+            hint = "check that the node runs and that this is its address"
             return _from(error, Unavailable("the node cannot be reached", hint=hint, **facts))
         if is_read:
             hint = "try again, or allow more time"
             return _from(error, Unavailable("the node did not answer", hint=hint, **facts))
-        hint = "look whether it was done before you repeat it"
+        hint = "check whether the change was made before you repeat it"
         return _from(error, OutcomeUnknown("the node did not answer", hint=hint, **facts))
 
     def _check_open(self) -> None:
@@ -173,9 +173,9 @@ class Wire:
             raise _closed()
 
     def aside(self, work: Callable[[], T]) -> "Future[T]":
-        """Do something beside the caller, and return what will become of it.
+        """Run work in the background and return its future.
 
-        `SENT_ASIDE_MAX` are done at once, as many again wait; past that the caller waits.
+        `SENT_ASIDE_MAX` run at once and as many wait; past that this call blocks.
         """
         with self._lock:
             if self._is_closing:
@@ -186,16 +186,16 @@ class Wire:
         self._room.acquire()
         try:
             doing = pool.submit(work)
-        except RuntimeError as error:  # it was closed since
+        except RuntimeError as error:  # the pool was closed meanwhile
             self._room.release()
             raise _closed() from error
         doing.add_done_callback(lambda _: self._room.release())
         return doing
 
     def close(self) -> None:
-        """Wait for what is done aside, and close the connections."""
+        """Wait for the background work, and close the connections."""
         with self._lock:
-            self._is_closing = True  # what was submitted before is still sent
+            self._is_closing = True  # work submitted before is still done
             pool, self._aside = self._aside, None
         if pool is not None:
             pool.shutdown()
@@ -203,18 +203,18 @@ class Wire:
 
 
 def problem(response: httpx2.Response) -> ThermoclineError:
-    """Return the error that an answer tells of."""
+    """Return the error in an answer."""
     try:
         return told_error(json.loads(response.content))
     except (ValueError, KeyError, TypeError, AttributeError):
-        hint = "is there a node at this address, or something in between?"
+        hint = "check the address, and proxies between the client and the node"
         return Unavailable(
-            "the answer is not one of a node", hint=hint, status=response.status_code
+            "the answer does not come from a node", hint=hint, status=response.status_code
         )
 
 
 def told_error(told: Mapping[str, Any]) -> ThermoclineError:
-    """Return the error of a problem document, of the kind that embedded code would raise."""
+    """Return the error of a problem document, of the kind that an embedded lake raises."""
     kind = KINDS.get(told["code"], ThermoclineError)
     facts = {k: v for k, v in (told.get("facts") or {}).items() if k not in ("hint", "message")}
     if told.get("problems"):
@@ -234,7 +234,7 @@ def json_text(value: Any) -> bytes:
 
 
 def quoted(name: str) -> str:
-    """Return a name as a part of a path."""
+    """Return a name quoted as one part of a URL path."""
     if not check_text(name, "name"):
         raise Invalid("a name is empty", hint="pass a name", argument="name")
     return quote(name, safe="")
@@ -255,8 +255,8 @@ def _json(response: httpx2.Response) -> Any:
     try:
         return json.loads(response.content)
     except ValueError as error:
-        hint = "is there a node at this address, or something in between?"
-        raise Unavailable("the answer is not one of a node", hint=hint) from error
+        hint = "check the address, and proxies between the client and the node"
+        raise Unavailable("the answer does not come from a node", hint=hint) from error
 
 
 def _closed() -> Unavailable:
@@ -270,7 +270,7 @@ def _from(cause: Exception, error: ThermoclineError) -> ThermoclineError:
 
 def _pause_s(count: int) -> float:
     longest_s = min(0.1 * 2**count, PAUSE_S_MAX)
-    return random.uniform(longest_s / 2, longest_s)  # noqa: S311  so that clients do not march
+    return random.uniform(longest_s / 2, longest_s)  # noqa: S311  so that retries spread out
 
 
 def _retry_after_s(response: httpx2.Response) -> float | None:

@@ -1,11 +1,12 @@
 """A copy of a lake as files: in a folder, or in one tar file.
 
-In:   names and bytes; a folder or a tar file that somebody gives us
-Out:  the same, checked: each name is one that a lake has, each member a plain file
+In:   names and bytes to write; an untrusted folder or tar file to read
+Out:  the same, checked: each name is a lake file's name, each member a plain file
 
-- Names are relative, stay inside, and are of the forms that a lake's files have; anything else is
-  refused before a byte of it is written. So are links, devices and a name that comes twice.
-- The manifest is written last. Without it, or with other bytes than it says, a copy is none.
+- Names are relative, stay inside the folder, and have the form of a lake's file names. Any other
+  name is refused before one of its bytes is written. So are links, devices and duplicate names.
+- The manifest is written last. A copy without a manifest, or with bytes that differ from it, is
+  not a valid backup.
 """
 
 import os
@@ -34,19 +35,19 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def checked_name(name: str) -> str:
-    """Return a name that a lake's file has; `Invalid` for any other."""
+    """Return the name if a lake's file can have it; `Invalid` otherwise."""
     parts = name.split("/")
     if not _NAME.fullmatch(name) or not all(_PART.fullmatch(part) for part in parts):
-        hint = "this is not a backup of a lake, or somebody changed it"
-        raise Invalid("a name in the copy is not one of a lake's", hint=hint, name=name[:200])
+        hint = "this is not a backup of a lake, or its files were changed; use another backup"
+        raise Invalid("a lake has no file of this name", hint=hint, name=name[:200])
     return name
 
 
 class Sink(Protocol):
-    """Where a copy goes."""
+    """The destination of a copy."""
 
     def put(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
-        """Add a file whose size is known."""
+        """Add a file of a known size."""
         ...
 
 
@@ -58,7 +59,7 @@ class FolderSink:
         self._made: set[str] = {folder}
 
     def put(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
-        """Add a file; it is durable when this returns, its name when `sync` does."""
+        """Add a file. Its bytes are durable when this returns, its name when `sync` returns."""
         path = f"{self._folder}/{name}"
         disk = PrivateDisk()
         written = 0
@@ -81,7 +82,7 @@ class FolderSink:
             self._made.add(folder)
 
     def sync(self) -> None:
-        """Make every name durable."""
+        """Fsync every folder, so that the new names are durable."""
         for folder in self._made:
             with translated(folder):
                 OsDisk().sync_folder(folder)
@@ -101,7 +102,7 @@ class TarSink:
 
 
 class _Joined(BytesIO):
-    """Chunks as one file that is read to its end."""
+    """A readable file over an iterator of chunks."""
 
     def __init__(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class _Joined(BytesIO):
         self._rest = b""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next bytes; `Corruption` when there are fewer than were promised."""
+        """Return the next bytes; `Corruption` when there are fewer than the size announced."""
         wanted = self._left if size is None or size < 0 else min(size, self._left)
         while len(self._rest) < wanted:
             chunk = next(self._chunks, b"")
@@ -123,22 +124,22 @@ class _Joined(BytesIO):
 
 def _check_size(name: str, expected: int, found: int) -> None:
     if expected != found:
-        hint = "try again; if it stays so, look at the disk"
+        hint = "try again; if it happens again, check the disk"
         raise Corruption(
-            "a file has another size than it should", hint=hint, name=name, found=found
+            "a file's size differs from the expected size", hint=hint, name=name, found=found
         )
 
 
 @contextmanager
 def new_archive(target: str) -> Iterator[Sink]:
-    """Give a sink for a new copy; it appears under its name when the block ends well.
+    """Yield a sink for a new copy; the copy gets its name when the block ends without an error.
 
-    `Conflict` when there is something of that name.
+    `Conflict` when the name exists.
     """
     target = os.path.abspath(target)
     if os.path.lexists(target):
-        hint = "name one that does not exist"
-        raise Conflict("there is something at the target already", hint=hint, target=target)
+        hint = "choose a path that does not exist"
+        raise Conflict("the target exists already", hint=hint, target=target)
     part = f"{target}.part"
     is_tar = target.endswith(TAR_SUFFIXES)
     with translated(part):
@@ -188,7 +189,7 @@ def _remove_tree(folder: str) -> None:
 
 
 def remove_made(folder: str, names: list[str]) -> None:
-    """Remove files that were just made, and folders that are empty then."""
+    """Remove files that were just created, and then folders that are empty."""
     for name in names:
         with suppress(OSError):
             os.unlink(f"{folder}/{name}")
@@ -202,13 +203,14 @@ def remove_made(folder: str, names: list[str]) -> None:
 def members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
     """Yield every file of a copy: its checked name, its size, its bytes.
 
-    `Invalid` for what is no plain file of a lake, or comes twice; nothing of it is read then.
+    `Invalid` for a member that is not a plain file, or has a foreign or duplicate name; its bytes
+    are not read.
     """
     found = _tar_members(source) if os.path.isfile(source) else _folder_members(source)
     seen: set[str] = set()
     for name, size_bytes, chunks in found:
         if checked_name(name) in seen:
-            raise Invalid("a name comes twice in the copy", hint="make another", name=name)
+            raise Invalid("a name appears twice in the copy", hint="use another backup", name=name)
         seen.add(name)
         yield name, size_bytes, chunks
 
@@ -245,7 +247,8 @@ def _raise(error: OSError) -> None:
 
 
 def _chunks(file: IO[bytes], path: str) -> Iterator[bytes]:
-    # Whoever takes the chunks is elsewhere when a read fails: it is translated here.
+    # The consumer of the chunks is outside the caller's `with` block when a read fails, so the
+    # error is translated here.
     with _whole(path):
         while chunk := file.read(COPY_CHUNK_BYTES):
             yield chunk
@@ -253,16 +256,16 @@ def _chunks(file: IO[bytes], path: str) -> Iterator[bytes]:
 
 @contextmanager
 def _whole(path: str) -> Iterator[None]:
-    """Turn what a cut or damaged file does to its readers into errors of this package."""
+    """Translate the errors of a truncated or damaged file into errors of this package."""
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise translation(error, path) from error
-        hint = "name a backup that was made whole"
-        raise Corruption("not a whole tar file", hint=hint, path=path, why=str(error)) from error
+        hint = "use another backup: this file is truncated or damaged"
+        raise Corruption("the tar file is damaged", hint=hint, path=path, why=str(error)) from error
 
 
 def _no_file(name: str) -> Invalid:
-    hint = "a backup has plain files alone; this one was made or changed by something else"
-    return Invalid("the copy has something that is no file", hint=hint, name=name[:200])
+    hint = "a backup has only plain files; use a backup that no other program has changed"
+    return Invalid("a member of the copy is not a plain file", hint=hint, name=name[:200])

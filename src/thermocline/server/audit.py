@@ -1,12 +1,12 @@
-"""Who did what: one JSON line for each key, tenant and administrator's action, and each refusal.
+"""The audit trail: one JSON line for each change of a key or tenant, and for each refusal.
 
-In:   an action, who did it, its facts
+In:   an action, its actor, its facts
 Out:  lines in `<data>/audit.jsonl`, oldest first; older files `audit.1.jsonl` and up
 
-- The file is bounded: at `FILE_BYTES_MAX` it becomes `audit.1.jsonl`, of which `FILES_MAX` are
-  kept. Many processes may write; a line is written whole.
-- Refusals are counted past `REFUSALS_PER_S`: a flood of them tells how many, not each.
-- A line that cannot be written stops nobody; the log says so.
+- The file is bounded: at `FILE_BYTES_MAX` it becomes `audit.1.jsonl`. `FILES_MAX` older files are
+  kept. Many processes may write; each line is one write.
+- Refusals past `REFUSALS_PER_S` are only counted: a flood of them becomes one line with a number.
+- When a line cannot be written, the action goes on and the node's log reports the lost line.
 """
 
 import os
@@ -48,11 +48,11 @@ class Audit:
         self._refusals = 0
 
     def action(self, name: str, actor: str, **facts: Any) -> bool:
-        """Note what somebody did; it is durable when this returns True."""
+        """Record an action; the line is durable when this returns True."""
         return self._write({"action": name, "actor": actor, **facts}, is_durable=True)
 
     def refused(self, code: str, actor: str, **facts: Any) -> bool:
-        """Note that somebody was refused; of a flood, how many there were."""
+        """Record a refusal; past `REFUSALS_PER_S` only their number is recorded."""
         with self._lock:
             second = int(self._now_s())
             if second != self._second:

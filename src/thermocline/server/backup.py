@@ -1,24 +1,24 @@
-"""Copies a lake while it is written, to one moment that was acknowledged; and brings it back.
+"""Copies a lake at one acknowledged moment while nodes write to it, and restores the copy.
 
-In:   a data folder, of a running node or of none; a target
-Out:  a folder or tar file; from it, a data folder again
+In:   a data folder, with or without a running node; a target
+Out:  a folder or tar file; a restore turns it into a data folder again
 
     journal/            the frames up to the moment
     tables/<id>/        the log, the segments and their coverage, up to one version
-    names/ tenants/     which tables and tenants there are
-    entities/<tenant>/  what PostgreSQL has, of a moment that goes with the tables' versions
+    names/ tenants/     the names of tables and tenants
+    entities/<tenant>/  PostgreSQL's rows, at a moment that matches the tables' versions
     keys.json           the hashes of keys
-    backup.json         what is in it: versions, marks, sizes, checksums
+    backup.json         the manifest: versions, marks, sizes, checksums
 
-- Order matters: first how far the journal has been acknowledged, then its files to there, then
-  of each table the newest version that took nothing from the journal behind it. What the journal
-  no longer has is in that version; what that version does not have is in the journal.
-- So the copy is what a process killed at that moment would have left: every row acknowledged
-  before it, none after, in all tables at once. Opening it is an ordinary start.
+- Order matters: first read how far the journal is acknowledged, then copy its files up to there,
+  then copy each table at the newest version that has no row of the journal after that point. A
+  row that the journal has dropped is in that version; any other row is in the copied journal.
+- So the copy equals the folder of a process killed at that moment: every row acknowledged before
+  it, no row after it, in all tables at once. Opening it is an ordinary start.
 - A table's version is pinned while it is copied. Its commits, segments and sidecars are compared
   with their checksums as they are copied; a restore compares segments with the log that it
-  restored. Damage ends either, and leaves nothing that is called a backup, or a lake.
-- `lake.json` is restored last: a restore that was interrupted is no lake, and is refused as one.
+  restored. Damage ends the backup or restore, and leaves no backup or lake behind.
+- `lake.json` is restored last: a folder with an interrupted restore cannot be opened as a lake.
 """
 
 import os
@@ -90,7 +90,7 @@ Entities = Callable[[Callable[[str, bytes], None]], dict[str, Version]]
 
 @dataclass(slots=True)
 class Copy:
-    """A copy being made, or made: what it has."""
+    """The contents of one backup, filled in while it is made."""
 
     lake_id: str
     journal_id: str
@@ -104,7 +104,7 @@ class Copy:
         return sum(size for size, _ in self.files.values())
 
     def manifest(self) -> dict[str, Any]:
-        """Return what is written down of it."""
+        """Return the content of `backup.json`."""
         files = [
             {"name": name, "size_bytes": size, "crc32c": f"{checksum:08x}"}
             for name, (size, checksum) in self.files.items()
@@ -120,10 +120,10 @@ def backup(
     progress: Progress = lambda done, total: None,
     entities: Entities = lambda put: {},
 ) -> Copy:
-    """Copy a lake to a folder or a tar file; writers and readers go on.
+    """Copy a lake to a folder or a tar file; writers and readers continue meanwhile.
 
-    `entities` puts what PostgreSQL has into the copy, and returns the versions it goes with.
-    The target appears when it is whole. `Conflict` when it exists, or another backup runs.
+    `entities` puts PostgreSQL's rows into the copy, and returns the table versions that match.
+    The target gets its name when it is complete. `Conflict` when it exists, or another backup runs.
     """
     data = os.path.abspath(data)
     identity = Catalog(data, is_read_only=True).identity() if os.path.isdir(data) else None
@@ -196,13 +196,13 @@ class _Copying:
         self._copy.files[name] = (size_bytes, checksum)
 
     def copy_journal(self) -> str:
-        """Copy the journal up to what is acknowledged now; return the source it is of marks."""
+        """Copy the journal up to the newest acknowledged write; return its id."""
         folder = f"{self._data}/{JOURNAL_FOLDER}"
         for _ in range(TRIES_MAX):
             held = _Journal(folder)
             opened = held.opened()
             if opened is None:
-                continue  # trimmed while its files were opened: a version has those rows
+                continue  # a file was trimmed meanwhile: its rows are in a version
             try:
                 for name, reader, size_bytes in opened:
                     size = size_bytes
@@ -217,12 +217,12 @@ class _Copying:
         raise Unavailable("the journal changes faster than it can be read", hint="try again")
 
     def check_still(self) -> None:
-        """Refuse a copy without a moment, when a node began to write while it was made."""
+        """Raise `Conflict` if the copy began without a running node and a node started since."""
         if self._copy.lsn is None and _Journal(f"{self._data}/{JOURNAL_FOLDER}").mark is not None:
-            raise Conflict("a node was started meanwhile", hint="make the backup again")
+            raise Conflict("a node started during the backup", hint="make the backup again")
 
     def copy_tables(self, source: str, progress: Progress) -> None:
-        """Copy every table of every tenant, at the version that fits the journal's copy."""
+        """Copy every table of every tenant, at the version that matches the journal's copy."""
         tenants = Tenants(self._data, self._disk)
         tenants.check_names()
         names = list(tenants)
@@ -259,11 +259,11 @@ class _Copying:
         self._copy.tables.append({"tenant": tenant, "name": named.name, **ids})
 
     def _put_needed(self, prefix: str, named: Named, table: Table, state: TableState) -> None:
-        """Copy the files that a version needs; `Corruption` for one that is not what it was."""
+        """Copy the files that a version needs; `Corruption` for a missing or changed file."""
         try:
             for version in range(1, state.version + 1):
                 path = layout.commit_path(version)
-                # The bytes that are copied are checked, not those that were read before.
+                # Check the bytes that are copied, not bytes from an earlier read.
                 data = table.storage.read(path)
                 decode_commit(data, version)
                 self.put_bytes(f"{prefix}/{path}", data)
@@ -285,18 +285,18 @@ class _Copying:
 
 
 class _Journal:
-    """A journal at one moment: what is acknowledged, and the files that have it."""
+    """A journal at one moment: its acknowledged position, and its files up to there."""
 
     def __init__(self, folder: str) -> None:
         self._disk = OsDisk()
         self._folder = folder
-        # Order matters: the identity first, then the watermark, then the files. A file that was
-        # trimmed before all of this holds nothing that a version at the watermark does not.
+        # Order matters: the identity first, then the watermark, then the files. Every row of a
+        # file that was trimmed before this is in the table's version at the watermark.
         identity = read_identity(self._disk, folder)
         if identity is None:
             raise Corruption(
                 "the journal of this lake is missing",
-                hint="restore this file from a copy; a disk that is not mounted looks like this",
+                hint="mount the disk if it is not mounted, or restore this file from a copy",
                 path=f"{folder}/{IDENTITY_NAME}",
             )
         self.identity_bytes = self._identity()
@@ -312,11 +312,11 @@ class _Journal:
                 JournalReader(self._disk, folder, identity).check_mark(self.mark)
 
     def _check_watermark(self, mark: Watermark, retired: Mapping[bytes, Mark]) -> None:
-        """Raise `Corruption` for a watermark that is older than what was read before it."""
+        """Raise `Corruption` if the watermark is older than the identity or the retired marks."""
         if mark.number < self._oldest or max(retired.values(), default=Mark(0)) > mark.visible:
             raise Corruption(
                 "the journal's watermark is an older copy",
-                hint="start the node, which writes it again, then make the backup",
+                hint="start the node, which rewrites the watermark, then make the backup",
                 path=f"{self._folder}/{DURABLE_NAME}",
             )
 
@@ -326,9 +326,9 @@ class _Journal:
             return self._disk.read(path)
 
     def opened(self) -> list[tuple[str, Any, int]] | None:
-        """Return the files, open, each with how much of it counts; None when one was trimmed.
+        """Return the open files, each with the bytes to copy; None when a file was trimmed.
 
-        An open file can be read to its end, though it be trimmed meanwhile.
+        An open file stays readable to its end, even if it is trimmed later.
         """
         found: list[tuple[str, Any, int]] = []
         with suppress(FileNotFoundError):
@@ -349,7 +349,7 @@ class _Journal:
 
 
 def _fitting(table: Table, source: str, lsn: int | None) -> TableState:
-    """Return the newest state that has nothing of the journal behind an lsn."""
+    """Return the newest state that has no row of the journal after an lsn."""
     state = table.state()
     while lsn is not None and state.marks.get(source, Mark(0)) > lsn:
         state = table.log.state(Version(state.version - 1))
@@ -357,11 +357,11 @@ def _fitting(table: Table, source: str, lsn: int | None) -> TableState:
 
 
 def _vacuumed(name: str) -> Conflict:
-    return Conflict("the table was vacuumed meanwhile", hint="try again", table=name)
+    return Conflict("the table was vacuumed during the backup", hint="try again", table=name)
 
 
 def _check_copied(storage: Storage, segment: Segment, size_bytes: int, checksum: int) -> None:
-    """Raise `Corruption` unless a copy has the size and the CRC32C that a commit names."""
+    """Raise `Corruption` unless the copy has the size and CRC32C that the commit names."""
     if size_bytes != segment.file_size:
         raise wrong_size(segment.path, segment.file_size, size_bytes)
     found = checksum_text(checksum)
@@ -381,10 +381,10 @@ def _segments(table: Table, state: TableState) -> list[Segment]:
 
 
 def restore(source: str, data: str) -> dict[str, Any]:
-    """Make a data folder from a copy, in an empty or new folder; return its manifest.
+    """Restore a copy into an empty or new folder; return its manifest.
 
     Every byte is checked against the manifest before the folder becomes a lake. `Conflict` when
-    the folder is not empty or another restore runs; then it is as it was.
+    the folder is not empty or another restore runs; the folder is unchanged then.
     """
     data = os.path.abspath(data)
     if not os.path.exists(source):
@@ -393,7 +393,7 @@ def restore(source: str, data: str) -> dict[str, Any]:
         os.makedirs(data, mode=0o700)
     _check_empty(data)
     with held_lock(f"{data}/{RESTORE_LOCK_NAME}", what="restores into this folder", wait_s=0):
-        _check_empty(data)  # once more: another restore may just have ended
+        _check_empty(data)  # again, under the lock: another restore may just have ended
         made: list[str] = []
         try:
             return _restored(source, data, made)
@@ -408,7 +408,7 @@ def _check_empty(data: str) -> None:
     if others:
         raise Conflict(
             "the folder to restore into is not empty",
-            hint="name a new one, or move what is there away",
+            hint="use a new folder, or move these files away",
             folder=data,
             found=sorted(others)[:5],
         )
@@ -439,7 +439,7 @@ def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
     manifest = _checked_manifest(f"{source}/{MANIFEST_NAME}", kept.get(MANIFEST_NAME), found)
     _check_tables(data, found)
     sink.sync()
-    # Order matters: from here on it is a lake, and all of it is durable.
+    # Order matters: `lake.json` makes the folder a lake, so every other file is durable first.
     made.append(LAKE_PATH)
     sink.put(LAKE_PATH, len(kept[LAKE_PATH]), iter([kept[LAKE_PATH]]))
     sink.sync()
@@ -447,13 +447,13 @@ def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
 
 
 def _check_tables(data: str, found: dict[str, tuple[int, int]]) -> None:
-    """Raise `Corruption` unless every table's segments are what its restored log says.
+    """Raise `Corruption` unless every table's segments match its restored log.
 
-    A manifest may name damaged bytes: those of a lake that was damaged when it was copied.
+    The manifest alone proves too little: it also matches a lake that was damaged when copied.
     """
     for prefix in sorted({match[0] for name in found if (match := _TABLE.match(name))}):
         storage = LocalStorage(f"{data}/{prefix}")
-        # Not through `Table`, which writes hints: a refused restore leaves nothing behind.
+        # Not through `Table`, which writes hint files: a refused restore must leave no file.
         names = (name.removeprefix(f"{prefix}/{layout.LOG_FOLDER}/") for name in found)
         newest = max(layout.commit_version(name) or 0 for name in names)
         versions = range(1, newest + 1)

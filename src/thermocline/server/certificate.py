@@ -1,11 +1,11 @@
-"""The node's certificate, on every listener, and a new one without a restart.
+"""The node's TLS certificate for every listener, replaceable without a restart.
 
-In:   the paths of two PEM files, as the settings have them
-Out:  a context for HTTP; credentials for gRPC; from a reload on both show the new certificate
+In:   the paths of two PEM files, from the settings
+Out:  a context for HTTP and credentials for gRPC; after a reload both use the new certificate
 
-- A pair that does not belong together is refused, at the start and at a reload: then the old one
-  goes on.
-- Connections that there are keep the certificate they began with.
+- A certificate and key that do not match are refused at the start and at a reload. A failed reload
+  keeps the old pair.
+- Open connections keep the certificate they began with.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from thermocline.server.prepare import tls_context, unreadable
 
 
 class Certificate:
-    """The certificate and its key, as they were when they were last read."""
+    """The certificate and its key, as last read from disk."""
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
@@ -23,19 +23,19 @@ class Certificate:
         self.context = tls_context(settings)
 
     def reload(self) -> None:
-        """Read the files again; `Invalid`, and the old pair at work, when they are no pair."""
+        """Read the files again; `Invalid` if they do not match, and the old pair stays in use."""
         pair = _pair(self._settings)
         tls_context(self._settings, self.context)
         self._pair = pair
 
     def grpc_credentials(self) -> Any:
-        """Return credentials that are looked up again for each new connection."""
+        """Return credentials that gRPC asks for again at each new connection."""
         import grpc  # type: ignore[import-untyped]
 
         shown = [self._pair]
 
         def changed() -> Any:
-            """Return the configuration when it is another one than before, on grpc's threads."""
+            """Return the configuration if it changed since the last call, on gRPC's threads."""
             pair = self._pair
             if pair is shown[0]:
                 return None
@@ -47,7 +47,7 @@ class Certificate:
 
 
 def _pair(settings: NodeSettings) -> tuple[bytes, bytes]:
-    """Return the key and the certificate, in the order that gRPC takes them."""
+    """Return the key and the certificate, in gRPC's order."""
     try:
         return _read(settings.tls_key), _read(settings.tls_certificate)
     except OSError as error:

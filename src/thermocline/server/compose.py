@@ -1,10 +1,10 @@
-"""Puts a node's listeners together from its parts.
+"""Builds a node's listeners from its settings.
 
 In:   a server with its guard, quotas, metrics, log and settings
-Out:  what is started in this order and stopped in the other
+Out:  listeners, in the order to start them; they are stopped in reverse order
 
-- All requests in flight, whichever listener they came by, share one room in memory.
-- A listener whose address is `off` is not made.
+- Requests in flight on all listeners share one memory budget.
+- A listener with the address `off` is not built.
 """
 
 import socket
@@ -24,7 +24,7 @@ from thermocline.server.room import Room
 
 
 class Listener(Protocol):
-    """What is started and stopped."""
+    """A component that can be started and stopped."""
 
     @property
     def port(self) -> int: ...
@@ -35,7 +35,7 @@ class Listener(Protocol):
 
 
 class _Bound:
-    """A listener whose address, when it is taken, is named by an error of this package."""
+    """A listener that raises an error of this package when its address is in use."""
 
     def __init__(self, listener: Any, address: Address, parts: Parts | None = None) -> None:
         self._listener = listener
@@ -55,12 +55,12 @@ class _Bound:
             raise not_bound(self._address, error) from error
 
     async def stop(self, deadline_s: float) -> None:
-        """Stop, within a time."""
+        """Stop within the deadline."""
         await self._listener.stop(deadline_s)
 
 
 class _Lane:
-    """The lane among the listeners: it has no port."""
+    """The ingest queue as a listener without a port."""
 
     port = 0
 
@@ -68,16 +68,16 @@ class _Lane:
         self._lane = lane
 
     async def start(self) -> None:
-        """Begin to work."""
+        """Start the workers."""
         await self._lane.start()
 
     async def stop(self, deadline_s: float) -> None:
-        """Finish what waits, within a time."""
+        """Finish the waiting requests within the deadline."""
         await self._lane.stop(deadline_s)
 
 
 def listeners_of(server: Any) -> dict[str, Listener]:
-    """Return the listeners that the settings ask for, in the order they are started in."""
+    """Return the listeners that the settings ask for, in the order to start them."""
     settings: NodeSettings = server.settings
     room = Room(settings.inflight_bytes_max)
     made: dict[str, Listener] = {}
@@ -130,7 +130,7 @@ def _grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
 
 
 def _names(address: Address) -> frozenset[str]:
-    """Return the names that a listener is asked by while there is no key."""
+    """Return the host names that a listener answers to while the node has no key."""
     return LOOPBACK_NAMES | {address.host.lower(), socket.gethostname().lower()}
 
 

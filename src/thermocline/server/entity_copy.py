@@ -1,11 +1,11 @@
-"""The entities of a lake in a backup: what PostgreSQL has of them, of one moment for each tenant.
+"""Copies a lake's entities out of PostgreSQL into a backup, at one moment for each tenant.
 
-In:   the lake's settings and folder; a way to put files into the copy
-Out:  `entities/<tenant>/` in the copy; the versions of the tables that go with it
+In:   the lake's settings and folder; a function that puts files into the copy
+Out:  `entities/<tenant>/` in the copy; the table versions that match it
 
-- The tables of a tenant's entities must be copied at just these versions: then the copy is what
-  was committed at that moment, changes that no export has carried included.
-- A server of the lake's own that does not run is started for it, and stopped again.
+- The tables of a tenant's entities must be copied at exactly these versions. Then the copy has
+  every change committed at that moment, also changes that no export has carried yet.
+- If the lake's embedded server is not running, it is started for the copy and stopped afterwards.
 """
 
 import os
@@ -28,7 +28,7 @@ Put = Callable[[str, bytes], None]
 def copy_entities(settings: LakeSettings, data: str, put: Put) -> dict[str, Version]:
     """Put the entities of every tenant into a copy; return the versions by table id.
 
-    `Unavailable` when PostgreSQL is not there: a copy without it would lack what is in it alone.
+    `Unavailable` when PostgreSQL cannot be reached: the copy would lack changes not yet exported.
     """
     is_ours = settings.postgres == EMBEDDED
     folder = os.path.join(data, POSTGRES_FOLDER)

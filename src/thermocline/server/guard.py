@@ -1,14 +1,15 @@
-"""Who asks, and what they may do: from a request's `Authorization` header to a caller.
+"""Authentication: from a request's `Authorization` header to a caller and its scopes.
 
-In:   the header, the scope that is needed
+In:   the header, the required scope
 Out:  a `Caller`; `Unauthenticated`, `Forbidden`; `Unavailable` while the keys cannot be read
 
-- The keys are looked at again at most `LOOK_S` after another process changed them.
-- A node without any key serves everybody where only this machine reaches it. As soon as there has
-  been a key there is no way back: not by revoking it, not by removing the file while it runs, not
-  by removing it while it is stopped (`keys.py`).
-- Keys that cannot be read are not guessed: what was known serves for `STALE_S`, then nobody.
-- What is said of a wrong key tells nothing about the right one.
+- A change of the keys by another process takes effect within `LOOK_S`.
+- A node that never had a key and that only this machine can reach serves every request. After the
+  first key this never returns: not when the key is revoked, not when the file is removed while the
+  node runs, not when it is removed while the node is stopped (`keys.py`).
+- If the keys cannot be read, the last known keys serve for `STALE_S`; then every request is
+  refused.
+- The error for a wrong key discloses nothing about valid keys.
 """
 
 import threading
@@ -33,12 +34,12 @@ LOOK_S = 0.25
 STALE_S = 5.0
 HEADER_LENGTH_MAX = 256
 ANONYMOUS_ID = "anonymous"
-_HINT = "send the header `Authorization: Bearer tck_…` with a key that is valid"
+_HINT = "send the header `Authorization: Bearer tck_…` with a valid key"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever asks: the tenant they are of, the key they showed, what it allows."""
+    """The client of a request: its tenant, its key, and the scopes of that key."""
 
     tenant: str
     key_id: str
@@ -46,7 +47,7 @@ class Caller:
 
     @property
     def is_operator(self) -> bool:
-        """Whether they may do what concerns all tenants: make them, and keys for them."""
+        """Whether the caller may create tenants, and keys of any tenant."""
         return self.tenant == DEFAULT_TENANT and "admin" in self.scopes
 
 
@@ -85,12 +86,12 @@ class Guard:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody is served, because there has never been a key."""
+        """Whether requests need no key, because the node never had one."""
         self._look()
         return self._may_be_open and not self._has_had_keys and self._trouble is None
 
     def caller(self, authorization: str | None, scope: str, *, peer: str = "") -> Caller:
-        """Return who asks; `Unauthenticated` without a valid key, `Forbidden` without the scope."""
+        """Return the caller; `Unauthenticated` without a valid key, `Forbidden` without scope."""
         assert scope in SCOPES, scope
         if self.is_open:
             return ANONYMOUS
@@ -104,7 +105,7 @@ class Guard:
 
     def _checked(self, authorization: str | None, scope: str) -> Caller:
         if self._trouble is not None and self._now_s() - self._good_s > STALE_S:
-            hint = "look at the node's log; its file of keys cannot be read"
+            hint = "see the node's log for why it cannot read its file of keys"
             raise Unavailable("the keys cannot be read", hint=hint, retry_after_s=5)
         if not authorization:
             raise Unauthenticated("there is no key in the request", hint=_HINT)
@@ -124,7 +125,7 @@ class Guard:
         return self._callers.get(key.key_id) or _caller(key)
 
     def reload(self) -> None:
-        """Look at the keys now; what is wrong with them is raised."""
+        """Read the keys now; raise the error if they cannot be read."""
         self._looked_s = self._now_s() - 2 * LOOK_S
         self._stamp, self._is_fresh = None, False
         self._look()
@@ -156,12 +157,12 @@ class Guard:
         self._callers = {key.key_id: _caller(key) for key in keys.by_id.values()}
         self._keys = keys
         self._has_had_keys = self._has_had_keys or bool(keys.by_id)
-        # A file that is younger than its clock can tell may change without its stamp changing.
+        # A file written within the clock's resolution may change again under the same stamp.
         is_settled = stamp is None or self._now_ns() - stamp[0] > NS_PER_S
         self._stamp, self._is_fresh = stamp, is_settled
 
     def write_uses(self) -> None:
-        """Write down when keys were last used; for a thread, every so often."""
+        """Write to disk when each key was last used; a thread calls this periodically."""
         used = dict(self._used_ns)
         if used != self._used_written:
             self.store.note_uses(used)
@@ -173,12 +174,15 @@ def _caller(key: Key) -> Caller:
 
 
 def exposed(node: NodeSettings) -> list[str]:
-    """Return the listeners that other machines can reach, by the names of their settings."""
+    """Return the settings of the listeners that other machines can reach."""
     return [name for name, address in node.listeners().items() if not address.is_loopback]
 
 
 def check_exposure(node: NodeSettings, *, has_keys: bool) -> None:
-    """Refuse to be reached by other machines without keys and TLS, unless told otherwise."""
+    """Raise `Invalid` if other machines can reach the node without keys and TLS.
+
+    The setting `allow_insecure` permits it.
+    """
     names = exposed(node)
     has_tls = bool(node.tls_certificate)
     if not names or node.allow_insecure or (has_keys and has_tls):
@@ -187,7 +191,7 @@ def check_exposure(node: NodeSettings, *, has_keys: bool) -> None:
     raise Invalid(
         "other machines could reach the node unprotected",
         hint="make a key (`thermocline key create --first`) and set tls_certificate and tls_key; "
-        "or say --allow-insecure where something else protects it",
+        "or use --allow-insecure if something else protects the node",
         listeners=names,
         missing=missing,
     )

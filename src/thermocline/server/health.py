@@ -1,17 +1,17 @@
-"""Whether the node lives, has started and can take requests; and if not, why.
+"""Whether the node is alive, has started and can take requests; and if not, why.
 
-In:   the node as it starts, runs and stops
+In:   the node while it starts, runs and stops
 Out:  `Report`s for `/health/live`, `/health/startup` and `/health/ready`
 
-- Live says that the process answers, and nothing else: a node that replays or whose disk is full
-  is alive, and must not be killed for it.
-- Ready is told from what is, not from what was: while the journal is replayed, after its writer
-  ended, while its disk takes no bytes, while flushes keep failing, while it stops, it is not.
-- What is in the journal's quarantine is a warning of a node that is ready, until a person has
-  removed it.
-- Each look tries the journal in the way that its next write would take, unless a write is under
-  way, which tells by itself. So a disk that fails or works again is noticed without a write.
-- A failing export of entities is told as a warning: the node still takes requests.
+- Live means that the process answers, and nothing else. A node that replays its journal or has a
+  full disk is alive, and must not be killed for it.
+- Ready reports the present state. The node is not ready while it replays the journal, after the
+  journal's writer ended, while the disk refuses writes, while flushes keep failing, and while the
+  node stops.
+- Files in the journal's quarantine are a warning of a ready node, until an operator removes them.
+- Each check probes the journal on the path of the next write, unless a write is in progress, whose
+  result counts instead. So the check notices a failed or recovered disk without a write.
+- A failing export of entities is a warning: the node still takes requests.
 """
 
 import threading
@@ -28,7 +28,7 @@ RETRY_AFTER_S = 2
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One answer of health: whether it is so, and what there is to know."""
+    """The answer of one health route: yes or no, the reasons and facts."""
 
     is_ok: bool
     status: str
@@ -41,13 +41,13 @@ class Report:
         return 200 if self.is_ok else 503
 
     def body(self) -> dict[str, Any]:
-        """Return what is answered."""
+        """Return the answer's JSON object."""
         told: dict[str, Any] = {"status": self.status, **self.facts}
         return {**told, "reasons": list(self.reasons)} if self.reasons else told
 
 
 class Health:
-    """What is known of a node's health. Asking never waits: `look` does, in a thread."""
+    """The state of a node's health. Reading it never blocks; `look`, which a thread calls, may."""
 
     def __init__(
         self,
@@ -72,34 +72,34 @@ class Health:
         self._export_reason = ""
 
     def starting(self, phase: str, **facts: Any) -> None:
-        """Say what the start is busy with."""
+        """Set the current phase of the start."""
         self._phase, self._facts = phase, facts
 
     def failed(self, error: ThermoclineError) -> None:
-        """Say that the start failed; it stays so."""
+        """Record that the start failed; this is final."""
         self._failure = error
 
     def started(self, node: Any) -> None:
-        """Say that the node is open."""
+        """Record that the node is open, and check it."""
         self._node = node
         self._started_s = self._now_s()
         self.look()
 
     def stopping(self) -> None:
-        """Say that the node takes nothing more."""
+        """Record that the node takes no more requests."""
         self._is_stopping = True
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the node is on its way down."""
+        """Whether the node is shutting down."""
         return self._is_stopping
 
     def live(self) -> Report:
-        """Tell that the process answers."""
+        """Report that the process answers."""
         return Report(is_ok=True, status="live", facts={"up_s": self._age_s(self._began_s)})
 
     def startup(self) -> Report:
-        """Tell whether the start is over, and how far it is."""
+        """Report whether the start is complete, and if not, its phase."""
         if self._failure is not None:
             return Report(is_ok=False, status="failed", reasons=(self._failure.message,))
         if self._started_s is None:
@@ -110,7 +110,7 @@ class Health:
         return Report(is_ok=True, status="started", facts=facts)
 
     def ready(self) -> Report:
-        """Tell whether requests are taken, and if not, why."""
+        """Report whether the node takes requests, and if not, why."""
         if not self.startup().is_ok:
             return Report(is_ok=False, status="not ready", reasons=(self._phase_reason(),))
         reasons = [
@@ -124,7 +124,7 @@ class Health:
         return Report(is_ok=not reasons, status=status, reasons=tuple(reasons), facts=facts)
 
     def look(self) -> Report:
-        """Look at the node and return whether it is ready; may wait for the disk."""
+        """Check the node and report whether it is ready; may block on the disk."""
         with self._lock:
             if self._node is not None and not self._is_stopping:
                 self._journal_reason = self._journal()
@@ -160,7 +160,7 @@ class Health:
         return f"flushes keep failing: {error.message}"
 
     def _quarantine(self) -> str:
-        """Say that acknowledged rows are set aside; the node serves all others meanwhile."""
+        """Return a warning if acknowledged rows are quarantined; the node serves all other rows."""
         held = self._node.tier.count_quarantined()
         if not held:
             return ""

@@ -1,13 +1,13 @@
-"""A lean HTTP/1.1 server for requests with large bodies: one route, one answer.
+"""A lean HTTP/1.1 server for requests with large bodies.
 
-In:   connections; routes, each with a look at the head and an answer to the whole request
+In:   connections; routes, each with a check of the head and a handler of the whole request
 Out:  the answers, in the order of the requests of each connection
 
-- The number of connections has a limit; one more is told so and closed.
-- One clock looks after all deadlines, so that a request costs no timer.
-- A stop takes no more connections, answers what has begun, and then closes.
+- The number of connections has a limit; a connection past it gets 503 and is closed.
+- One clock task enforces all deadlines, so that a request costs no timer.
+- A stop accepts no more connections, answers the requests in progress, and then closes.
 
-What happens on a connection is in `http1_connection.py`.
+`http1_connection.py` handles one connection.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from thermocline.server.room import Room
 
 
 class Http1Server:
-    """Listens on one address and answers by its routes."""
+    """Listens on one address and serves its routes."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Http1Server:
         observe: Callable[[str, int, float], None] = lambda path, status, seconds: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`observe` is told the path (empty for none that is served), status and seconds."""
+        """`observe` gets the path (empty when no route has it), the status and the seconds."""
         self._shared = Shared(
             routes,
             room or Room(),
@@ -52,16 +52,16 @@ class Http1Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the listening socket."""
         return self._port
 
     @property
     def connection_count(self) -> int:
-        """How many connections there are."""
+        """The number of open connections."""
         return len(self._shared.connections)
 
     async def start(self) -> None:
-        """Listen; connections are taken when this returns."""
+        """Listen; the server accepts connections when this returns."""
         loop = asyncio.get_running_loop()
         self._shared.date = formatdate(usegmt=True)
         self._server = await loop.create_server(
@@ -75,7 +75,7 @@ class Http1Server:
         self._clock = loop.create_task(self._run_clock())
 
     async def stop(self, deadline_s: float) -> None:
-        """Take nothing new, answer what has begun, close; what is not done by then is cut."""
+        """Refuse new requests, answer those in progress, close; at the deadline abort the rest."""
         self._shared.is_stopping = True
         if self._server is not None:
             self._server.close()
@@ -87,7 +87,7 @@ class Http1Server:
         try:
             while connections and loop.time() < end_s:
                 await asyncio.sleep(0.01)
-        finally:  # a stop that is cancelled leaves no connection either
+        finally:  # also when the stop is cancelled
             for connection in list(connections):
                 connection.cut()
             if self._clock is not None:
@@ -96,7 +96,7 @@ class Http1Server:
             with suppress(asyncio.CancelledError):
                 await self._clock
         while connections:
-            await asyncio.sleep(0)  # so that what was cut is gone when this returns
+            await asyncio.sleep(0)  # until the aborted connections are closed
 
     async def _run_clock(self) -> None:
         loop = asyncio.get_running_loop()

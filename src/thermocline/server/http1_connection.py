@@ -1,15 +1,17 @@
-"""One connection of an HTTP/1.1 server: where it is in a request, and until when it may be.
+"""One connection of an HTTP/1.1 server: its phase within a request, and the phase's deadline.
 
 In:   bytes from the transport, in the order of the wire
 Out:  a task for each whole request; its answer, or a refusal, in the same order
 
-- A body with a length is read from the socket into the one buffer that the answer gets: it is not
-  copied. A body's limit, and the room for all of them, hold while it arrives.
-- A request is refused by its head where that is enough: nobody's body is read before its key is.
-- One request is worked on at a time; what is sent ahead waits unread.
-- Slow senders are ended: a head has a time, a body has one that grows only with what arrives.
-- When a body is refused midway, the answer is sent and what follows is read and forgotten for a
-  while: a sender that is cut off while sending would not see the answer.
+- A body with a length is read from the socket straight into the buffer that the handler gets: it
+  is not copied. The body's limit and the memory budget are enforced while it arrives.
+- A request is refused by its head where possible: the key is checked before any of the body is
+  read.
+- The connection handles one request at a time; pipelined requests wait unread.
+- Slow clients are disconnected: a head has a deadline, and a body has one that only arriving bytes
+  extend.
+- When a body is refused midway, the server sends the answer and discards the following bytes for a
+  while: a client that is cut off while it sends would not read the answer.
 """
 
 import asyncio
@@ -47,7 +49,7 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class Shared:
-    """What all connections of a server have in common."""
+    """The state that all connections of a server share."""
 
     routes: Routes
     room: Room
@@ -56,14 +58,15 @@ class Shared:
     observe: Callable[[str, int, float], None]
     paths: frozenset[str] = frozenset()
     connections: "set[Connection]" = field(default_factory=set)
-    # One for all: the transport asks for it, fills it and says so without a pause in between.
+    # Connections share one buffer: the transport requests it, fills it and reports the bytes
+    # within one step of the event loop.
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
     date: str = ""
     is_stopping: bool = False
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection: where it is in a request, and until when it may be there."""
+    """One connection: its phase within a request, and the phase's deadline."""
 
     def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop) -> None:
         self._shared = shared
@@ -83,10 +86,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = self._is_full = False
         self._task: asyncio.Task[None] | None = None
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # other loops have their own
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         shared = self._shared
         shared.connections.add(self)
         if len(shared.connections) > shared.limits.connections_max or shared.is_stopping:
@@ -98,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.connections.discard(self)
         self._transport = None
         if self._phase != _BUSY:
-            self._release()  # an answer in the making releases what it holds when it is made
+            self._release()  # a running handler releases its memory when it ends
 
     def eof_received(self) -> bool:
         if self._phase in (_BODY, _CHUNKS):
@@ -119,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, _: int) -> memoryview:
         if self._phase == _BODY:
             return self._body[self._received :]
-        # A head is read in small pieces, so that little of a body comes with it and is copied.
+        # Read a head in small pieces: only the part of a body that comes with it is copied.
         return self._shared.scratch[: HEAD_READ_BYTES if self._phase == _HEAD else READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -147,10 +150,10 @@ class Connection(asyncio.BufferedProtocol):
         self.deadline_s = self._loop.time() + self._shared.limits.idle_timeout_s
 
     def _advance(self) -> None:
-        """Read a head from what is pending, and begin its body."""
+        """Read a head from the pending bytes, and begin its body."""
         if self._began_s == 0.0:
             if self._pending.startswith(b"\r\n"):
-                self._pending = self._pending[2:]  # after a body some old senders have one more
+                self._pending = self._pending[2:]  # some old clients send one more after a body
             if not self._pending:
                 return
             self._began_s = self._loop.time()
@@ -165,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
             self._begin(head)
         except Refused as refused:
             self._refuse(refused)
-        except Exception as error:  # noqa: BLE001  a bug in a look at a head ends no server
+        except Exception as error:  # noqa: BLE001  a bug in a head's check must not end the server
             self._refuse(self._bug(error))
 
     def _begin(self, head: Head) -> None:
@@ -212,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body = grown
 
     def _take_body(self) -> None:
-        """Go on with a body of a known length: to its end, or to a larger buffer."""
+        """Continue a body of known length: hand it over at its end, else grow the buffer."""
         assert self._head is not None
         length = self._head.length or 0
         if self._received == length:
@@ -226,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         self._extend()
 
     def _feed(self, data: bytes) -> None:
-        """Go on with a chunked body."""
+        """Continue a chunked body."""
         assert self._head is not None
         assert self._hold is not None
         reading = self._reading
@@ -237,8 +240,8 @@ class Connection(asyncio.BufferedProtocol):
             if not reading.is_complete:
                 self._refuse(Refused(400, "the chunks of the body are malformed"))
                 return
-            self._head.is_keep_alive = False  # what follows the request is none
-        # What is around the chunks and behind them counts, too: the parser keeps some of it.
+            self._head.is_keep_alive = False  # the bytes behind the request are not a request
+        # Count the framing around and behind the chunks too: the parser keeps some of it.
         self._received += len(data)
         limit_bytes = self._shared.limits.body_bytes_max
         if len(reading.body) > limit_bytes or self._received > limit_bytes + FRAME_BYTES_MAX:
@@ -253,11 +256,11 @@ class Connection(asyncio.BufferedProtocol):
             self._extend()
             return
         if reading.messages > 1:
-            self._head.is_keep_alive = False  # its bytes are gone into the parser
+            self._head.is_keep_alive = False  # the parser consumed the next request's bytes
         self._answer(reading.body)
 
     def _extend(self) -> None:
-        """Give a body more time for what has arrived, and for nothing else."""
+        """Extend a body's deadline in proportion to the bytes that have arrived."""
         if self._phase in (_BODY, _CHUNKS):
             limits = self._shared.limits
             more_s = self._received / limits.body_bytes_per_s_min
@@ -277,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
             response = await self._route.answer(request)
         except Refused as refused:
             response = self._shared.refusal(refused, request.head)
-        except Exception as error:  # noqa: BLE001  a bug in one answer ends no server
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the server
             response = self._shared.refusal(self._bug(error), request.head)
         self._release()
         self._send(response)
@@ -291,12 +294,12 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _bug(self, error: Exception) -> Refused:
-        """Tell the loop of an error that nobody meant; return what the sender is told."""
+        """Report a bug to the event loop; return the refusal that the client gets."""
         self._loop.call_exception_handler({"message": "an answer failed", "exception": error})
         return Refused(503, "the node cannot answer now", retry_after_s=RETRY_AFTER_S)
 
     def _go_on(self) -> None:
-        """Read the next request, if the last one's answer found its way."""
+        """Read the next request, unless the client has still to read the last answer."""
         if self._is_full or self._transport is None or self._phase != _HEAD:
             return
         if self._is_paused:
@@ -323,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(encoded(response, shared.date, is_kept=is_kept))
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer with an error before the request is whole, and end the connection after it."""
+        """Answer an incomplete request with an error, then close the connection."""
         head = self._head if self._began_s and self._phase != _BUSY else None
         if head is not None:
             head.is_keep_alive = False
@@ -343,17 +346,17 @@ class Connection(asyncio.BufferedProtocol):
             self._hold = None
 
     def end_overdue(self) -> None:
-        """End a connection that has waited or sent for too long."""
+        """End a connection whose deadline has passed."""
         if self._phase == _FORGET or (self._phase == _HEAD and not self._began_s):
             self.cut()
         elif self._phase == _HEAD:
             self._refuse(Refused(408, "the request did not arrive in time"))
-        else:  # senders of telemetry drop what gets 408, and it may be the way that is slow
+        else:  # OTLP clients drop a request that gets 408, and the network may be the slow part
             late = "the body did not arrive in time"
             self._refuse(Refused(503, late, retry_after_s=RETRY_AFTER_S))
 
     def leave(self) -> None:
-        """Close now if nothing has begun; else after the answer."""
+        """Close now if no request has begun; otherwise after the answer."""
         if self._phase == _HEAD and not self._began_s and self._transport is not None:
             self._transport.close()
 
@@ -364,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _room_for(size_bytes: int) -> memoryview:
-    """Return room for a body; what is in it is whatever was there, until a body has filled it."""
+    """Return an uninitialised buffer for a body."""
     return np.empty(size_bytes, np.uint8).data
 
 

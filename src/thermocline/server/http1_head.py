@@ -1,14 +1,14 @@
-"""The head of an HTTP/1.1 request: its bytes to a checked value.
+"""Parses and checks the head of an HTTP/1.1 request.
 
-In:   the bytes up to and with the empty line
-Out:  a `Head`; `Refused` with a status when the head is not one that two parsers read alike
+In:   the bytes up to and including the empty line
+Out:  a `Head`; `Refused` with a status when two parsers could read the head differently
 
-- A message has one length: a length and a transfer coding together, two lengths, another coding
-  than `chunked`, a line that ends without a carriage return are refused, for another server on the
-  way may see another end (request smuggling).
-- A header that must be one (content type and coding, key, host) and comes twice is refused.
-- An offer to upgrade to another protocol is ignored; headers behind a body are, too.
-- Names are compared in lower case; values have no space around them.
+- A message has one length. A head with both a length and a transfer coding, with two lengths, with
+  a coding other than `chunked`, or with a line that ends without a carriage return is refused: a
+  proxy may see another end of the message (request smuggling).
+- A header that must be unique (content type and coding, key, host) is refused when it comes twice.
+- An offer to upgrade to another protocol is ignored. Trailers behind a body are ignored, too.
+- Names are compared in lower case; values have no surrounding spaces.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _SINGLE = frozenset(
 
 
 class Refused(Exception):
-    """A request that gets an error for an answer; the connection may have to end with it."""
+    """A request is answered with an error; the connection may end after it."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Head:
     parser: httptools.HttpRequestParser
 
     def text(self, name: bytes) -> str | None:
-        """Return a header's value as text, or None when it is absent; names are in lower case."""
+        """Return a header's value as text, or None when it is absent; give the lower-case name."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
 
 class Reading:
-    """What the parser calls while it reads one request."""
+    """The callbacks of the parser, and the state they collect from one request."""
 
     def __init__(self) -> None:
         self.target = b""
@@ -77,17 +77,17 @@ class Reading:
         self.is_complete = False
 
     def on_message_begin(self) -> None:
-        """Count messages: after one that is chunked another may follow in the same bytes."""
+        """Count messages: another may follow a chunked message in the same bytes."""
         self.messages += 1
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the target."""
+        """Append a part of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; two of a name are one list, except where only one can be meant."""
+        """Add a header; values of a repeated name become one list, except for unique headers."""
         if self.has_head:
-            return  # behind a chunked body, or of a message that follows
+            return  # a trailer of a chunked body, or a header of the next message
         self.count += 1
         name, value = name.lower(), value.strip(b" \t")
         known = self.headers.get(name)
@@ -98,23 +98,23 @@ class Reading:
         self.headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Note the end of the head: headers that follow are not the request's."""
+        """Mark the end of the head: headers that follow are not the request's."""
         self.has_head = True
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a chunked body."""
+        """Append a part of a chunked body."""
         if not self.is_complete:
             self.body += body
 
     def on_message_complete(self) -> None:
-        """Note the end of the first message."""
+        """Mark the end of the first message."""
         self.is_complete = True
 
 
 def end_of(data: bytes | bytearray) -> int:
-    """Return where the head in some bytes ends, or -1 when it is not there yet.
+    """Return the offset where the head ends, or -1 when its end has not arrived.
 
-    `Refused` when it is too long, or has a line that ends without a carriage return.
+    `Refused` when the head is too long, or has a line that ends without a carriage return.
     """
     end = data.find(END, 0, HEAD_BYTES_MAX)
     seen = data[: end + len(END)] if end >= 0 else data[:HEAD_BYTES_MAX]
@@ -130,18 +130,18 @@ def end_of(data: bytes | bytearray) -> int:
 
 
 def parse_head(data: bytes) -> tuple[Head, Reading]:
-    """Return the head in these bytes, which end with its empty line, and what reads its body."""
+    """Return the head in these bytes, which end with its empty line, and the body's callbacks."""
     parser, reading = _parsed(data)
     if reading.count > HEADERS_MAX:
         raise Refused(431, "the request has more headers than the limit")
     if reading.twice is not None:
-        raise Refused(400, f"the header {reading.twice.decode('latin-1')} comes twice")
+        raise Refused(400, f"the header {reading.twice.decode('latin-1')} appears twice")
     headers = reading.headers
     version = parser.get_http_version()
     if version not in ("1.0", "1.1"):
-        raise Refused(505, "HTTP/1.1 is spoken here")
+        raise Refused(505, "the node supports HTTP/1.0 and HTTP/1.1 only")
     if version == "1.1" and b"host" not in headers:
-        raise Refused(400, "the request names no host")
+        raise Refused(400, "the request has no Host header")
     length, is_chunked = _extent(headers, version)
     head = Head(
         method=parser.get_method().decode("ascii"),
@@ -164,7 +164,7 @@ def _parsed(data: bytes) -> tuple[httptools.HttpRequestParser, Reading]:
     except httptools.HttpParserUpgrade as error:
         plain = _without_upgrade(data)
         if parser.get_method() == b"CONNECT" or plain == data:
-            raise Refused(400, "tunnels are not spoken here") from error
+            raise Refused(400, "the node supports no tunnels") from error
         return _parsed(plain)
     except httptools.HttpParserError as error:
         raise Refused(400, "the head of the request is malformed") from error
@@ -172,21 +172,21 @@ def _parsed(data: bytes) -> tuple[httptools.HttpRequestParser, Reading]:
 
 
 def _without_upgrade(data: bytes) -> bytes:
-    """Return a head without the offer to speak another protocol, which a server may ignore."""
+    """Return a head without its `Upgrade` header, which a server may ignore."""
     lines = data.split(b"\r\n")
     if any(line.startswith((b" ", b"\t")) for line in lines):
-        raise Refused(400, "a header goes over several lines")
+        raise Refused(400, "a header spans several lines")
     return b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:"))
 
 
 def _extent(headers: dict[bytes, bytes], version: str) -> tuple[int | None, bool]:
-    """Return a body's length, or that it is chunked; a request without either has no body."""
+    """Return a body's length, and whether it is chunked; a request with neither has no body."""
     length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
     if coding is not None:
         if length is not None:
-            raise Refused(400, "the request has a length and a transfer coding")
+            raise Refused(400, "the request has both a length and a transfer coding")
         if coding.lower() != b"chunked" or version == "1.0":
-            raise Refused(400, "the only transfer coding taken is chunked")
+            raise Refused(400, "the only supported transfer coding is chunked")
         return None, True
     if length is None:
         return 0, False
@@ -200,7 +200,7 @@ def _is_waiting(headers: dict[bytes, bytes], version: str) -> bool:
     if expected is None or version == "1.0":
         return False
     if expected.lower() != b"100-continue":
-        raise Refused(417, "the only expectation met is 100-continue")
+        raise Refused(417, "the only supported expectation is 100-continue")
     return True
 
 

@@ -1,7 +1,7 @@
-"""What an HTTP/1.1 server is told and tells: limits, routes, requests, answers.
+"""The values of the HTTP/1.1 server: limits, routes, requests, answers.
 
 In:   nothing
-Out:  values; an answer as it goes over the wire
+Out:  values; the bytes of an answer
 """
 
 import functools
@@ -18,7 +18,7 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How large a request may be, how long it may take, and how many connections there are."""
+    """Limits on a request's size and duration, and on the number of connections."""
 
     body_bytes_max: int = 64 << 20
     connections_max: int = 1_024
@@ -31,7 +31,7 @@ class HttpLimits:
 
 @dataclass(slots=True)
 class Request:
-    """A whole request; `admitted` is what the route's look at the head returned."""
+    """A whole request; `admitted` is the result of the route's `admit`."""
 
     head: Head
     body: Data
@@ -50,9 +50,9 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What answers a request, and what looks at its head before its body is read.
+    """A handler for whole requests, and a check of the head before the body is read.
 
-    `admit` raises `Refused`, or returns what `answer` finds as `admitted`.
+    `admit` raises `Refused`, or returns a value that `answer` gets as `Request.admitted`.
     """
 
     answer: Callable[[Request], Awaitable[Response]]
@@ -68,9 +68,9 @@ def plainly(refused: Refused, _: Head | None) -> Response:
     return Response(refused.status, body, headers=refused_headers(refused))
 
 
-@functools.lru_cache(maxsize=64)  # nearly all answers of a second are the same
+@functools.lru_cache(maxsize=64)  # nearly all answers within one second are the same
 def encoded(response: Response, date: str, *, is_kept: bool) -> bytes:
-    """Return an answer as it goes over the wire."""
+    """Return the bytes of an answer."""
     lines = [
         f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, 'Status')}",
         f"Date: {date}",
@@ -84,15 +84,15 @@ def encoded(response: Response, date: str, *, is_kept: bool) -> bytes:
 
 
 def refused_headers(refused: Refused) -> tuple[tuple[str, str], ...]:
-    """Return the headers that go with a refusal: when to try again, what is allowed."""
+    """Return the headers of a refusal: `Retry-After`, `Allow`."""
     if refused.retry_after_s is None:
         return refused.headers
     return (*refused.headers, ("Retry-After", str(refused.retry_after_s)))
 
 
 def unserved(routes: Routes, head: Head) -> Refused:
-    """Return the refusal of a request that no route answers."""
+    """Return the refusal of a request that matches no route."""
     methods = ", ".join(method for method, path in routes if path == head.path)
     if not methods:
         return Refused(404, "nothing is served at this path")
-    return Refused(405, f"this path takes {methods} only", headers=(("Allow", methods),))
+    return Refused(405, f"this path supports {methods} only", headers=(("Allow", methods),))

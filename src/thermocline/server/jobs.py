@@ -1,12 +1,12 @@
-"""What the jobs of a node's tenants did last, for its metrics.
+"""The newest runs of pipeline jobs over all tenants of a node, for its metrics.
 
 In:   the histories in the lakes of all tenants
 Out:  the newest run of each job and outcome
 
-- Asking never waits: it is answered with what the last look found, and begins the next look, in a
-  thread of its own, when that is long ago.
-- A history that has no new version is not read again.
-- Jobs are those that this package has: no name of a tenant or a table becomes a label.
+- Reading never blocks: it returns the result of the last refresh, and starts the next refresh in a
+  thread when the last one is older than `LOOK_EVERY_S`.
+- A history is read again only when it has a new version.
+- Labels are the jobs of this package: no name of a tenant or a table becomes a label.
 """
 
 import threading
@@ -27,14 +27,14 @@ RUNS_LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The newest run of a job with an outcome: when it began, and how long it took."""
+    """The newest run of a job with one outcome: when it began, and how long it took."""
 
     began_s: float
     took_s: float
 
 
 class JobWatch:
-    """The last runs of a node's jobs. Any thread may ask."""
+    """The last runs of a node's jobs. Safe to use from any thread."""
 
     def __init__(self, node: Any, now_s: Callable[[], float] = clock.monotonic) -> None:
         self._node = node
@@ -44,7 +44,7 @@ class JobWatch:
         self._seen: dict[str, tuple[int, dict[tuple[str, str], LastRun]]] = {}
 
     def last(self) -> dict[tuple[str, str], LastRun]:
-        """Return the newest run of each job and outcome, as the last look found them."""
+        """Return the newest run of each job and outcome, as of the last refresh."""
         with self._lock:
             now_s = self._now_s()
             is_old = self._looked_s is None or now_s - self._looked_s >= LOOK_EVERY_S
@@ -68,7 +68,7 @@ class JobWatch:
                 if NAME in lake.tables():
                     self._look_at(tenant, lake.table(NAME).lake)
         except ThermoclineError:
-            return  # the next look tries again; what was seen is told meanwhile
+            return  # the next refresh tries again; until then the last result is served
 
     def _look_at(self, tenant: str, table: Any) -> None:
         version = table.state().version
@@ -84,7 +84,7 @@ class JobWatch:
 
 
 def job_families(last: dict[tuple[str, str], LastRun]) -> Iterator[GaugeMetricFamily]:
-    """Yield what is told to Prometheus of jobs; nothing where none has run."""
+    """Yield the metrics of jobs; none if no job has run."""
     if not last:
         return
     began = GaugeMetricFamily(

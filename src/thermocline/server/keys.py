@@ -1,24 +1,24 @@
-"""The keys of a node: made once, shown once, kept as a hash.
+"""The API keys of a node: created once, shown once, stored as a hash.
 
-    <data>/keys.json       every key there ever was: its id, tenant, scopes, times, SHA-256
-    <data>/keys_exist.json that there has been a key, and how often the keys have changed
-    <data>/key_uses.json   when each was last used, as far as the node has written it down
+    <data>/keys.json       every key ever created: its id, tenant, scopes, times, SHA-256
+    <data>/keys_exist.json proof that a key was created, and the number of changes of the keys
+    <data>/key_uses.json   when each key was last used, as of the node's last write of this file
 
-    tck_k3v9x2pa_Zm9v…     a key: what it is, its id (8), 32 random bytes in base64url (43)
+    tck_k3v9x2pa_Zm9v…     a key: prefix, id (8), 32 random bytes in base64url (43)
 
-- The text of a key is returned by the call that made it and is nowhere else. A hash of 256 random
-  bits cannot be turned back, so a plain SHA-256 is enough.
-- A key that was revoked stays in the file: a node that has had a key is never open again.
-- `keys.json` that is missing where `keys_exist.json` or `key_uses.json` is there, is damaged, or
-  has no key in it, is `Corruption`. Only a folder without any of the three never had a key.
-- A key is never removed and a revocation never taken back, so each change adds one to the number
-  of keys and revocations. `keys.json` with a smaller number than `keys_exist.json` remembers is an
-  older copy, in which revoked keys would be valid again: `Corruption`.
-- `keys_exist.json` is written after `keys.json`. Where it is missing, the next start writes it.
-- Every file has a checksum and the id of its lake. `keys.json` of an older release has neither,
-  and is given both by the next start.
-- No scope is no right: an empty list of scopes allows nothing.
-- Changes are made under a lock, by one process at a time, and replace the file at once.
+- Only the call that creates a key returns its text; no file has it. A hash of 256 random bits
+  cannot be reversed, so a plain SHA-256 is enough.
+- A revoked key stays in the file: a node that has had a key never serves without one again.
+- `keys.json` is `Corruption` if it is damaged, if it has no key, or if it is missing while
+  `keys_exist.json` or `key_uses.json` exists. Only a folder without all three never had a key.
+- A key is never removed and a revocation never undone, so each change adds one to the number of
+  keys and revocations. If `keys.json` has a smaller number than `keys_exist.json`, it is an older
+  copy, in which revoked keys would be valid again: `Corruption`.
+- `keys_exist.json` is written after `keys.json`. If it is missing, the next start writes it.
+- Every file has a checksum and the id of its lake. `keys.json` of an older release has neither;
+  the next start adds both.
+- An empty list of scopes permits nothing.
+- Each change is made under a lock, by one process at a time, and replaces the file atomically.
 """
 
 import base64
@@ -59,20 +59,20 @@ _ID = re.compile(r"[a-z0-9]{8}")
 _TEXT = re.compile(r"tck_([a-z0-9]{8})_[A-Za-z0-9_-]{43}")
 _UNSEALED = frozenset({"format", "keys"})
 _KEYS_HINT = (
-    "restore keys.json from a backup of this lake; if there is none, `thermocline key reset` makes "
+    "restore keys.json from a backup of this lake; without a backup, `thermocline key reset` makes "
     "a new first key and ends every other one"
 )
 _OLDER_HINT = (
     "restore the newest copy of keys.json; to accept this one, remove keys_exist.json, and then "
     "revoke the keys that were revoked since this copy was made"
 )
-_USES_HINT = "remove this file: when keys were last used is then not known"
+_USES_HINT = "remove this file; it only has the times when keys were last used"
 _NOBODY = hashlib.sha256(b"").digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of a key; its text is not."""
+    """A stored key, without its text."""
 
     key_id: str
     tenant: str
@@ -93,7 +93,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made, with its text, which is shown once."""
+    """A key that was just created, with its text, which is shown once."""
 
     key: Key
     text: str = field(repr=False)
@@ -101,19 +101,19 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys as a file had them at one moment."""
+    """The keys of the file at one moment."""
 
     by_id: Mapping[str, Key] = field(default_factory=dict)
 
     @property
     def changes(self) -> int:
-        """How often the keys have changed: each was made once, and revoked at most once."""
+        """The number of changes of the keys: each is created once, and revoked at most once."""
         return len(self.by_id) + sum(key.revoked_ns is not None for key in self.by_id.values())
 
     def found(self, text: str) -> Key | None:
-        """Return the key of a text, whatever its state; None when it is nobody's.
+        """Return the key with this text, in any state; None when no key has it.
 
-        The time this takes does not tell how much of a text is right.
+        The comparison takes constant time: it does not reveal how much of a text is right.
         """
         written = _TEXT.fullmatch(text)
         key = self.by_id.get(written.group(1)) if written else None
@@ -122,16 +122,16 @@ class Keys:
 
 
 def digest_of(text: str) -> bytes:
-    """Return what is kept of a key."""
+    """Return the hash that is stored of a key's text."""
     return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
 def checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
-    """Return the scopes; `Invalid` when there is none, or one that does not exist."""
+    """Return the scopes; `Invalid` when there are none, or one is unknown."""
     wanted = frozenset(scopes)
     if not wanted or not wanted <= set(SCOPES):
         hint = f"use one or more of {', '.join(SCOPES)}"
-        raise Invalid("not the scopes of a key", hint=hint, scopes=sorted(wanted))
+        raise Invalid("a key has no scope or an unknown one", hint=hint, scopes=sorted(wanted))
     return wanted
 
 
@@ -146,7 +146,7 @@ class KeyStore:
         self._now_ns = now_ns
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Return what changes whenever the file does; None when there is no file."""
+        """Return a value that changes whenever the file does; None when there is no file."""
         with translated(self.path):
             try:
                 found = os.stat(self.path)
@@ -155,12 +155,12 @@ class KeyStore:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def read(self) -> Keys:
-        """Return the keys; none where there never was one.
+        """Return the keys; an empty set for a folder that never had a key.
 
         `Corruption` when the file is damaged, an older copy, or missing in a folder that has had
         a key.
         """
-        # Order matters: a writer changes the keys before what is remembered of them.
+        # Order matters: a writer changes `keys.json` before `keys_exist.json`.
         remembered = self._remembered_changes()
         data = _read_file(self.path)
         if data is None:
@@ -179,7 +179,7 @@ class KeyStore:
         return keys
 
     def _check_never(self) -> None:
-        """Raise when the folder remembers a key, though `keys.json` is not there."""
+        """Raise `Corruption` if `keys.json` is missing and another file shows that keys existed."""
         for path in (self._exist_path, self._uses_path):
             if _read_file(path) is not None:
                 raise Corruption(
@@ -190,9 +190,9 @@ class KeyStore:
                 )
 
     def settle(self) -> Keys:
-        """Return the keys, and let the folder remember that there has been one.
+        """Return the keys, and write `keys_exist.json` if there is a key.
 
-        For the start of a node. An older file is given its checksum.
+        The start of a node calls this. It also adds the checksum to a file of an older release.
         """
         if _read_file(self.path) is None:
             return self.read()
@@ -204,10 +204,10 @@ class KeyStore:
             return keys
 
     def reset(self, note: str = "") -> NewKey:
-        """Make a new first key in the place of keys that cannot be read; every other one ends.
+        """Replace unreadable keys by one new first key; every other key becomes invalid.
 
-        The damaged file is kept as `keys.json.damaged`. `Conflict` while the keys can be read:
-        then each is revoked by its id.
+        The damaged file is kept as `keys.json.damaged`. `Conflict` if the keys can be read: revoke
+        each by its id instead.
         """
         with held_lock(f"{self.folder}/{LOCK_NAME}", what="is changing the keys"):
             try:
@@ -224,7 +224,7 @@ class KeyStore:
         return read_lake_id(OsDisk(), self.folder)
 
     def _remembered_changes(self) -> int | None:
-        """Return how often the keys had changed, as the folder remembers it; None if unknown."""
+        """Return the number of changes in `keys_exist.json`; None if it is unknown."""
         data = _read_file(self._exist_path)
         if data is None:
             return None
@@ -253,26 +253,26 @@ class KeyStore:
         lifetime_s: float | None = None,
         note: str = "",
     ) -> NewKey:
-        """Make a key. It works within a second; its text is in the answer and nowhere else."""
+        """Create a key. It is valid within a second; only this answer has its text."""
         wanted = checked_scopes(scopes)
         with self._changing() as keys:
             return self._added(keys, tenant, wanted, lifetime_s, note)
 
     def create_first(self, note: str = "") -> NewKey:
-        """Make the first key, with every scope of the first tenant; `Conflict` when there is one.
+        """Create the first key, with every scope of the default tenant; `Conflict` if keys exist.
 
-        Of any number of processes that ask at once, one gets a key.
+        If several processes call this at once, exactly one gets a key.
         """
         with self._changing() as keys:
             if keys.by_id:
-                hint = "use it, or make another with `thermocline key create`"
+                hint = "use that key, or make another with `thermocline key create`"
                 raise Conflict("there is a key already", hint=hint, keys=len(keys.by_id))
             return self._added(keys, DEFAULT_TENANT, frozenset(SCOPES), None, note)
 
     def revoke(self, key_id: str, *, tenant: str | None = None) -> Key:
-        """Take a key's rights for ever; the node refuses it within a second.
+        """Revoke a key permanently; the node refuses it within a second.
 
-        `NotFound` when there is none, or where only a tenant's keys are meant, none of its own.
+        `NotFound` when no key has this id, or when `tenant` is given and the key is another's.
         """
         with self._changing() as keys:
             key = keys.by_id.get(key_id)
@@ -285,7 +285,7 @@ class KeyStore:
             return key
 
     def uses(self) -> dict[str, int]:
-        """Return when each key was last used, as far as the node has written it down."""
+        """Return when each key was last used, as of the node's last write of the file."""
         data = _read_file(self._uses_path)
         if data is None:
             return {}
@@ -297,7 +297,7 @@ class KeyStore:
         return _decoded_uses(found.get("uses"), path)
 
     def note_uses(self, used_ns: Mapping[str, int]) -> None:
-        """Write down when keys were last used."""
+        """Write the times when keys were last used."""
         kept = self.uses()
         for key_id, time_ns in used_ns.items():
             kept[key_id] = max(time_ns, kept.get(key_id, 0))
@@ -311,13 +311,14 @@ class KeyStore:
         self, keys: Keys, tenant: str, scopes: frozenset[str], lifetime_s: float | None, note: str
     ) -> NewKey:
         if len(keys.by_id) >= KEYS_MAX:
-            raise Overloaded("as many keys as the limit", hint="one can serve many", max=KEYS_MAX)
+            hint = "share a key between clients"
+            raise Overloaded("the node has the maximum number of keys", hint=hint, max=KEYS_MAX)
         if lifetime_s is not None and not 0 < lifetime_s < 1e10:
             hint = "use a time such as 90d"
-            raise Invalid("not how long a key is valid", hint=hint, lifetime_s=lifetime_s)
+            raise Invalid("a key's lifetime is out of range", hint=hint, lifetime_s=lifetime_s)
         if len(note) > NOTE_LENGTH_MAX or not note.isprintable():
-            hint = f"use at most {NOTE_LENGTH_MAX} characters on one line"
-            raise Invalid("not a note", hint=hint, length=len(note))
+            hint = f"use at most {NOTE_LENGTH_MAX} printable characters on one line"
+            raise Invalid("a key's note is too long or not printable", hint=hint, length=len(note))
         key_id = _new_id(keys.by_id)
         secret = base64.urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=")
         text = f"tck_{key_id}_{secret.decode()}"
@@ -335,12 +336,12 @@ class KeyStore:
         }
         encoded = orjson.dumps(body, option=orjson.OPT_INDENT_2)
         write_private(self.path, seal_encoded(encoded))
-        # Crash here: the keys are there, and the next start remembers that they are.
+        # Crash here: `keys.json` has the keys, and the next start writes `keys_exist.json`.
         self._remember(Keys(keys))
 
 
 class _Changing:
-    """The keys, read under the lock that whoever changes them holds."""
+    """The keys, read under the lock that every change of them takes."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -387,7 +388,7 @@ def _read_file(path: str) -> bytes | None:
 
 
 def _decoded_older_uses(data: bytes, path: str) -> Any:
-    """Return the content of a file without a checksum: nothing but ids and times."""
+    """Return the content of a file without a checksum: only ids and times."""
     try:
         found = orjson.loads(data)
         if isinstance(found, dict) and all(_ID.fullmatch(key_id) for key_id in found):
@@ -402,7 +403,7 @@ def _decoded_uses(found: Any, path: str) -> dict[str, int]:
         return {str(key_id): int(used_ns) for key_id, used_ns in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
         hint = _USES_HINT
-        raise Corruption("not when keys were used", hint=hint, path=path) from error
+        raise Corruption("the times of keys' uses are damaged", hint=hint, path=path) from error
 
 
 def _decoded(data: bytes, path: str, lake_id: str | None) -> list[Key]:
@@ -410,7 +411,7 @@ def _decoded(data: bytes, path: str, lake_id: str | None) -> list[Key]:
     check_owner(found, path, lake_id, hint=_KEYS_HINT)
     try:
         if int(found["format"]) > FORMAT_VERSION:
-            hint = "run that version"
+            hint = "run that newer version"
             raise Unsupported("the keys were written by a newer Thermocline", hint=hint, path=path)
         keys = [_decoded_key(one) for one in found["keys"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -424,7 +425,7 @@ def _decoded_key(one: dict[str, Any]) -> Key:
     return Key(
         str(one["id"]),
         str(one["tenant"]),
-        # What is no scope of ours is no right; neither is nothing at all.
+        # An unknown scope grants nothing; neither does an empty list.
         frozenset(one.get("scopes") or ()) & frozenset(SCOPES),
         int(one["created_ns"]),
         None if one.get("expires_ns") is None else int(one["expires_ns"]),

@@ -1,22 +1,21 @@
-"""The way of OpenTelemetry's requests to the journal: waiting, decoded together, written at once.
+"""Queues OpenTelemetry requests and writes them to the journal in groups.
 
 In:   deliveries from the event loop
-Out:  a future for each: what was taken of it, or why nothing was
+Out:  a future for each: the counts of accepted and rejected rows, or an error
 
-- A delivery is answered as taken when its rows are durable, in all tables that they go to. When
-  one table has them and another does not, it is answered as to be sent again.
-- Nothing is taken and then dropped: what cannot be taken is an error from the first.
-- When the workers keep up, a delivery is decoded and written alone. When they do not, what waits
-  for one tenant and signal is decoded as one request and written as one batch for each table: the
-  more waits, the less each costs.
-- A delivery with a request id is written alone, so that a resend of it can be told from others.
-- Inflating, decoding and encoding happen in the workers; the loop only queues and answers.
-- Where cores are few, a second worker stands by: two that take turns at the interpreter wait for
-  each other, and for the loop, more than they help. On two cores one alone takes a quarter more
-  than two do, and is late half as often. When it hangs on a request for longer than `PATIENCE_S`,
-  the other one goes on with the rest.
-- How many bytes wait is the `Room`'s to say: the caller holds room for a delivery until its
-  future is done.
+- A delivery succeeds when its rows are durable in every table they go to. If one table has them
+  and another does not, the client is asked to send the request again.
+- An accepted delivery is never dropped: a delivery that cannot be accepted is refused at once.
+- While the workers keep up, each delivery is decoded and written alone. Otherwise the waiting
+  deliveries of one tenant and signal are decoded as one request and written as one batch for each
+  table: the more deliveries wait, the less each costs.
+- A delivery with a request id is written alone, so that a resend of it can be recognised.
+- Workers inflate, decode and encode; the event loop only queues and answers.
+- On few cores the second worker is on standby: two workers that share the interpreter wait for
+  each other, and for the loop, more than they help. On two cores one worker takes a quarter more
+  requests than two do, and is late half as often. If a request keeps the first worker busy for
+  longer than `PATIENCE_S`, the standby worker continues with the other requests.
+- `Room` limits the waiting bytes: the caller holds room for a delivery until its future is done.
 """
 
 import asyncio
@@ -38,8 +37,8 @@ from thermocline.server.lane_write import Member, Result, Sink, Writing
 WORKERS = 2
 GROUP_BYTES_MAX = 4 << 20
 GROUP_COUNT_MAX = 512
-# Of compressed bodies nobody knows what they inflate to: fewer are taken together, so that others
-# get their turn. What they may have in memory is not for a guess: decoding goes by rounds.
+# The inflated size of a compressed body is unknown: fewer are grouped, so that other tenants get
+# their turn. Memory does not depend on this estimate: a group is decoded in rounds.
 COMPRESSED_COUNT_MAX = 16
 COMPRESSED_GROWTH = 10
 EAGER_BYTES = 1 << 20
@@ -52,7 +51,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One request: whose, of which signal, and its body as it came."""
+    """One request: its tenant, its signal, and its body as received."""
 
     tenant: str
     signal: str
@@ -62,7 +61,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A delivery and who waits for it."""
+    """A delivery and the future of its result."""
 
     delivery: Delivery
     future: "asyncio.Future[Decoded]"
@@ -70,7 +69,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one tenant and signal, and how many groups of it are being written."""
+    """The waiting deliveries of one tenant and signal, and the number of groups being written."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     size_bytes: int = 0
@@ -80,11 +79,11 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Queues:
-    """What waits, by tenant and signal; `ready` has the keys that a worker should look at.
+    """The waiting deliveries by tenant and signal; `ready` has the keys that a worker should take.
 
-    While `WRITING_MAX` groups of a key are on their way to the disk, the next ones wait for each
-    other: they would wait for the disk anyway, and together they cost less. Much that waits is not
-    held back, nor what is written alone.
+    While `WRITING_MAX` groups of a key are being written, its next deliveries wait and form one
+    group: they would wait for the disk anyway, and a group costs less. Two cases do not wait: a
+    queue of `EAGER_BYTES` or more, and a delivery that is written alone.
     """
 
     by_key: dict[Key, _Queue] = field(default_factory=dict)
@@ -92,7 +91,7 @@ class _Queues:
     count: int = 0
 
     def add(self, waiting: _Waiting) -> bool:
-        """Queue a delivery; tell whether a worker should look."""
+        """Queue a delivery; return whether a worker should take its key."""
         key = (waiting.delivery.tenant, waiting.delivery.signal)
         queue = self.by_key.setdefault(key, _Queue())
         queue.waiting.append(waiting)
@@ -113,7 +112,7 @@ class _Queues:
         return queue.is_ready
 
     def take(self) -> tuple[Key, list[_Waiting]]:
-        """Return what the next worker does: some of one key's, and its turn comes round again."""
+        """Remove and return the next group; the rest of its key goes to the end of the line."""
         key = self.ready.popleft()
         queue = self.by_key[key]
         waiting = queue.waiting
@@ -133,7 +132,7 @@ class _Queues:
         return key, taken
 
     def written(self, key: Key) -> bool:
-        """Note that a group is done with; tell whether a worker should look."""
+        """Record that a group is written; return whether a worker should take its key again."""
         queue = self.by_key.get(key)
         if queue is None:
             return False
@@ -144,7 +143,7 @@ class _Queues:
 
 
 def _weight_bytes(waiting: _Waiting) -> int:
-    """Return what a delivery counts in a group: about its size when it is inflated."""
+    """Return a delivery's weight in a group: an estimate of its inflated size."""
     body = waiting.delivery.body
     if body.coding == "identity":
         return len(body.data)
@@ -153,7 +152,7 @@ def _weight_bytes(waiting: _Waiting) -> int:
 
 
 class Lane:
-    """Takes deliveries on the event loop and gives them to a few threads."""
+    """Accepts deliveries on the event loop and hands them to a few worker threads."""
 
     def __init__(
         self,
@@ -165,11 +164,10 @@ class Lane:
         write_wait_s: float = 1.0,
         is_compiled: bool = True,
     ) -> None:
-        """`workers` counts those that stand by as well.
+        """`workers` includes those on standby.
 
-        `write_wait_s` is how long a write waits for a flush to make room.
-
-        Without `is_compiled` all is decoded by the official library, and nothing is compiled.
+        `write_wait_s` is how long a write waits for a flush to free memory. Without `is_compiled`
+        the official library decodes every body, and nothing is compiled.
         """
         self._writing = Writing(
             sink,
@@ -182,7 +180,7 @@ class Lane:
         self._changed = threading.Condition(lock)
         self._standby = threading.Condition(lock)
         self._queues = _Queues()
-        self._at_work_s: dict[int, float] = {}  # since when, by worker
+        self._at_work_s: dict[int, float] = {}  # when each busy worker began, by its number
         self._at_once = min(workers, max(1, core_count() // CORES_PER_WORKER))
         self._count = 0
         self._is_stopping = False
@@ -195,24 +193,24 @@ class Lane:
         ]
 
     async def start(self) -> None:
-        """Begin to work; the loop that this runs in is the one that is answered."""
+        """Start the workers; results go to the event loop that runs this."""
         self._loop = asyncio.get_running_loop()
         for thread in self._threads:
             thread.start()
         if self._is_compiled:
-            # Beside the first requests, which the official way decodes meanwhile.
+            # Compiles in the background; the official library decodes the first requests.
             threading.Thread(target=warm_up, name="thermocline-warm-up", daemon=True).start()
 
     @property
     def count(self) -> int:
-        """How many deliveries are not answered yet."""
+        """The number of unanswered deliveries."""
         return self._count
 
     def offer(self, delivery: Delivery) -> "asyncio.Future[Decoded]":
-        """Queue a delivery; its future is done when its rows are durable, or never will be.
+        """Queue a delivery; its future is done when its rows are durable or have failed for good.
 
-        On the loop's thread. The future gives the counts, without rows; it raises what the sender
-        is to be told. `Unavailable` when the lane stops.
+        Call it on the loop's thread. The future gives the counts, without rows, or raises the
+        error for the client. `Unavailable` when the node is stopping.
         """
         if self._is_stopping or self._loop is None:
             raise Unavailable("the node is stopping", hint="try again later")
@@ -224,20 +222,20 @@ class Lane:
         return waiting.future
 
     async def stop(self, deadline_s: float) -> None:
-        """Take no more and finish what waits; what is not done by then is told to come again."""
+        """Refuse new deliveries and finish the waiting ones; at the deadline fail the rest."""
         self._is_stopping = True
         assert self._loop is not None
         end_s = self._loop.time() + deadline_s
         try:
             while self._count and self._loop.time() < end_s:
                 await asyncio.sleep(0.005)
-        finally:  # a stop that is cancelled leaves nobody waiting either
+        finally:  # also when the stop is cancelled
             self._give_up()
         for thread in self._threads:
             await asyncio.to_thread(thread.join, max(0.1, end_s - self._loop.time()))
 
     def _give_up(self) -> None:
-        """Tell all who wait for a worker to come again."""
+        """Fail every delivery that no worker has taken, so that its client sends it again."""
         with self._changed:
             left = [one for queue in self._queues.by_key.values() for one in queue.waiting]
             self._queues = _Queues()
@@ -254,25 +252,25 @@ class Lane:
                 while not self._queues.ready or (is_standby and not self._is_stuck()):
                     if self._is_stopping and not self._queues.count:
                         return
-                    if is_standby:  # nobody wakes it because others hang: it looks
+                    if is_standby:  # a hanging worker cannot wake it, so it polls
                         self._standby.wait(PATIENCE_S)
                     else:
                         self._changed.wait()
                 key, group = self._queues.take()
                 self._at_work_s[place] = clock.monotonic()
                 if self._queues.ready:
-                    # Whoever offered while this one was on its way woke nobody else.
+                    # A delivery queued while this worker woke up notified no other worker.
                     self._wake()
             self._work(key, group)
 
     def _is_stuck(self) -> bool:
-        """Tell whether as many as should be are at work, each of them for too long."""
+        """Tell whether every active worker has been busy for longer than `PATIENCE_S`."""
         late_s = clock.monotonic() - PATIENCE_S
         since = self._at_work_s.values()
         return len(since) >= self._at_once and max(since) < late_s
 
     def _wake(self) -> None:
-        """Let one more worker look, if there is one: whoever is at work looks when it is done."""
+        """Wake an idle worker, if there is one: a busy worker checks the queues when it ends."""
         if any(place not in self._at_work_s for place in range(self._at_once)):
             self._changed.notify()
 
@@ -289,9 +287,9 @@ class Lane:
         self._writing.take(first.tenant, first.signal, members, first.request_id, settle)
 
     def _tell(self, results: list[tuple[_Waiting, Result]]) -> None:
-        """Hand results to the loop, from any thread: one call for all of them."""
+        """Hand results to the loop, from any thread, in one call."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits any more
             self._loop.call_soon_threadsafe(self._resolve, results)
 
     def _resolve(self, results: list[tuple[_Waiting, Result]]) -> None:
@@ -299,14 +297,14 @@ class Lane:
         for waiting, result in results:
             self._count -= 1
             if waiting.future.done():
-                continue  # whoever asked has gone
+                continue  # the caller has cancelled it
             if isinstance(result, Decoded):
                 waiting.future.set_result(result)
             else:
                 waiting.future.set_exception(result)
 
     def _report(self, errors: set[Unavailable]) -> None:
-        """Tell the loop of errors that nobody meant: senders learn only to come again."""
+        """Report bugs to the event loop: clients only learn to send again."""
         for error in errors:
             cause = error.__cause__
             if cause is not None and not isinstance(cause, ThermoclineError | OSError):

@@ -1,17 +1,17 @@
-"""A group of requests of one tenant and signal, decoded and written: each gets its own result.
+"""Decodes and writes a group of requests of one tenant and signal; each gets its own result.
 
 In:   bodies; a sink, which has the tenant's tables
-Out:  by each body's place: what was taken, or the error
+Out:  by each body's position: the accepted and rejected counts, or the error
 
-- One write for each table carries the rows of a whole round. A result is given when all writes
-  that carry rows of a body are durable.
-- A write that fails before the journal for what is in its rows (values that do not fit, a limit of
-  the table) is done again for each body alone: one sender's rows do not cost another's. Such rows
-  of a single body are refused, with their count, as OpenTelemetry's partial success.
-- A write that fails otherwise leaves its bodies to be sent again, even where another table has
-  some of their rows already: there is no half of a request that is answered as taken.
-- Tables are made when the first rows for them come.
-- A group is decoded and written in rounds, so that what its bodies inflate to is not in memory at
+- One write for each table carries the rows of a whole round. A body's result is given when every
+  write that carries its rows is durable.
+- If a write fails before the journal because of its rows (values that do not fit, a limit of the
+  table), it is repeated for each body alone: one client's rows do not fail another's. The refused
+  rows of a single body are counted and reported as OpenTelemetry's partial success.
+- If a write fails for another reason, its clients are asked to send again, even if another table
+  has some of their rows already: half a request is never reported as accepted.
+- A table is created when its first rows arrive.
+- A group is decoded and written in rounds, so that its inflated bodies are not in memory all at
   once.
 """
 
@@ -54,8 +54,8 @@ class SinkTable(Protocol):
     ) -> "Future[int]":
         """Queue rows; the future is done when they are durable and visible.
 
-        What is wrong with the rows is raised here, before anything is queued. Rows of a request
-        id that was written before are not written again.
+        An error in the rows is raised here, before anything is queued. Rows of a request id that
+        was written before are not written again.
         """
         ...
 
@@ -64,16 +64,16 @@ class SinkLake(Protocol):
     """The tables of one tenant."""
 
     def table(self, name: str) -> SinkTable:
-        """Return a table; `NotFound` when there is none of this name."""
+        """Return a table; `NotFound` when no table has this name."""
         ...
 
     def create_table(self, name: str, **creation: Any) -> SinkTable:
-        """Make a table; `Conflict` when there is one of this name."""
+        """Create a table; `Conflict` when a table has this name."""
         ...
 
 
 class Sink(Protocol):
-    """Where rows go: the lakes of all tenants."""
+    """The lakes of all tenants, which the rows are written to."""
 
     def lake(self, tenant: str) -> SinkLake:
         """Return a tenant's lake; `NotFound` when there is no such tenant."""
@@ -82,14 +82,14 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A body, and its place among those that wait together."""
+    """A body, and its position in the group."""
 
     place: int
     body: Body
 
 
 class Writing:
-    """Decodes and writes groups; any thread may call it."""
+    """Decodes and writes groups. Safe to use from any thread."""
 
     def __init__(
         self, sink: Sink, *, limits: Limits, body_bytes_max: int, write_wait_s: float
@@ -107,7 +107,7 @@ class Writing:
         request_id: str | None,
         settle: Settle,
     ) -> None:
-        """Decode and write a group. `settle` gets each member's result once, in any thread."""
+        """Decode and write a group. `settle` gets each member's result once, on any thread."""
         gathering = _Gathering(settle, [member.place for member in members])
         try:
             group = _Group(tenant, signal, members, request_id)
@@ -118,7 +118,7 @@ class Writing:
                 self._write(group, shares, gathering)
         except ThermoclineError as error:
             gathering.fail(error)
-        except Exception as error:  # noqa: BLE001  whoever waits must be told, whatever it was
+        except Exception as error:  # noqa: BLE001  every waiting client must get a result
             gathering.fail(_bug("a request could not be taken", error))
         finally:
             gathering.leave()
@@ -145,11 +145,11 @@ class Writing:
             except ThermoclineError as error:
                 if len(members) == 1 or len(tables) == 1:
                     gathering.fail(error, places)
-                else:  # those who have no rows for this table need not send theirs again
+                else:  # a client without rows for this table need not send again
                     self._write_each(replace(group, members=members), name, gathering)
 
     def _write_each(self, group: "_Group", name: str, gathering: "_Gathering") -> None:
-        """Write what a table gets of each member alone, to find whose rows it does not take."""
+        """Write the table's rows of each member alone, to find the member that it refuses."""
         rounds = self._decoded(group.signal, group.members, is_together=False)
         for share in (one for shares in rounds for one in shares):
             place = group.members[share.places[0]].place
@@ -216,20 +216,20 @@ class _Gathering:
     def __init__(self, settle: Settle, places: Sequence[int]) -> None:
         self._settle = settle
         self._lock = threading.Lock()
-        self._open = 1  # whoever gathers; each write adds one
-        lost = Unavailable("a request was not looked at")
+        self._open = 1  # `take` itself; each write adds one
+        lost = Unavailable("the request was not processed")
         self._results: dict[int, Result] = dict.fromkeys(places, lost)
         self._joined: set[int] = set()
 
     def put(self, places: Sequence[int], outcome: Result) -> None:
-        """Note what bodies came to, before any write of them; the first has the count of all."""
+        """Set the outcome of bodies that were decoded together; the first has their total count."""
         for place in places:
             self._results[place] = _told(outcome, is_first=place == places[0])
         if len(places) > 1:
             self._joined.update(places)
 
     def separate(self, place: int, outcome: Result) -> None:
-        """Note what one of several bodies came to alone: counts are taken off its own."""
+        """Replace a shared outcome by the body's own, so that its counts are its own."""
         with self._lock:
             if place in self._joined:
                 self._joined.discard(place)
@@ -237,7 +237,7 @@ class _Gathering:
                     self._results[place] = _told(outcome, is_first=True)
 
     def refuse(self, place: int, rows: int, error: ThermoclineError) -> None:
-        """Note that a table did not take a body's rows, and never will."""
+        """Record that a table refused a body's rows for good."""
         with self._lock:
             result = self._results[place]
             if isinstance(result, Decoded):
@@ -251,19 +251,19 @@ class _Gathering:
                 )
 
     def fail(self, error: ThermoclineError, places: Sequence[int] | None = None) -> None:
-        """Note that bodies, or all that were decoded, have to be sent again."""
+        """Record that these bodies, or all decoded ones, must be sent again."""
         with self._lock:
             for place in self._results if places is None else places:
                 if isinstance(self._results[place], Decoded):
                     self._results[place] = error
 
     def enter(self) -> None:
-        """Wait for one more write."""
+        """Count one more write in progress."""
         with self._lock:
             self._open += 1
 
     def leave(self) -> None:
-        """End the wait for a write; after the last one the results are told."""
+        """Count a write as finished; after the last one, settle the results."""
         with self._lock:
             self._open -= 1
             is_last = not self._open
@@ -272,7 +272,7 @@ class _Gathering:
 
 
 def _told(outcome: Decoded | ThermoclineError, *, is_first: bool) -> Result:
-    """Return an outcome without its rows; of several bodies the first has the count of all."""
+    """Return an outcome without its rows; the first of several bodies has their total count."""
     if not isinstance(outcome, Decoded):
         return outcome
     accepted = outcome.accepted if is_first else 0
@@ -282,7 +282,7 @@ def _told(outcome: Decoded | ThermoclineError, *, is_first: bool) -> Result:
 def _by_table(
     shares: list[Share], members: Sequence[Member]
 ) -> dict[str, tuple[pa.Table, list[Member]]]:
-    """Return the rows of all shares by table, and whose they are."""
+    """Return the rows of all shares by table, and the members they came from."""
     found: dict[str, tuple[list[pa.RecordBatch], list[Member]]] = {}
     for share in shares:
         if isinstance(share.outcome, Decoded):
@@ -294,12 +294,12 @@ def _by_table(
 
 
 def _bug(message: str, error: BaseException) -> Unavailable:
-    """Return what is told of an error that nobody meant; the error itself is its cause."""
+    """Return the client's error for a bug; the bug itself is its cause."""
     told = Unavailable(message, why=repr(error))
     told.__cause__ = error
     return told
 
 
 def _is_about_rows(error: ThermoclineError) -> bool:
-    """Tell whether the rows are at fault: sending them again later would be no help."""
+    """Tell whether the rows cause the error, so that sending them again cannot succeed."""
     return isinstance(error, Invalid) or "entities_max" in error.facts

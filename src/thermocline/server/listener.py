@@ -1,16 +1,16 @@
-"""The listener of the API: an ASGI application under uvicorn, on the node's own event loop.
+"""The listener of the API: an ASGI application under uvicorn, on the node's event loop.
 
 In:   an application, an address
 Out:  answers, until it is stopped
 
-- The address is bound before anything is served, so that one that is taken is an error at once.
-- Signals are the node's: uvicorn installs no handler of its own.
-- A stop takes no more connections and waits for what has begun, as long as it is told to.
-- The number of connections has a limit, and so have the size of a request's head and the time it
-  may take to come: nobody holds a place by saying nothing.
-- Headers behind a body end the connection: nobody needs them, and they have no limit.
-- An answer that nobody reads is dropped with its connection: one that takes less than
-  `SEND_BYTES_MIN` in `SEND_WAIT_S` has its place for nothing, whether it was closed here or not.
+- The address is bound before the server starts, so that an address in use is an error at once.
+- The node handles signals; uvicorn installs no handlers.
+- A stop accepts no more connections and waits for requests in progress until its deadline.
+- Limits: the number of connections, the size of a request's head, and the time for a head to
+  arrive, so that a silent client cannot keep a connection.
+- Trailers behind a body end the connection: no route needs them, and their size has no limit.
+- A client that reads less than `SEND_BYTES_MIN` of an answer in `SEND_WAIT_S` is disconnected,
+  also when the server has closed its side already.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SEND_BYTES_MIN = 64 << 10
 
 
 class _Quiet(uvicorn.Server):
-    """A server that leaves the signals to the process."""
+    """A server that installs no signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -45,7 +45,7 @@ class _Quiet(uvicorn.Server):
 
 
 class _Bounded(HttpToolsProtocol):
-    """A connection whose request heads come whole, small and soon, or not at all."""
+    """A connection with limits on a request head's size and time, and on a slow reader."""
 
     connections_max = 1
     _head_bytes = 0
@@ -76,7 +76,7 @@ class _Bounded(HttpToolsProtocol):
         super().resume_writing()
 
     def _look(self) -> None:
-        """End a connection whose client takes nothing of what is sent."""
+        """End a connection whose client reads too little of what is sent."""
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         is_slow = self._unsent_bytes > max(0, before - SEND_BYTES_MIN)
         if before and is_slow and not self._is_drained:
@@ -123,7 +123,7 @@ class _Bounded(HttpToolsProtocol):
         if self._has_head:
             self._idle_bytes += 0 if self._is_fed else len(data)
             if self._idle_bytes > HEAD_BYTES_MAX:
-                self.transport.abort()  # a header behind a body that does not end
+                self.transport.abort()  # a trailer without an end
         else:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
@@ -165,22 +165,22 @@ class ApiListener:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the listening socket."""
         return self._address.port
 
     async def start(self) -> None:
-        """Listen; requests are answered when this returns."""
+        """Listen; the server answers requests when this returns."""
         self._socket = bound(self._address)
         self._address = Address(self._address.host, self._socket.getsockname()[1])
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         while not self._server.started:
             if self._serving.done():
-                await self._serving  # raises what kept it from starting
-                raise Invalid("the API did not start", hint="look at the log")
+                await self._serving  # raises the error of the start
+                raise Invalid("the API did not start", hint="see the node's log")
             await asyncio.sleep(START_LOOK_S)
 
     async def stop(self, deadline_s: float) -> None:
-        """Take nothing new, answer what has begun; what is not done by then is cancelled."""
+        """Refuse new requests and answer those in progress; at the deadline cancel the rest."""
         if self._serving is None:
             return
         self._server.config.timeout_graceful_shutdown = max(1, math.ceil(deadline_s))
@@ -193,7 +193,7 @@ class ApiListener:
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that listens on an address; `Conflict` when somebody else does."""
+    """Return a socket that listens on the address; `Conflict` when the address is in use."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
@@ -202,10 +202,10 @@ def bound(address: Address) -> socket.socket:
 
 
 def not_bound(address: Address, error: OSError) -> Conflict:
-    """Return the error of an address that cannot be listened on."""
+    """Return the error of an address that cannot be bound."""
     return Conflict(
         "the address cannot be listened on",
-        hint="stop what listens there, or choose another port",
+        hint="stop the process that listens there, or choose another port",
         address=str(address),
         why=error.strerror or str(error),
     )

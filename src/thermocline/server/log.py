@@ -1,12 +1,13 @@
-"""What the node says of itself: one JSON object a line on stderr.
+"""The node's log: one JSON object a line on stderr.
 
 In:   the name of an event and its facts
 Out:  lines such as `{"time": "2024-06-01T00:00:00.000Z", "event": "started", "port": 4320}`
 
-- `event` never waits and never fails: lines go through a bounded queue to a thread of their own.
-  While stderr is full or closed they are counted and dropped; the next line that can be written is
-  preceded by how many are missing.
-- No key is ever in a line: what looks like one is blanked, and so is what is named like one.
+- `event` never blocks and never fails: lines go through a bounded queue to a writer thread. While
+  stderr is full or closed, lines are counted and dropped; before the next line that can be
+  written, the thread writes the number of dropped lines.
+- No line has a key: text that looks like a key is blanked, and so are values with a name such as
+  `password`.
 """
 
 import atexit
@@ -37,7 +38,7 @@ _NAMED = re.compile(r"(?i)authorization|secret|password|token|api_?key|cookie")
 
 
 class Log:
-    """Lines on their way to a file descriptor. Safe to use from any thread."""
+    """Queues lines for a file descriptor. Safe to use from any thread."""
 
     def __init__(self, descriptor: int = 2, now_s: Callable[[], float] = clock.time) -> None:
         self._descriptor = descriptor
@@ -49,7 +50,7 @@ class Log:
         self.dropped = 0
 
     def event(self, name: str, **facts: Any) -> None:
-        """Say that something happened; returns at once, whatever becomes of the line."""
+        """Log an event; returns at once, even if the line is dropped."""
         time = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
         line = encoded({"time": time.replace("+00:00", "Z"), "event": name, **facts})
         with self._changed:
@@ -64,7 +65,7 @@ class Log:
             self._changed.notify()
 
     def error(self, name: str, error: BaseException, **facts: Any) -> None:
-        """Say that something failed, with the error's own words and facts."""
+        """Log a failure, with the error's message and facts."""
         if isinstance(error, ThermoclineError):
             facts = {"code": error.code, "message": error.message, **error.facts, **facts}
         else:
@@ -72,7 +73,7 @@ class Log:
         self.event(name, **facts)
 
     def flush(self, wait_s: float = STOP_WAIT_S) -> bool:
-        """Wait a bounded time until every line is written; tell whether it is so."""
+        """Wait at most `wait_s` until every line is written; return whether it is."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._waiting and not self._is_writing, wait_s
@@ -99,12 +100,12 @@ class Log:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError:
-            return False  # closed, or its disk is full; the service goes on
+            return False  # closed, or its disk is full; the node continues
         return True
 
 
 def encoded(facts: dict[str, Any]) -> bytes:
-    """Return one line of JSON without anything that looks like a key."""
+    """Return one line of JSON, with everything that looks like a key blanked."""
     shown = {name: _blanked(name, value) for name, value in facts.items()}
     options = orjson.OPT_APPEND_NEWLINE
     line = orjson.dumps(shown, option=options)

@@ -1,13 +1,12 @@
-"""What the node counts, for Prometheus.
+"""The node's metrics for Prometheus.
 
-In:   requests, rows, queries as they end; the node itself, looked at when somebody scrapes
+In:   requests, rows, queries as they end; the node itself, read at each scrape
 Out:  the text of `/metrics`
 
-- A registry of its own: two nodes in one process do not share counters.
-- Labels are chosen by this package, never by who sends: listener, route, status, signal, job,
-  outcome.
-  No tenant, table or key is in any of them, and their number is bounded.
-- Scraping reads numbers that are in memory; it never waits for the disk or for a lock of a write.
+- Each node has its own registry: two nodes in one process do not share counters.
+- This package chooses the labels, never the client: listener, route, status, signal, job, outcome.
+  No label has a tenant, table or key, and the number of label values is bounded.
+- A scrape reads numbers in memory; it never waits for the disk or for a writer's lock.
 """
 
 import os
@@ -36,7 +35,7 @@ class Metrics:
     """The counters of one node. Safe to use from any thread."""
 
     def __init__(self, keep_s: float = 0.0, now_s: Callable[[], float] = clock.monotonic) -> None:
-        """`keep_s` is how long one scrape's answer serves the next ones."""
+        """`keep_s` is how long a scrape's answer is reused for later scrapes."""
         self.registry = CollectorRegistry()
         self._keep_s = keep_s
         self._now_s = now_s
@@ -67,7 +66,7 @@ class Metrics:
         self.registry.register(self._node)
 
     def request(self, listener: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered; `route` is a template, never what was sent."""
+        """Count an answered request; `route` is a path template, never the client's path."""
         self._child(self._requests, listener, route, str(status)).inc()
         self._child(self._request_seconds, listener).observe(seconds)
 
@@ -77,16 +76,16 @@ class Metrics:
         self._child(self._bytes, signal).inc(size_bytes)
 
     def rejected(self, signal: str, rows: int) -> None:
-        """Count rows that were refused."""
+        """Count refused rows."""
         self._child(self._rejected, signal).inc(rows)
 
     def query(self, outcome: str, seconds: float) -> None:
-        """Count a query that ended: `ok`, `cancelled`, `timeout`, `error` and the like."""
+        """Count a query that ended, by outcome: `ok`, `cancelled`, `timeout`, `error`, ..."""
         self._child(self._queries, outcome).inc()
         self._query_seconds.observe(seconds)
 
     def watch(self, node: Any, is_ready: Callable[[], bool] = lambda: True) -> None:
-        """Look at this node, and whether it is ready, at each scrape."""
+        """Report this node's numbers, and whether it is ready, at each scrape."""
         self._node.node, self._node.is_ready = node, is_ready
         self._node.jobs = JobWatch(node)
 
@@ -134,7 +133,7 @@ class _NodeCollector(Collector):
         try:
             numbers = list(node_numbers(node))
         except ThermoclineError:
-            return  # it was closed meanwhile; what counts of it is that it is not ready
+            return  # the node was closed meanwhile; `thermocline_ready` tells it
         for name, text, value in numbers:
             yield _gauge(f"thermocline_{name}", text, value)
         if self.jobs is not None:
@@ -142,7 +141,7 @@ class _NodeCollector(Collector):
 
 
 def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
-    """Yield what a node tells of itself: name, meaning, value."""
+    """Yield the node's numbers: name, meaning, value."""
     tier = node.tier
     now_s = clock.monotonic()
     since = [one.hot_since_s for one in tier.tables() if one.hot_since_s is not None]
@@ -170,7 +169,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has, 0 where the system does not say."""
+    """Return the resident memory of this process, 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

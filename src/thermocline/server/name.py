@@ -1,12 +1,12 @@
-"""The names that an open node answers to, so that no page elsewhere reaches it (DNS rebinding).
+"""Checks the host names that a node without keys answers to, against DNS rebinding.
 
 In:   the `Host` and `Origin` headers of a request
-Out:  what is wrong with them, if anything
+Out:  the reason to refuse the request, if there is one
 
-- A name is one of this machine's, named once. A browser that was led here by another name is told
-  so: whoever made that name could read what the node answers.
-- A page may ask only the host and port that it came from.
-- Ports are nobody's name: a tunnel has another one.
+- The `Host` header must come once and name this machine. Another name is refused: an attacker who
+  points a domain of theirs at this machine could otherwise read the node's answers in a browser.
+- A web page may only send requests to the host and port it was loaded from.
+- The port in `Host` is ignored: a tunnel may expose the node on a different one.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,14 +17,14 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Stranger(Enum):
-    """What is strange about a request."""
+    """Why a request to a node without keys is refused."""
 
     NAME = "the node does not answer to this name"
     PAGE = "a page from elsewhere may not ask"
 
 
 def stranger(names: Collection[str], hosts: Sequence[str], origin: str | None) -> Stranger | None:
-    """Return why a request to an open node is refused; None when it is not."""
+    """Return why to refuse a request to a node without keys; None to accept it."""
     if len(hosts) != 1 or host_of(f"//{hosts[0]}") not in names:
         return Stranger.NAME
     if origin is not None and _netloc(origin) != hosts[0].lower():
@@ -33,7 +33,7 @@ def stranger(names: Collection[str], hosts: Sequence[str], origin: str | None) -
 
 
 def host_of(address: str) -> str:
-    """Return the host in an address, in lower case; nothing when there is none."""
+    """Return the host in an address, in lower case; empty when there is none."""
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:

@@ -1,19 +1,19 @@
 """OTLP over gRPC: the three `Export` calls, on the bytes of their messages.
 
-In:   unary calls, compressed by gzip or not at all
-Out:  responses; or a status, with `google.rpc.RetryInfo` where sending again helps
+In:   unary calls, compressed with gzip or uncompressed
+Out:  responses; or a status, with `google.rpc.RetryInfo` if the client should send again
 
-- A call's key is judged by its metadata, before its message is read: of a sender without one the
-  node holds what the connection's window lets in, and nothing more.
-- `READING_MAX` messages are read at once, each within `READ_WAIT_S`; the number of connections has
-  a limit, and one on which nothing is asked for `IDLE_WAIT_S` is closed.
-- A message is inflated by the lane's workers, within the limit, and not by the library: what a
-  call holds before it is admitted is what came over the wire.
-- gzip and identity are the only encodings that the library is allowed to take: by the header
-  `grpc-encoding` it refuses every other one (`UNIMPLEMENTED`). See `_coding`.
-- A message that is too large is `RESOURCE_EXHAUSTED` without `RetryInfo`, which is final. Whatever
-  passes is `UNAVAILABLE` with it.
-- What works on a message goes on when the client has gone: the rows may be durable already.
+- A call's key is checked from its metadata, before its message is read: a client without a valid
+  key can only fill the connection's flow-control window.
+- `READING_MAX` messages are read at once, each within `READ_WAIT_S`. The number of connections has
+  a limit, and a connection without a call for `IDLE_WAIT_S` is closed.
+- The lane's workers inflate a message, within the limit; gRPC does not. So a call that waits for
+  its admission holds no more memory than came over the wire.
+- gRPC accepts only gzip and identity; it refuses every other `grpc-encoding` with `UNIMPLEMENTED`.
+  See `_coding`.
+- A message that is too large gets `RESOURCE_EXHAUSTED` without `RetryInfo`, which is final. A
+  temporary error gets `UNAVAILABLE` with `RetryInfo`.
+- Work on a message continues after its client disconnects: the rows may be durable already.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ LISTENER = "otlp_grpc"
 MESSAGE_BYTES_MAX = 64 << 20
 STREAMS_MAX = 256  # calls at once on one connection
 CONNECTIONS_MAX = 1_024
-WINDOW_BYTES = 64 << 10  # what a connection may send before anybody asks for it
+WINDOW_BYTES = 64 << 10  # the flow-control window: bytes that a client may send unread
 METADATA_BYTES_MAX = 16 << 10
 HANDSHAKE_WAIT_S = 10.0
 IDLE_WAIT_S = 300.0
 READING_MAX = 64
 READ_WAIT_S = 30.0
-_IDENTITY_AND_GZIP = 1 << 0 | 1 << 2  # by the library's numbers of algorithms; 1 is deflate
+_IDENTITY_AND_GZIP = 1 << 0 | 1 << 2  # gRPC's numbers of algorithms; 1 is deflate
 _GZIP_FIRST_BYTE = 0x1F
 _SERVICES = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
@@ -54,7 +54,7 @@ Export = Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]
 
 
 class OtlpGrpc:
-    """The listener of OTLP over gRPC; it runs on the event loop it is started on."""
+    """The listener of OTLP over gRPC; it runs on the event loop that starts it."""
 
     def __init__(
         self,
@@ -77,18 +77,18 @@ class OtlpGrpc:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the listening socket."""
         return self._port
 
     async def start(self) -> None:
-        """Listen; calls are taken when this returns. `Invalid` when the address is taken."""
+        """Listen; the server accepts calls when this returns. `Invalid` for an address in use."""
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._message_bytes_max),
                 ("grpc.max_concurrent_streams", STREAMS_MAX),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
                 ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-                ("grpc.http2.bdp_probe", 0),  # it would widen the window for everybody
+                ("grpc.http2.bdp_probe", 0),  # it would widen the window of every connection
                 ("grpc.max_metadata_size", METADATA_BYTES_MAX),
                 ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
                 ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_WAIT_S * 1_000)),
@@ -107,14 +107,14 @@ class OtlpGrpc:
             else:
                 self._port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            hint = "stop what listens there, or choose another port"
+            hint = "stop the process that listens there, or choose another port"
             raise Invalid(
                 "the address cannot be listened on", hint=hint, address=address
             ) from error
         await self._server.start()
 
     async def stop(self, deadline_s: float) -> None:
-        """Take nothing new, answer what has begun; what is not done by then is cancelled."""
+        """Refuse new calls and answer those in progress; at the deadline cancel the rest."""
         self._is_stopping = True
         if self._server is not None:
             await self._server.stop(deadline_s)
@@ -125,7 +125,7 @@ class OtlpGrpc:
             told: Verdict | None = None
             try:
                 answer = await self._taken(signal, messages, context)
-            except Exception as error:  # noqa: BLE001  what is not told as passing is dropped
+            except Exception as error:  # noqa: BLE001  a client drops rows after any other status
                 told = verdict(error)
                 if not isinstance(error, ThermoclineError):
                     about = {"message": "a call failed", "exception": error}
@@ -141,7 +141,7 @@ class OtlpGrpc:
     async def _taken(self, signal: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
         receiver = self._receiver
         metadata = dict(context.invocation_metadata() or ())
-        # Order matters: whose message it is is known before any of it is asked for.
+        # Order matters: the key is checked before any byte of the message is requested.
         tenant = receiver.tenant(_text(metadata.get("authorization")))
         hold = receiver.room.hold()
         try:
@@ -157,7 +157,7 @@ class OtlpGrpc:
         return success(await asyncio.shield(taking), "protobuf")
 
     async def _read(self, messages: AsyncIterator[bytes], hold: Hold) -> bytes:
-        """Return the one message of a call, within a time, and hold room for it."""
+        """Return the one message of a call within `READ_WAIT_S`, and reserve memory for it."""
         try:
             async with asyncio.timeout(READ_WAIT_S), self._reading:
                 message = await anext(messages, None)
@@ -173,8 +173,8 @@ class OtlpGrpc:
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Finds the handler of a call by its name; messages are bytes.
 
-    A handler of unary calls would be given the message, read already. One of streams asks for it:
-    on the wire both are the same.
+    gRPC reads the message before it calls a unary handler. A streaming handler requests the
+    message itself; on the wire both are the same.
     """
 
     def __init__(self, methods: dict[str, Export]) -> None:
@@ -187,11 +187,11 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _coding(message: bytes) -> str:
-    """Return how a message is compressed: gzip or identity, of which exactly one is possible.
+    """Return a message's compression, gzip or identity, from its first byte.
 
-    The library keeps the header `grpc-encoding` and the message's flag to itself, and has refused
-    what is neither identity nor gzip. gzip's first byte would be a protobuf field of wire type 7,
-    which does not exist: no request begins with it, and every gzip message does.
+    gRPC does not expose the header `grpc-encoding` or the message's flag, and has refused every
+    other encoding. Every gzip message begins with this byte and no protobuf message does: it would
+    be a field of wire type 7, which does not exist.
     """
     return "gzip" if message[:1] == bytes([_GZIP_FIRST_BYTE]) else "identity"
 

@@ -3,12 +3,12 @@
 In:   `POST /v1/metrics`, `/v1/logs`, `/v1/traces`, compressed or not
 Out:  the answer in the encoding of the request: success, partial success, or `google.rpc.Status`
 
-- Key, content type and content coding are judged by the head, before the body is read.
-- Where there is no key, only names of this machine are answered, and no page from elsewhere.
-- A success is answered when the rows are durable, and says what was refused of them.
-- An error that is not the request's own is 429 or 503 with `Retry-After`: the sender keeps its
-  rows.
-- `Idempotency-Key` makes a resend of a request that was taken a success without new rows.
+- Key, content type and content coding are checked from the head, before the body is read.
+- A node without keys answers only to names of this machine, and to no page of another origin.
+- A success is answered when the rows are durable, and counts the refused rows.
+- An error that the request does not cause is 429 or 503 with `Retry-After`: the client keeps its
+  rows and sends them again.
+- With an `Idempotency-Key`, a resend of an accepted request succeeds without new rows.
 """
 
 import ssl
@@ -53,7 +53,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """What a head said: whose rows come, and in which form."""
+    """The facts from a request's head: the tenant, and the form of the body."""
 
     tenant: str
     encoding: str
@@ -75,7 +75,7 @@ class OtlpHttp:
         hosts: Collection[str] = LOOPBACK_NAMES,
         is_open: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`hosts` are the names it is asked by while `is_open`, which is without keys."""
+        """`hosts` are the host names it answers to while `is_open`, that is, without keys."""
         self._receiver = receiver
         self._hosts, self._is_open = frozenset(hosts), is_open
         routes = {
@@ -95,12 +95,12 @@ class OtlpHttp:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the listening socket."""
         return self._server.port
 
     @property
     def connection_count(self) -> int:
-        """How many connections there are."""
+        """The number of open connections."""
         return self._server.connection_count
 
     async def start(self) -> None:
@@ -108,7 +108,7 @@ class OtlpHttp:
         await self._server.start()
 
     async def stop(self, deadline_s: float) -> None:
-        """Take nothing new, answer what has begun, close; what is not done by then is cut."""
+        """Refuse new requests, answer those in progress, close; at the deadline abort the rest."""
         await self._server.stop(deadline_s)
 
     def _admit(self, head: Head) -> _Admitted:
@@ -160,7 +160,7 @@ def _refused(error: ThermoclineError) -> Refused:
 
 
 def _refusal(refused: Refused, head: Head | None) -> Response:
-    """Return a refusal as `google.rpc.Status`, in the encoding of the request if it has one."""
+    """Return a refusal as `google.rpc.Status`, in the request's encoding if it is known."""
     encoding = (_encoding(head) if head is not None else None) or "json"
     code = _CODES.get(refused.status, INVALID_ARGUMENT)
     wait_s = refused.retry_after_s

@@ -1,13 +1,15 @@
-"""What OpenTelemetry's clients are told of an error: status, code, and when to try again.
+"""Maps errors to the answers of both OTLP protocols: status, code, and when to try again.
 
 In:   an error
 Out:  a `Verdict`
 
-- A client sends again what gets 429, 502, 503 or 504, or `UNAVAILABLE`, and drops everything else.
-  So whatever is not the request's own fault is 503 and `UNAVAILABLE`, never 500: the client has the
-  only copy. What is not found is the sender's fault only where it is its tenant.
-- A wait is 1 to 5 seconds: clients give up when it passes their patience of 10.
-- A message says what the sender can mend. Of the node's own troubles it says only the kind.
+- A client sends again after 429, 502, 503, 504 or `UNAVAILABLE`, and drops its rows after any other
+  answer. So an error that the request does not cause is 503 and `UNAVAILABLE`, never 500: the
+  client has the only copy. A missing tenant is the client's error (404); any other `NotFound` is
+  internal and becomes 503.
+- A wait is 1 to 5 seconds: clients give up after 10.
+- For a client's error the message says what to fix. For an error of the node it says only the
+  kind.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ _OWN_FAULT: tuple[tuple[type[ThermoclineError], int, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An error as both protocols say it; without `retry_after_s` it is final."""
+    """An error in the terms of both protocols; without `retry_after_s` it is final."""
 
     status: int
     code: int
@@ -46,7 +48,7 @@ class Verdict:
 
 
 def verdict(error: BaseException) -> Verdict:
-    """Return what a client is told of an error."""
+    """Return the answer for an error."""
     for kind, status, code in _OWN_FAULT:
         if isinstance(error, kind) and not _is_of_the_node(error):
             return Verdict(status, code, str(error))
@@ -60,5 +62,5 @@ def verdict(error: BaseException) -> Verdict:
 
 
 def _is_of_the_node(error: ThermoclineError) -> bool:
-    """Tell whether something of the node's own is missing, such as a file."""
+    """Tell whether something internal to the node is missing, such as a file."""
     return isinstance(error, NotFound) and "tenant" not in error.facts

@@ -1,12 +1,13 @@
-"""What is done before a node is served: the process, the folder, the certificate.
+"""Prepares a node's start: the process, the data folder, the certificate.
 
 In:   settings
-Out:  an open node; errors that say what keeps it from starting
+Out:  an open node; or an error that says why it cannot start
 
-- Files that the process makes are this user's alone, and it may have as many as the system allows.
-- A folder is a lake of ours, an empty one, or refused; where the settings name a lake, another one
-  or none is refused: a disk that is not mounted looks like an empty folder.
-- What the file system promises is tried before the first row is taken.
+- Only this user can read the files that the process creates. The limit of open files is raised as
+  far as the system allows.
+- The data folder must be a lake or empty. If the settings name a lake id, the folder must be that
+  lake: a disk that is not mounted looks like an empty folder.
+- The file system's guarantees are tested before the node accepts rows.
 """
 
 import logging
@@ -32,9 +33,9 @@ PRIVATE_UMASK = 0o077
 
 
 def prepare_process() -> None:
-    """Make files private, and allow as many open ones as the system does."""
+    """Make new files private, and raise the limit of open files."""
     os.umask(PRIVATE_UMASK)
-    # A second series for each counter, which nobody asked for.
+    # Without this, Prometheus' library adds a `_created` series to each counter.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
@@ -43,14 +44,14 @@ def prepare_process() -> None:
 
 
 class _Forward(logging.Handler):
-    """Hands what libraries log to the node's own log."""
+    """Forwards log records of libraries to the node's log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it as an event."""
+        """Log the record as an event."""
         facts = {"logger": record.name, "level": record.levelname.lower()}
         if record.exc_info and record.exc_info[1] is not None:
             facts["error"] = repr(record.exc_info[1])
@@ -59,10 +60,10 @@ class _Forward(logging.Handler):
 
 @contextmanager
 def forwarded_logging(log: Log) -> Iterator[None]:
-    """Let the libraries' warnings be lines of the node's log, as long as the block runs.
+    """Forward the warnings of libraries to the node's log while the block runs.
 
-    A handler that stayed would keep this package's modules beyond the end of all others, and the
-    engine's library fill the screen with what it takes for leaks.
+    The handler is removed afterwards: it would keep this package's modules alive at the end of the
+    process, and the query engine's library would print them as leaks.
     """
     root = logging.getLogger()
     before = root.handlers[:], root.level
@@ -75,13 +76,13 @@ def forwarded_logging(log: Log) -> Iterator[None]:
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Refuse a folder that is not the lake that the settings name, if they name one."""
+    """Raise `Invalid` if the settings name a lake id and the folder is not that lake."""
     identity = Catalog(settings.data).identity()
     expected = settings.lake_id
     if expected and (identity is None or identity.lake_id != expected):
         raise Invalid(
-            "the data folder is not the lake that is expected",
-            hint="a disk that is not mounted looks like this; mount it, or mend lake_id",
+            "the data folder is not the expected lake",
+            hint="mount the disk if it is not mounted, or fix lake_id",
             folder=settings.data,
             expected=expected,
             found="none" if identity is None else identity.lake_id,
@@ -89,14 +90,15 @@ def check_identity(settings: NodeSettings) -> None:
 
 
 def check_unlocked(settings: NodeSettings) -> None:
-    """Refuse a folder that another process writes, before an address is asked for."""
+    """Raise `Conflict` if another process writes to the folder, before any address is bound."""
     folder = os.path.join(settings.data, JOURNAL_FOLDER)
     if os.path.exists(os.path.join(folder, LOCK_NAME)):
-        held(OsDisk(), folder, hint="stop it first; one node at a time has a data folder").release()
+        hint = "stop that process first; only one node at a time can use a data folder"
+        held(OsDisk(), folder, hint=hint).release()
 
 
 def journal_bytes(data: str) -> int:
-    """Return how many bytes of the journal a start may have to read."""
+    """Return the size of the journal that a start may have to replay."""
     folder = os.path.join(data, JOURNAL_FOLDER)
     if not os.path.isdir(folder):
         return 0
@@ -105,7 +107,7 @@ def journal_bytes(data: str) -> int:
 
 
 def opened_node(settings: NodeSettings) -> Node:
-    """Open the node, and try that its file system keeps its promises."""
+    """Open the node, and test its file system's guarantees."""
     node = Node(settings.data, settings.lake)
     try:
         probe(settings.data)
@@ -116,12 +118,12 @@ def opened_node(settings: NodeSettings) -> Node:
 
 
 def tls_context(settings: NodeSettings, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
-    """Return a context with the certificate, or give a new certificate to the one there is."""
+    """Return a context with the certificate; a given context gets the new certificate."""
     made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A pair that does not belong together is noticed when half of it is loaded: it is tried in
-        # a context that nobody uses.
+        # OpenSSL notices a mismatched pair only after it has loaded half of it, so the pair is
+        # loaded into an unused context first.
         for one in (made,) if context is None else (made, context):
             one.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
@@ -130,10 +132,10 @@ def tls_context(settings: NodeSettings, context: ssl.SSLContext | None = None) -
 
 
 def unreadable(settings: NodeSettings, error: Exception) -> Invalid:
-    """Return what is told of a certificate and a key that are no pair, or not there."""
+    """Return the error of a certificate and key that are missing or do not match."""
     return Invalid(
         "the certificate or its key cannot be read",
-        hint="name two PEM files, the key without a password, that belong together",
+        hint="set two PEM files that belong together; the key has no password",
         tls_certificate=settings.tls_certificate,
         tls_key=settings.tls_key,
         why=str(error),

@@ -1,11 +1,11 @@
-"""Files of this user alone: keys, audit lines, locks.
+"""Files that only this user can read: keys, audit lines, locks.
 
 In:   paths and bytes
-Out:  files with mode 0600, in the place of older ones at once, durable
+Out:  durable files with mode 0600, which replace older ones atomically
 
-- Whoever replaces a file as root gives it to the owner of its folder: the node that runs as that
-  owner must be able to read it.
-- A change of a file is made under the lock beside it, by one process at a time.
+- A file that root writes gets the owner of its folder: the node, which runs as that owner, must be
+  able to read it.
+- A file is changed under the lock beside it, by one process at a time.
 """
 
 import os
@@ -23,24 +23,24 @@ FILE_MODE = 0o600
 
 
 class _PrivateWriter(OsWriter):
-    """A new file that nobody else may read, from its first moment on."""
+    """A new file that is created with mode 0600."""
 
     def __init__(self, path: str) -> None:
         self._fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
 class PrivateDisk(OsDisk):
-    """The file system of this machine, where what is made is this user's alone."""
+    """The file system of this machine; only this user can read the files it creates."""
 
     def create(self, path: str) -> Writer:
-        """Create a new file with mode 0600; `FileExistsError` when the name is taken."""
+        """Create a new file with mode 0600; `FileExistsError` when it exists."""
         return _PrivateWriter(path)
 
 
 def _opened(path: str, flags: int) -> int:
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     try:
-        os.fchmod(fd, FILE_MODE)  # an older file may have been made by hand
+        os.fchmod(fd, FILE_MODE)  # an existing file may have another mode
         if os.geteuid() == 0:
             owner = os.stat(os.path.dirname(path))
             os.fchown(fd, owner.st_uid, owner.st_gid)
@@ -51,13 +51,13 @@ def _opened(path: str, flags: int) -> int:
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Put a file in the place of another at once; it is durable and whole when this returns."""
+    """Write a file, or replace it atomically; it is durable when this returns."""
     with translated(path):
         replace_file(PrivateDisk(), os.path.dirname(path), path, data)
 
 
 def append_line(path: str, line: bytes, *, is_durable: bool) -> int:
-    """Add a line to a file in one write, and return the file's size; `OSError` as it comes."""
+    """Append a line in one write and return the file's size; raises `OSError` untranslated."""
     fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(fd, line)
@@ -70,7 +70,7 @@ def append_line(path: str, line: bytes, *, is_durable: bool) -> int:
 
 @contextmanager
 def held_lock(path: str, *, what: str, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold a lock file while the block runs; `Conflict` when another process keeps it."""
+    """Hold a lock file while the block runs; `Conflict` if another process holds it too long."""
     with translated(path):
         os.close(_opened(path, os.O_RDWR | os.O_CREAT))
         lock = None
@@ -83,7 +83,7 @@ def held_lock(path: str, *, what: str, wait_s: float = LOCK_WAIT_S) -> Iterator[
                     process = OsDisk().read(path).decode(errors="replace").strip()
                     raise Conflict(
                         f"another process {what}",
-                        hint="wait until it is done, then try again",
+                        hint="wait until that process is done, then try again",
                         path=path,
                         process=process,
                     ) from error

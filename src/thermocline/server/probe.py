@@ -1,11 +1,11 @@
-"""Whether a folder keeps the promises that a node is built on: tried, not assumed.
+"""Tests that a folder's file system gives the guarantees that a node depends on.
 
 In:   a folder that exists
-Out:  `Unsupported` when a promise does not hold; how long a sync takes; what kind of disk it is
+Out:  `Unsupported` when a guarantee does not hold; the time of an fsync; the kind of file system
 
-- A name is created by one and one only; synced bytes and names raise no error; a lock keeps others
-  out. Network and overlay file systems break one or another of them in silence.
-- What is made for it is hidden, and gone afterwards.
+- Guarantees: only one process can create a name; an fsync of bytes and names succeeds; a lock
+  excludes other processes. Network and overlay file systems may break one of them silently.
+- The probe's files are hidden, and removed afterwards.
 """
 
 import os
@@ -45,7 +45,7 @@ def _written(path: str) -> None:
 
 
 def probe_link(folder: str) -> None:
-    """Try that a name, once given, is not given again."""
+    """Test that an existing name cannot be linked again."""
     disk = OsDisk()
     with translated(folder), _names(folder, 3) as (one, two, name):
         _written(one)
@@ -54,17 +54,17 @@ def probe_link(folder: str) -> None:
             disk.link(one, name)
         except OSError as error:
             raise Unsupported(
-                "the file system does not link files", hint=_HINT, folder=folder
+                "the file system does not support hard links", hint=_HINT, folder=folder
             ) from error
         try:
             disk.link(two, name)
         except FileExistsError:
             return
-    raise Unsupported("the file system gives one name twice", hint=_HINT, folder=folder)
+    raise Unsupported("the file system lets a name be created twice", hint=_HINT, folder=folder)
 
 
 def probe_sync(folder: str) -> float:
-    """Try that bytes and names can be synced; return the seconds that it takes."""
+    """Test that bytes and names can be synced; return the seconds it takes."""
     with translated(folder), _names(folder, 1) as (path,):
         began_s = clock.perf_counter()
         _written(path)
@@ -73,7 +73,7 @@ def probe_sync(folder: str) -> float:
 
 
 def probe_lock(folder: str) -> None:
-    """Try that a lock keeps others out."""
+    """Test that a lock excludes a second holder."""
     disk = OsDisk()
     with translated(folder), _names(folder, 1) as (path,):
         held = disk.lock(path, b"")
@@ -83,20 +83,20 @@ def probe_lock(folder: str) -> None:
             return
         finally:
             held.release()
-    raise Unsupported("the file system's locks keep nobody out", hint=_HINT, folder=folder)
+    raise Unsupported("the file system's locks have no effect", hint=_HINT, folder=folder)
 
 
 PROBES: tuple[Callable[[str], object], ...] = (probe_link, probe_sync, probe_lock)
 
 
 def probe(folder: str) -> None:
-    """Try every promise; `Unsupported` for the first that does not hold."""
+    """Test every guarantee; `Unsupported` for the first that does not hold."""
     for one in PROBES:
         one(folder)
 
 
 def file_system(folder: str) -> str:
-    """Return the kind of file system that a folder is on, empty where nobody says."""
+    """Return the kind of file system that a folder is on; empty if the system does not tell."""
     real = os.path.realpath(folder)
     best, kind = "", ""
     try:

@@ -1,13 +1,13 @@
-"""What one tenant may take of a node: bytes in, queries at once, rows out, tables, entities.
+"""Limits each tenant's use of a node: bytes in, concurrent queries, rows out, tables, entities.
 
-In:   what a tenant is about to take
+In:   the amount that a tenant is about to use
 Out:  nothing, or `Overloaded` with `retry_after_s`, from 1 to 5
 
-- Bytes are counted by a bucket that fills with the allowed rate, up to a burst. A request larger
-  than the burst passes when there is something in the bucket, and is paid back before the next:
-  no request is refused for ever, and the rate holds all the same.
-- One tenant's use is no other's: each has counters of its own.
-- 0 is no limit.
+- Bytes in are limited by a token bucket, which fills at the allowed rate up to a burst. A request
+  larger than the burst passes if the bucket is not empty, and later requests wait until the debt is
+  paid back: no request is refused permanently, and the average rate still holds.
+- Each tenant has separate counters.
+- 0 means no limit.
 """
 
 import math
@@ -23,7 +23,7 @@ RETRY_AFTER_S_MAX = 5
 
 
 class Quota:
-    """What one tenant may take, and has taken. Safe to use from any thread."""
+    """One tenant's limits and present use. Safe to use from any thread."""
 
     def __init__(
         self, settings: QuotaSettings, now_s: Callable[[], float] = clock.monotonic
@@ -37,38 +37,38 @@ class Quota:
 
     @property
     def settings(self) -> QuotaSettings:
-        """The limits as they are now."""
+        """The current limits."""
         return self._settings
 
     @property
     def rows_max(self) -> int:
-        """How many rows an answer may have; 0 is no limit."""
+        """The maximum number of rows of an answer; 0 means no limit."""
         return self._settings.rows_max
 
     @property
     def tables_max(self) -> int:
-        """How many tables there may be; 0 is no limit."""
+        """The maximum number of tables; 0 means no limit."""
         return self._settings.tables_max
 
     @property
     def entities_max(self) -> int:
-        """How many entities there may be; 0 is no limit."""
+        """The maximum number of entities of a table; 0 means no limit."""
         return self._settings.entities_max
 
     @property
     def queries(self) -> int:
-        """How many queries run now."""
+        """The number of running queries."""
         return self._queries
 
     def change(self, settings: QuotaSettings) -> None:
-        """Take other limits from now on; what runs goes on."""
+        """Set new limits; running queries continue."""
         with self._lock:
             self._fill()
             self._settings = settings
             self._bytes_left = min(self._bytes_left, float(settings.ingest_burst_bytes))
 
     def take_ingest(self, size_bytes: int) -> None:
-        """Count bytes that come in; `Overloaded` when the tenant sends more than it may."""
+        """Count incoming bytes; `Overloaded` when the tenant exceeds its rate."""
         rate = self._settings.ingest_bytes_per_s
         if not rate:
             return
@@ -79,7 +79,7 @@ class Quota:
                 return
             wait_s = 1 - self._bytes_left / rate
         raise Overloaded(
-            "the tenant sends more than it may",
+            "the tenant sends more bytes than its quota allows",
             hint="send less, or later",
             ingest_bytes_per_s=rate,
             retry_after_s=max(1, min(math.ceil(wait_s), RETRY_AFTER_S_MAX)),
@@ -94,12 +94,12 @@ class Quota:
 
     @contextmanager
     def query(self) -> Iterator[None]:
-        """Count one query while the block runs; `Overloaded` when as many run as may."""
+        """Count one query while the block runs; `Overloaded` at the limit."""
         with self._lock:
             most = self._settings.queries_max
             if most and self._queries >= most:
                 raise Overloaded(
-                    "as many queries of the tenant run as may",
+                    "the tenant runs as many queries as its quota allows",
                     hint="wait until one ends",
                     queries_max=most,
                     retry_after_s=1,
@@ -112,27 +112,29 @@ class Quota:
                 self._queries -= 1
 
     def check_rows(self, rows: int) -> None:
-        """Refuse an answer that has grown past the limit."""
-        _check("the answer has more rows than the tenant may ask for", rows, rows_max=self.rows_max)
+        """Raise `Overloaded` if an answer has more rows than the limit."""
+        _check("the answer has more rows than the quota allows", rows, rows_max=self.rows_max)
 
     def check_tables(self, tables: int) -> None:
-        """Refuse one more table than the limit; `tables` is how many there will be."""
-        _check("the tenant has as many tables as it may", tables, tables_max=self.tables_max)
+        """Raise `Overloaded` for one table too many; `tables` counts the new one."""
+        message = "the tenant has as many tables as its quota allows"
+        _check(message, tables, tables_max=self.tables_max)
 
     def check_entities(self, entities: int) -> None:
-        """Refuse a table with room for more entities than the limit."""
-        _check("a table may not have so many entities", entities, entities_max=self.entities_max)
+        """Raise `Overloaded` if a table's `entities_max` is above the tenant's limit."""
+        message = "the table allows more entities than the quota"
+        _check(message, entities, entities_max=self.entities_max)
 
 
 def _check(message: str, count: int, **limit: int) -> None:
     most = next(iter(limit.values()))
     if most and count > most:
-        hint = "ask for less, or an administrator for more"
+        hint = "ask for less, or ask an administrator for a higher quota"
         raise Overloaded(message, hint=hint, retry_after_s=RETRY_AFTER_S_MAX, **limit)
 
 
 class Quotas:
-    """The quotas of all tenants, made when first asked for."""
+    """The quotas of all tenants, each created at its first use."""
 
     def __init__(
         self, settings: NodeSettings | None = None, now_s: Callable[[], float] = clock.monotonic
@@ -152,7 +154,7 @@ class Quotas:
             return self._quotas.setdefault(tenant, quota)
 
     def take_ingest(self, tenant: str, size_bytes: int) -> None:
-        """Count bytes that come in for a tenant; `Overloaded` when it sends more than it may."""
+        """Count a tenant's incoming bytes; `Overloaded` when it exceeds its rate."""
         self.of(tenant).take_ingest(size_bytes)
 
     def query(self, tenant: str) -> AbstractContextManager[None]:
@@ -160,7 +162,7 @@ class Quotas:
         return self.of(tenant).query()
 
     def change(self, settings: NodeSettings) -> None:
-        """Take other limits for everybody from now on."""
+        """Set new limits for all tenants."""
         with self._lock:
             self._settings = settings
             for tenant, quota in self._quotas.items():

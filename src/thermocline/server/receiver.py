@@ -1,11 +1,11 @@
-"""What both of OpenTelemetry's receivers do with a request: who sends, how much, and into the lane.
+"""The steps that both OTLP listeners share: check the key, charge the quota, queue the body.
 
 In:   a key, a body
-Out:  what was taken of it, counted; or the error that the sender is told
+Out:  the counts of accepted and rejected rows; or the client's error
 
-- A body is taken for a tenant only when its key may ingest, and within the tenant's quota.
-- Rows are counted when they are durable. Nothing fails any more then: a sender that is told of an
-  error sends again, and the rows would be there twice.
+- A body is accepted only with a key that may ingest, and within the tenant's quota.
+- Rows are counted when they are durable. No later step may fail: a client that gets an error sends
+  again, and the rows would be stored twice.
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ REQUEST_ID_LENGTH_MAX = 255
 
 
 class Caller(Protocol):
-    """Who sends."""
+    """The client of a request."""
 
     @property
     def tenant(self) -> str:
-        """Whose rows they become."""
+        """The tenant that the rows belong to."""
         ...
 
 
 class Gate(Protocol):
-    """Says who sends, by the key that is shown."""
+    """Authenticates a client by its key."""
 
     def caller(self, authorization: str | None, scope: str) -> Caller:
         """Return the caller; `Unauthenticated`, `Forbidden`."""
@@ -39,18 +39,18 @@ class Gate(Protocol):
 
 
 class Quotas(Protocol):
-    """Each tenant's share of what the node can take."""
+    """The tenants' limits on incoming bytes."""
 
     def take_ingest(self, tenant: str, size_bytes: int) -> None:
-        """Count bytes that come in; `Overloaded` when they are too many."""
+        """Count incoming bytes; `Overloaded` when the tenant exceeds its rate."""
         ...
 
 
 class Meter(Protocol):
-    """Counts what the receivers do."""
+    """Counts requests and rows for the metrics."""
 
     def request(self, listener: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         ...
 
     def ingested(self, signal: str, rows: int, size_bytes: int) -> None:
@@ -58,13 +58,13 @@ class Meter(Protocol):
         ...
 
     def rejected(self, signal: str, rows: int) -> None:
-        """Count rows that were refused."""
+        """Count refused rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The lane, and what stands before it."""
+    """The ingest queue, with the checks that precede it."""
 
     lane: Lane
     room: Room
@@ -73,17 +73,17 @@ class Receiver:
     meter: Meter | None = None
 
     def tenant(self, authorization: str | None) -> str:
-        """Return whose rows a sender's are; `Unauthenticated`, `Forbidden`."""
+        """Return the tenant of a client's key; `Unauthenticated`, `Forbidden`."""
         return self.gate.caller(authorization, SCOPE).tenant
 
     async def take(
         self, tenant: str, signal: str, body: Body, request_id: str | None = None
     ) -> Decoded:
-        """Return what was taken of a body, when it is durable; raise what the sender is told."""
+        """Return the counts of a body once its rows are durable; raise the client's error."""
         if request_id is not None and not 0 < len(request_id) <= REQUEST_ID_LENGTH_MAX:
             raise Invalid(
                 "an idempotency key is empty or too long",
-                hint="send a random one for each request, such as a UUID",
+                hint="send a random key with each request, such as a UUID",
                 length_max=REQUEST_ID_LENGTH_MAX,
             )
         size_bytes = len(body.data)
@@ -97,6 +97,6 @@ class Receiver:
         return taken
 
     def observe(self, listener: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         if self.meter is not None:
             self.meter.request(listener, route, status, seconds)

@@ -1,36 +1,36 @@
-"""How many bytes of requests may be in memory at once, whoever sent them.
+"""The memory budget of all requests in flight, over all clients and listeners.
 
-In:   sizes of buffers, as they are made
-Out:  holds that give the room back; `Overloaded` when there is none
+In:   sizes of buffers, when they are allocated
+Out:  holds, which reserve memory until they are released; `Overloaded` when the budget is spent
 
-- What is refused was not begun: nothing that was taken is dropped for want of room.
-- A request is charged for what has arrived of it, not for what it promises: slow senders of large
-  bodies hold little.
-- One thread, that of the event loop; nothing is locked.
+- Only new requests are refused: an accepted request is never dropped for lack of memory.
+- A request is charged for the bytes that have arrived, not for the announced length: a slow client
+  with a large body reserves little.
+- Only the event loop's thread uses it; there is no lock.
 """
 
 from thermocline.errors import Overloaded
 
 ROOM_BYTES_MAX = 256 << 20
-REQUEST_BYTES = 4 << 10  # what a request costs beside its body
+REQUEST_BYTES = 4 << 10  # the memory of a request besides its body
 
 
 class Room:
-    """The bytes that all requests in flight may have together."""
+    """The bytes that all requests in flight may reserve together."""
 
     def __init__(self, bytes_max: int = ROOM_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
 
     def hold(self, size_bytes: int = 0) -> "Hold":
-        """Return a hold for a request of this size; `Overloaded` when it does not fit."""
+        """Reserve memory for a request of this size; `Overloaded` when it does not fit."""
         made = Hold(self)
         made.grow(REQUEST_BYTES + size_bytes)
         return made
 
 
 class Hold:
-    """The room of one request, until it is released."""
+    """The memory reserved for one request, until it is released."""
 
     __slots__ = ("_room", "size_bytes")
 
@@ -39,9 +39,9 @@ class Hold:
         self.size_bytes = 0
 
     def grow(self, size_bytes: int) -> None:
-        """Take more room; `Overloaded` when there is none, and then this holds what it held."""
+        """Reserve more; `Overloaded` when it does not fit, and the reservation is unchanged."""
         room = self._room
-        # A request that is alone has room whatever its size: other limits say how large it may be.
+        # A request that is alone always fits: other limits bound its size.
         if room.held_bytes > self.size_bytes and room.held_bytes + size_bytes > room.bytes_max:
             raise Overloaded(
                 "more bytes of requests are in flight than the limit",
@@ -53,6 +53,6 @@ class Hold:
         self.size_bytes += size_bytes
 
     def release(self) -> None:
-        """Give all of it back; doing it twice is doing it once."""
+        """Release everything; a second call has no effect."""
         self._room.held_bytes -= self.size_bytes
         self.size_bytes = 0

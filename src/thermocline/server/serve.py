@@ -1,14 +1,15 @@
-"""A node that is served: opened, listened for, watched, and stopped without losing anything.
+"""Runs a node: opens it, starts its listeners, checks its health, and stops it without data loss.
 
 In:   settings; signals
 Out:  three listeners on one event loop; an exit code
 
-- The listeners answer from the first moment. While the journal is replayed, which may take
-  seconds, they say 503 and when to come again; health says how far it is.
-- SIGTERM or SIGINT: nothing new is taken, what has begun is answered or told to come again, hot
-  rows are flushed, all within `stop_deadline_s`. A second one stops at once. Both are safe: what
-  was acknowledged is in the journal. SIGHUP reads keys, quotas and the certificate again.
-- What could not be ended in time is left to the end of the process, never waited for.
+- The listeners answer from the start. While the journal is replayed, which may take seconds, they
+  answer 503 with `Retry-After`, and health reports the progress.
+- SIGTERM or SIGINT: the node refuses new requests, answers those in progress or asks the client to
+  retry, and flushes hot rows, all within `stop_deadline_s`. A second signal stops it at once. Both
+  are safe: acknowledged rows are in the journal. SIGHUP reads keys, quotas and the certificate
+  again.
+- Work that does not end in time is left to the end of the process; the node does not wait for it.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ Reread = Callable[[], NodeSettings]
 
 
 class Door:
-    """What OTLP's receivers ask, from before there is a node until after it is gone."""
+    """Gives the OTLP receivers access to the node; `Unavailable` before it opens and after."""
 
     def __init__(self, guard: Guard, health: Health) -> None:
         self._guard = guard
@@ -64,11 +65,11 @@ class Door:
         self._is_closed = False
 
     def close(self) -> None:
-        """Let nobody in any more: whoever still comes is told to come again."""
+        """Refuse every later request with `Unavailable`, so that clients retry."""
         self.node, self._is_closed = None, True
 
     def caller(self, authorization: str | None, scope: str) -> Caller:
-        """Return who sends; `Unavailable` while the node starts."""
+        """Return the client of a request; `Unavailable` while the node starts."""
         self._opened()
         return self._guard.caller(authorization, scope)
 
@@ -81,13 +82,13 @@ class Door:
         if self._is_closed:
             raise Unavailable("the node is stopping", hint="try again later", retry_after_s=2)
         if node is None:
-            hint = "wait until /health/ready says so"
+            hint = "wait until /health/ready answers 200"
             raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
         return node
 
 
 class Server:
-    """One node and its listeners. `run` returns when it has been told to stop."""
+    """One node and its listeners. `run` returns after a signal to stop."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Server:
         log: Log | None = None,
         notifier: Notifier | None = None,
     ) -> None:
-        """`reread` returns the settings as they are now, for a reload."""
+        """`reread` returns the current settings, for a reload."""
         root = os.path.abspath(settings.data)
         self.settings = replace(settings, data=root)
         self._reread = reread
@@ -120,13 +121,13 @@ class Server:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """What the listeners of HTTP speak TLS with; None without a certificate."""
+        """The TLS context of the HTTP listeners; None without a certificate."""
         return None if self.certificate is None else self.certificate.context
 
     async def run(self) -> int:
-        """Serve until a signal says otherwise; return the exit code.
+        """Serve until a signal stops the node; return the exit code.
 
-        What keeps the node from starting is raised, after everything that had begun is ended.
+        If the node cannot start, this stops what had started and raises the error.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_trouble)
@@ -153,7 +154,7 @@ class Server:
         return 0
 
     def _check(self) -> None:
-        """Refuse what can be refused before anything is opened."""
+        """Make every check that needs no open node or listener."""
         valid = any(key.revoked_ns is None for key in self.store.settle().by_id.values())
         check_exposure(self.settings, has_keys=valid)
         if self.settings.tls_certificate:
@@ -162,7 +163,7 @@ class Server:
         check_unlocked(self.settings)
 
     async def _listen(self) -> None:
-        """Listen on every address; those that had begun are ended when one cannot be."""
+        """Start the listeners; `run` stops those already started when one fails."""
         for name, listener in listeners_of(self).items():
             await listener.start()
             self.listeners[name] = listener
@@ -174,7 +175,7 @@ class Server:
         self.log.event("listening", **where, **ports)
 
     def _opening(self) -> "Future[Node]":
-        """Open the node in a thread of its own; nobody waits for the thread at the end."""
+        """Open the node in a daemon thread, which the end of the process does not wait for."""
         future: Future[Node] = Future()
         future.set_running_or_notify_cancel()
         self.health.starting(
@@ -184,14 +185,14 @@ class Server:
         def run() -> None:
             try:
                 future.set_result(opened_node(self.settings))
-            except BaseException as error:  # noqa: BLE001  whoever waits gets it
+            except BaseException as error:  # noqa: BLE001  the waiting task gets it
                 future.set_exception(error)
 
         threading.Thread(target=run, name="thermocline-open", daemon=True).start()
         return future
 
     async def _opened(self, opening: "Future[Node]") -> Node | None:
-        """Return the node when it is open and everybody knows; None when told to stop first."""
+        """Wait for the open node and publish it; None when a signal to stop comes first."""
         wrapped = asyncio.wrap_future(opening)
         stop = asyncio.ensure_future(self._stop.wait())
         both: set[asyncio.Future[Any]] = {wrapped, stop}
@@ -220,7 +221,7 @@ class Server:
         return node
 
     async def _watch(self) -> None:
-        """Look at the node's health and write uses of keys down, until cancelled."""
+        """Check the node's health and write the uses of keys periodically, until cancelled."""
         was_ready, passed_s = True, 0.0
         period_s = min(LOOK_S, self._notifier.watchdog_s or LOOK_S)
         while True:
@@ -242,7 +243,7 @@ class Server:
             self.log.error("uses of keys not written", error=error)
 
     async def _end(self, opening: "Future[Node] | None") -> None:
-        """Stop the listeners, then the node; what takes longer than it may is left behind."""
+        """Stop the listeners, then the node; abandon what passes the deadline."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (FAST_DEADLINE_S if self._is_hurried else self._deadline_s)
         lane = self.listeners.pop("lane", None)
@@ -252,7 +253,7 @@ class Server:
         await self._end_node(opening, end_s)
         api: Any = self.listeners.get("api")
         if api is not None and api.parts.is_busy:
-            self.is_clean = False  # the interpreter would wait for such a thread without end
+            self.is_clean = False  # the interpreter would wait for the thread without a limit
             self.log.event("work not ended", why="a thread of the API is still busy")
 
     async def _end_node(self, opening: "Future[Node] | None", end_s: float) -> None:
@@ -261,7 +262,7 @@ class Server:
         if not opening.done():
             await asyncio.wait({asyncio.wrap_future(opening)}, timeout=OPENING_WAIT_S)
         if not opening.done():
-            self.is_clean = False  # a replay changes nothing that another start would not
+            self.is_clean = False  # an interrupted replay is safe: the next start repeats it
             return
         if opening.exception() is None:
             await self._close(opening.result(), end_s)
@@ -274,7 +275,7 @@ class Server:
         await self._in_thread(lambda: node.close(is_flushed=False), CLOSE_S, "node not closed")
 
     async def _in_thread(self, work: Callable[[], Any], wait_s: float, trouble: str) -> None:
-        """Do what blocks, for a bounded time or until a second signal hurries."""
+        """Run blocking work in a thread, for a bounded time or until a second signal."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
 
@@ -289,7 +290,7 @@ class Server:
         await self._first({asyncio.wrap_future(future)}, wait_s)
         if not future.done():
             self.is_clean = False
-            self.log.event(trouble, why="it takes too long; the journal has every row")
+            self.log.event(trouble, why="the deadline has passed; the journal has every row")
         elif (error := future.exception()) is not None:
             self.log.error(trouble, error=error)
 
@@ -305,7 +306,7 @@ class Server:
                 self.log.error("listener not stopped", error=error)
 
     async def _first(self, tasks: "set[asyncio.Future[Any]]", wait_s: float) -> None:
-        """Wait until all are done, the time is over, or a second signal hurries."""
+        """Wait until all are done, the time is over, or a second signal comes."""
         every = asyncio.ensure_future(asyncio.wait(tasks))
         hurry = asyncio.ensure_future(self._hurry.wait())
         wait_s = min(wait_s, FAST_DEADLINE_S) if self._is_hurried else wait_s
@@ -328,7 +329,7 @@ class Server:
         return max(0.05, end_s - asyncio.get_running_loop().time())
 
     def stop(self) -> None:
-        """Stop as a signal would; a second call hurries."""
+        """Stop as a signal would; a second call stops at once."""
         self._on_stop("stop")
 
     def _on_stop(self, name: str) -> None:
@@ -348,7 +349,7 @@ class Server:
             if self.certificate is not None:
                 self.certificate.reload()
             self.log.event("reloaded")
-        except Exception as error:  # noqa: BLE001  whoever manages the node waits for `READY`
+        except Exception as error:  # noqa: BLE001  systemd waits for `READY` even then
             self.log.error("not reloaded", error=error)
         self._notifier.tell("READY=1")
 
@@ -373,13 +374,13 @@ class Server:
 def serve(settings: NodeSettings, *, reread: Reread | None = None) -> int:
     """Serve a node in this process until a signal stops it; return the exit code.
 
-    `Conflict` when another process has the data or an address, `Invalid` when the settings cannot
-    be. Does not return when something could not be ended in time: the process ends, with code 0.
+    `Conflict` when another process uses the data folder or an address; `Invalid` for settings that
+    cannot work. If something did not end in time, this does not return: the process exits.
     """
     try:
         import uvloop
     except ImportError as error:
-        hint = 'install it: pip install "thermocline[server]"'
+        hint = 'run: pip install "thermocline[server]"'
         raise Invalid("the server is not installed", hint=hint) from error
     prepare_process()
     log = Log()

@@ -1,12 +1,12 @@
 """Keys, tenants, settings, jobs and health over HTTP.
 
 In:   a call on a route
-Out:  typed values; every change is written to the audit
+Out:  typed values; every change is written to the audit trail
 
-- An administrator sees and changes keys of their own tenant. Those of tenant `default` are the
-  node's operators: they see all tenants' keys and make tenants.
-- A key may give no right that its maker's key does not have.
-- The text of a key is in the answer that made it, and nowhere else.
+- An administrator sees and changes keys of their tenant. Administrators of tenant `default` are
+  the node's operators: they see all tenants' keys and create tenants.
+- A new key may not have a scope that its creator's key lacks.
+- Only the answer that creates a key has its text.
 """
 
 import time as clock
@@ -38,20 +38,22 @@ def keys(call: Call) -> shape.Keys:
 
 
 def create_key(call: Call) -> shape.MadeKey:
-    """Make a key, and return its text for the only time."""
+    """Create a key, and return its text for the only time."""
     body, caller = call.body, call.caller
     tenant = caller.tenant if body.tenant is None else body.tenant
     if tenant != caller.tenant and not caller.is_operator:
-        hint = "tenants are made by operators"
+        hint = "an operator can create tenants, and keys of any tenant"
         raise NotFound("no such tenant", hint=hint, tenant=tenant[:80])
     beyond = set(body.scopes) - caller.scopes
     if beyond:
-        hint = "use a key that has them"
-        raise Forbidden("a key gives no right that its maker has not", hint=hint, scopes=beyond)
+        hint = "use a key that has these scopes"
+        message = "a new key cannot have scopes that its creator's key lacks"
+        raise Forbidden(message, hint=hint, scopes=beyond)
     if call.parts.guard.is_open and (tenant != DEFAULT_TENANT or "admin" not in body.scopes):
-        # From the first key on nobody is served without one: whoever made it must have the next.
+        # After the first key the node refuses requests without one: only an administrator's key
+        # can create the next.
         hint = "make a key with the scope admin of tenant default first"
-        raise Invalid("the first key of a node is an administrator's", hint=hint)
+        raise Invalid("the first key of a node must be an administrator's", hint=hint)
     call.parts.node.lake(tenant)  # `NotFound` when there is no such tenant
     made = call.parts.guard.store.create(
         tenant, body.scopes, lifetime_s=body.lifetime_s, note=body.note
@@ -61,7 +63,7 @@ def create_key(call: Call) -> shape.MadeKey:
 
 
 def revoke_key(call: Call) -> None:
-    """Take a key's rights; it is refused within a second."""
+    """Revoke a key; the node refuses it within a second."""
     tenant = None if call.caller.is_operator else call.caller.tenant
     key = call.parts.guard.store.revoke(call.path["key_id"], tenant=tenant)
     _audit(call, "revoke key", key=key.key_id, tenant=key.tenant)
@@ -73,7 +75,7 @@ def tenants(call: Call) -> shape.Tenants:
 
 
 def create_tenant(call: Call) -> shape.Tenants:
-    """Make a tenant."""
+    """Create a tenant."""
     node = call.parts.node
     node.create_tenant(call.body.name)
     _audit(call, "create tenant", tenant=call.body.name)
@@ -81,14 +83,14 @@ def create_tenant(call: Call) -> shape.Tenants:
 
 
 def config(call: Call) -> shape.Config:
-    """Return every setting with its value and who set it."""
+    """Return every setting with its value and the origin of the value."""
     settings = call.parts.settings
     told = [] if settings is None else settings.described()
     return shape.Config([shape.Setting(**one) for one in told])
 
 
 def jobs(call: Call) -> shape.Jobs:
-    """Return what of the caller's tables is hot, whether flushes fail, and what jobs did."""
+    """Return the caller's hot rows by table, the last flush error, and the newest job runs."""
     node, lake = call.parts.node, call.lake
     now_s = clock.monotonic()
     flushes = []
@@ -132,22 +134,22 @@ def _runs(call: Call) -> list[shape.JobRun]:
 
 
 def live(call: Call) -> Done:
-    """Tell that the process answers."""
+    """Report that the process answers."""
     return _report(call.parts.health.live())
 
 
 def ready(call: Call) -> Done:
-    """Tell whether requests are taken, and if not, why."""
+    """Report whether the node takes requests, and if not, why."""
     return _report(call.parts.health.look())
 
 
 def startup(call: Call) -> Done:
-    """Tell whether the start is over."""
+    """Report whether the start is complete."""
     return _report(call.parts.health.startup())
 
 
 def metrics(call: Call) -> Done:
-    """Return the node's numbers for Prometheus."""
+    """Return the node's metrics for Prometheus."""
     return Done(call.parts.metrics.render(), media_type=CONTENT_TYPE)
 
 

@@ -1,15 +1,16 @@
-"""The application: routes under one front that knows names, ids, headers and numbers.
+"""The ASGI application: the routes, behind one middleware for names, ids, headers and metrics.
 
 In:   a node, its guard, quotas, metrics and log
 Out:  an ASGI application
 
-- Order matters, on every request: the name it came by, the key it shows, then its address, its
-  parameters and its body. Nothing is decoded for somebody who may not ask.
-- Where there is no key, only names of this machine are answered, and only pages of this node may
-  ask: a page elsewhere cannot reach a node through the browser of whoever runs it.
-- An address is taken apart at its slashes before its parts are decoded: a key may hold a slash.
-- Every answer has a request id and headers that keep a browser from making anything else of it.
-- Errors become problems in one place; what is not an error of ours is logged there, once.
+- Order matters, on every request: check the host name, then the key, then the path, the parameters
+  and the body. Nothing is decoded for a client without a valid key.
+- A node without keys answers only to names of this machine and to its own pages: a page of another
+  site cannot reach the node through a browser on this machine.
+- A path is split at its slashes before its parts are decoded: an entity id may contain a slash.
+- Every answer has a request id, and headers that keep a browser from reinterpreting it.
+- One place turns errors into problem documents; an exception of another package is logged there,
+  once.
 """
 
 import time
@@ -54,7 +55,7 @@ from thermocline.server.room import Hold, Room
 
 LISTENER = "api"
 NO_ROUTE = "none"
-HELD_BYTES_MIN = 256 << 10  # smaller answers are no more than what a connection costs anyway
+HELD_BYTES_MIN = 256 << 10  # smaller answers are negligible beside the cost of a connection
 _SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -80,8 +81,8 @@ def make_app(
 ) -> Starlette:
     """Return the application. Its parts are in `app.state.parts`.
 
-    Without a node it answers health and nothing else, until `app.state.parts.held` is one. `hosts`
-    are the names it is asked by where there is no key; with keys any name will do.
+    Without a node it answers only health, until `app.state.parts.held` is set. `hosts` are the
+    host names it answers to while the node has no key; with keys it answers to any name.
     """
     parts = Parts(
         node,
@@ -115,7 +116,7 @@ def make_app(
 
 
 class _Path(StarletteRoute):
-    """A path with its methods: another path may have the others. It tells itself of wrong ones."""
+    """A path with its methods. `_Address` refuses other methods, not Starlette."""
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
@@ -129,7 +130,7 @@ def _started(node: Node | None) -> Health:
 
 
 class _Front:
-    """What is the same for every request: its id, its headers, its name, its numbers."""
+    """The middleware of every request: its id, headers, host check and metrics."""
 
     def __init__(self, app: ASGIApp, parts: Parts) -> None:
         self._app = app
@@ -140,7 +141,7 @@ class _Front:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # A socket of another kind is refused by closing it.
+            # Refuse a websocket by closing it.
             await send({"type": "websocket.close", "code": 1008})
             return
         began_s = time.monotonic()
@@ -171,14 +172,14 @@ class _Front:
         except Exception as error:
             _told(self._parts.log, error, request_id)
             if status:
-                raise  # half an answer is out: the server closes the connection
+                raise  # the answer has begun, so uvicorn closes the connection
             await problem_sent(noted, error, request_id)
         finally:
             seconds = time.monotonic() - began_s
             self._parts.metrics.request(LISTENER, scope["thermocline.route"], status, seconds)
 
     def _check_name(self, headers: Headers) -> None:
-        """Refuse names that are not this machine's, and pages from elsewhere (DNS rebinding)."""
+        """Refuse host names of other machines and pages of other origins (DNS rebinding)."""
         if not self._parts.guard.is_open:
             return
         found = stranger(self._parts.hosts, headers.getlist("host"), headers.get("origin"))
@@ -200,14 +201,14 @@ def _told(log: Log, error: BaseException, request_id: str) -> None:
 
 
 def _path_of(scope: AsgiScope) -> str:
-    """Return the path with every part quoted in the one way, so that parts may hold slashes."""
+    """Return the path with each part quoted uniformly, so that a part may contain a slash."""
     raw = scope.get("raw_path") or quote(scope["path"]).encode()
     parts = raw.partition(b"?")[0].decode("latin-1").split("/")
     return "/".join(quote(unquote(part), safe="") for part in parts)
 
 
 class _Address:
-    """One address with the routes of its methods."""
+    """One path with the routes of its methods."""
 
     def __init__(self, parts: Parts, routes: dict[str, Route]) -> None:
         self._parts = parts
@@ -262,7 +263,8 @@ class _Address:
         assert run is not None, route.name
         threads = self._parts.work if route.scope else self._parts.health_work
         done = await threads.run(lambda: made(call, run(call)))
-        # What nobody reads yet is in memory like what nobody has worked on yet.
+        # An unsent answer occupies memory like an unprocessed request, so both are charged to one
+        # budget.
         size_bytes = len(done.value)
         answered = self._parts.room.hold(size_bytes) if size_bytes > HELD_BYTES_MIN else None
         try:
@@ -285,13 +287,13 @@ class _Address:
             return found
         if self._routes:
             hint = f"use {' or '.join(sorted(self._routes))}"
-            raise Refused("this address does not take the method", status=405, hint=hint)
+            raise Refused("this address does not support the method", status=405, hint=hint)
         raise NotFound("there is nothing at this address", hint="/api/docs lists the routes")
 
     async def _body(
         self, route: Route, headers: Headers, receive: Receive, hold: Hold | None
     ) -> Any:
-        """Return the body; one that comes as its bytes has its room until the work is done."""
+        """Return the body; a raw body keeps its memory reserved until the work is done."""
         if route.body is None or hold is None:
             return None
         content_type_of(headers, route.body_types)
@@ -307,7 +309,7 @@ class _Address:
             return ANONYMOUS
         given = headers.getlist("authorization")
         peer = (scope.get("client") or ("",))[0]
-        # Two keys are none: it is not for us to choose between them.
+        # Two keys count as no key: the node must not choose between them.
         authorization = given[0] if len(given) == 1 else None
         caller = self._parts.guard.caller(authorization, route.scope, peer=peer)
         if route.is_operator_only and caller.tenant != ANONYMOUS.tenant:

@@ -1,10 +1,10 @@
-"""What is asked of the API as JSON or in the address, as typed values.
+"""The API's requests as types: JSON bodies and query parameters.
 
 In:   nothing; values only
 Out:  the types that requests are decoded into
 
-- Every field of a request is here, with its limits: what is not is refused by name.
-- The OpenAPI document is made from these types, so it cannot say anything else.
+- Every field of a request is here, with its limits; any other field is refused by name.
+- The OpenAPI document is generated from these types, so it cannot differ from them.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,62}$"
 TENANT_PATTERN = "^[a-z_][a-z0-9_]{0,39}$"
-# Python's `$` also matches before a line end at the end, and `\Z` is no word of JSON Schema's.
+# Python's `$` also matches before a final line end, and JSON Schema does not know `\Z`.
 QUERY_ID_PATTERN = r"^(?![^\n]*\n)[A-Za-z0-9_-]{8,64}$"
 ROWS_MAX_MAX = 100_000
 SQL_CHARACTERS_MAX = 1_000_000
@@ -40,14 +40,14 @@ Mode = Annotated[
 
 
 class Asking(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What every request is: fields that are not known are refused."""
+    """The base of every request: unknown fields are refused."""
 
 
-# What is asked
+# Bodies
 
 
 class Query(Asking):
-    """One SELECT and how its answer is wanted."""
+    """One SELECT, its parameters, and the form and limits of its answer."""
 
     sql: Annotated[str, Meta(max_length=SQL_CHARACTERS_MAX)]
     params: Annotated[
@@ -71,7 +71,7 @@ class Query(Asking):
 
 
 class NewTable(Asking):
-    """What a table is to be."""
+    """A table to create."""
 
     name: Name
     time_column: Annotated[str, Meta(min_length=1, max_length=255)]
@@ -84,7 +84,7 @@ class NewTable(Asking):
 
 
 class Delete(Asking):
-    """Which rows go: those for which the condition holds, in the stretch if there is one."""
+    """Which rows to delete: those that match the condition, within the stretch if there is one."""
 
     where: Annotated[str, Meta(max_length=100_000)] | None = None
     start: Instant | None = None
@@ -92,19 +92,19 @@ class Delete(Asking):
 
 
 class Restore(Asking):
-    """Which version or instant the table is to be again."""
+    """The version or instant to restore the table to."""
 
     at: At
 
 
 class Retain(Asking):
-    """Whether all rows may go that are past the table's retention."""
+    """Whether all rows past the table's retention may be deleted."""
 
     yes: bool = False
 
 
 class Vacuum(Asking):
-    """How long versions are kept; without `dry_run: false` nothing is removed."""
+    """How long to keep versions; files are removed only with `dry_run: false`."""
 
     dry_run: bool = True
     grace: Annotated[str, Meta(max_length=20, description="such as `7d`")] | None = None
@@ -112,7 +112,7 @@ class Vacuum(Asking):
 
 
 class NewKey(Asking):
-    """What a new key may do, and for how long; of another tenant, for operators alone."""
+    """A key to create: its scopes and lifetime. Only operators may name another tenant."""
 
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)]
     note: Annotated[str, Meta(max_length=200)] = ""
@@ -121,12 +121,12 @@ class NewKey(Asking):
 
 
 class NewTenant(Asking):
-    """A tenant to make."""
+    """A tenant to create."""
 
     name: Annotated[str, Meta(max_length=100, description=f"a name like {TENANT_PATTERN}")]
 
 
-# What is asked in the address
+# Query parameters
 
 
 class Nothing(Asking):
@@ -140,7 +140,7 @@ class AtAsked(Asking):
 
 
 class CoverageAsked(Asking):
-    """As of when, and whether for each entity."""
+    """As of when, and whether to list each entity."""
 
     at: AtText | None = None
     per_entity: bool = True
@@ -157,7 +157,7 @@ class StretchAsked(Asking):
 
 
 class WindowAsked(Asking):
-    """The length of a window that is held in full, before when, of which entity."""
+    """The length of a fully held window, before when, of which entity."""
 
     length: Annotated[str, Meta(max_length=20, description="such as `6h`")]
     before: Instant | None = None
@@ -174,13 +174,13 @@ class SilentAsked(Asking):
 
 
 class HistoryAsked(Asking):
-    """How many commits, the newest first."""
+    """The number of commits, newest first."""
 
     limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX)] = 1_000
 
 
 class JobsAsked(Asking):
-    """How many tasks of the pipeline, the newest first."""
+    """The number of pipeline tasks, newest first."""
 
     limit: Annotated[int, Meta(ge=1, le=JOBS_MAX)] = 100
 
@@ -193,7 +193,7 @@ class DiffAsked(Asking):
 
 
 class RowsAsked(Asking):
-    """Whether columns are added that the table does not have; how long to wait for room."""
+    """Whether to add columns that the table lacks; how long to wait for memory."""
 
     evolve: bool = False
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | None = None
@@ -208,26 +208,26 @@ OPERATIONS_MAX = 10_000
 
 
 class EntityAsked(Asking):
-    """As of when, or how to answer when a half is down."""
+    """As of when, or how to answer when PostgreSQL or the lake is down."""
 
     at: AtText | None = None
     mode: Mode | None = None
 
 
 class CreateAsked(Asking):
-    """The key of the new entity; one is made without it."""
+    """The key of the new entity; the node generates one if it is omitted."""
 
     id: EntityId | None = None
 
 
 class VersionAsked(Asking):
-    """Which version of a contract; the newest without it."""
+    """The version of a contract; the newest by default."""
 
     version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
 
 
 class ToolAsked(Asking):
-    """Which version of a contract, and in whose form."""
+    """The version of a contract, and the model vendor's form of a tool."""
 
     version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
     form: Literal["anthropic", "openai"] = "anthropic"
@@ -258,7 +258,7 @@ class Search(Asking):
 
 
 class BulkOperation(Asking):
-    """One thing to do; a create without a key gets one."""
+    """One operation; for a create without a key the node generates one."""
 
     op: Literal["create", "replace", "patch", "delete"]
     id: EntityId | None = None
@@ -267,14 +267,14 @@ class BulkOperation(Asking):
 
 
 class Bulk(Asking):
-    """Many things to do in order: all of them or none, unless `atomic` is false."""
+    """Operations to do in order: all of them or none, unless `atomic` is false."""
 
     operations: Annotated[list[BulkOperation], Meta(max_length=OPERATIONS_MAX)]
     atomic: bool = True
 
 
 class Scan(Asking):
-    """Which columns, as of when, or how to answer when a half is down."""
+    """Which columns, as of when, or how to answer when PostgreSQL or the lake is down."""
 
     columns: Annotated[list[Field], Meta(max_length=2_000)] | None = None
     at: At | None = None

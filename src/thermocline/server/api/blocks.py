@@ -1,13 +1,12 @@
-"""Coverage as blocks, entity by time: what is held, what is missing, what is held but unflushed.
+"""Coverage as blocks, entity by time: buckets held, missing, and held only by unflushed rows.
 
-In:   a stretch of time, how many blocks it is cut into, which entities
-Out:  for each entity, how many buckets of each block are held, and how many of them only by hot
-      rows
+In:   a stretch of time, the number of blocks, which entities
+Out:  for each entity and block, the number of buckets held, and of those held only by hot rows
 
 - Block i of n has the buckets from i*count//n up to (i+1)*count//n of the stretch: whole buckets,
-  each in exactly one block. A stretch of fewer buckets has as many blocks.
-- Both halves are of one reading: the cold half is the version that the hot rows go with.
-- Answered from metadata and hot rows alone: no Parquet is opened.
+  each in exactly one block. If the stretch has fewer buckets than n, each bucket is a block.
+- Hot and cold rows are from one snapshot: the cold half is the version that matches the hot rows.
+- The answer needs only metadata and hot rows: no Parquet file is opened.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ OFFSET_MAX = 1 << 40
 
 
 class BlocksAsked(Asking):
-    """A stretch, its blocks, and the entities: whose values contain a text, from which one on."""
+    """A stretch, its blocks, and the entities: a text their values contain, offset and limit."""
 
     start: Instant | None = None
     end: Instant | None = None
@@ -43,7 +42,7 @@ class BlocksAsked(Asking):
 
 
 class Lane(Struct):
-    """One entity: buckets held in each block, and those of them that only hot rows hold."""
+    """One entity: for each block the buckets held, and those held only by hot rows."""
 
     entity: dict[str, Any]
     held: list[int]
@@ -52,7 +51,7 @@ class Lane(Struct):
 
 
 class Blocks(Struct):
-    """Coverage of a stretch as lanes of blocks; `entities` is how many lanes there are in all."""
+    """Coverage of a stretch as lanes of blocks; `entities` is the total number of lanes."""
 
     version: int
     bucket: str
@@ -70,7 +69,7 @@ def blocks(call: Call) -> Blocks:
     """Return the coverage of a table as blocks."""
     asked, table = call.asked, call.table
     held = table.held(moment(asked.at))
-    # Order matters: the newest reading first, then its own version without the hot rows.
+    # Order matters: the newest snapshot first, then its lake version without the hot rows.
     cold = table.held(held.state.version) if asked.at is None else held
     bucket = held.state.spec.bucket
     first, after = held.span(asked.start, asked.end)
@@ -93,7 +92,7 @@ def blocks(call: Call) -> Blocks:
 
 
 def _chosen(held: Held, asked: BlocksAsked, first: int, after: int) -> tuple[list[str | None], int]:
-    """Return the entities of this page, in order, and how many there are."""
+    """Return the entities of this page, in order, and their total number."""
     if not held.has_entities:
         return ([None] if held.coverage.whole else []), 1
     keys = sorted(held.coverage.entities)

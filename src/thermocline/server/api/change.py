@@ -1,11 +1,11 @@
-"""Tables changed over HTTP: rows in, flush, delete, restore, retain, vacuum.
+"""Changes of tables over HTTP: write rows, flush, delete, restore, retain, vacuum.
 
 In:   a call on a route
 Out:  counts and versions; when an answer is sent, the change is durable and visible
 
-- A write is whole or refused. Its `Idempotency-Key` makes a resend a no-op.
-- Bytes are counted against the tenant's quota, and against the room that all requests share. So
-  is what JSON becomes: its values are counted before the first of them is made.
+- A write is atomic. With an `Idempotency-Key` a resend is a no-op.
+- Bytes are charged to the tenant's quota and to the memory budget of all requests. The decoded
+  values of JSON are charged too: they are counted before any of them is created.
 """
 
 from contextlib import suppress
@@ -63,7 +63,8 @@ def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
             return int(table.write(arrow_rows(data), **how))
         except pa.ArrowInvalid as error:
             hint = "send columns of the table's types"
-            raise Invalid("rows that cannot be written", hint=hint, why=str(error)[:200]) from error
+            message = "the rows do not fit the table"
+            raise Invalid(message, hint=hint, why=str(error)[:200]) from error
     found = json_rows(data, table.schema(), is_list=media == "application/json")
     try:
         return int(table.write(found.rows, **how))
@@ -74,7 +75,7 @@ def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
 
 
 def flush_table(call: Call) -> shape.Flushed:
-    """Carry a table's hot rows into the lake, and let them leave the journal's open file."""
+    """Flush a table's hot rows into the lake, and release them from the journal's open file."""
     table = call.table
     _leave_journal(table)
     marks = call.lake.flush(table.name)
@@ -82,19 +83,19 @@ def flush_table(call: Call) -> shape.Flushed:
 
 
 def flush(call: Call) -> shape.Flushed:
-    """Carry the hot rows of all the caller's tables into the lake, as `flush_table` does."""
+    """Flush the hot rows of all the caller's tables into the lake, as `flush_table` does."""
     for name in call.lake.tables():
         _leave_journal(call.lake.table(name))
     return shape.Flushed({name: int(mark) for name, mark in call.lake.flush().items()})
 
 
 def _leave_journal(table: Any) -> None:
-    """Let a table's rows leave the journal's open file, before they are flushed.
+    """Start a new journal file for the table's later writes, before the flush.
 
-    Writes that go on meanwhile are in another file, and keep none of it.
+    So writes during the flush do not keep the old file alive.
     """
     if not table.is_keyed:
-        # A file that cannot be left now is left at the next flush that is asked for.
+        # If the switch fails now, the next requested flush tries again.
         with suppress(ThermoclineError):
             table.hot().leave()
 
@@ -106,7 +107,7 @@ def delete(call: Call) -> shape.Changed:
 
 
 def restore(call: Call) -> shape.Changed:
-    """Make a table what it was."""
+    """Restore a table to a version or instant."""
     return shape.Changed(call.table.restore(moment(call.body.at)))
 
 

@@ -3,9 +3,9 @@
 In:   a call on a route
 Out:  files of the page; the names that a query of the caller may use
 
-- The page and its files need no key: they are the same for everybody and tell nothing. What the
-  page shows it asks for with the key that its user typed.
-- A file is asked for again at each visit and sent only when it has changed.
+- The page and its files need no key: they are the same for every user and have no data. The page
+  fetches data with the key that its user typed.
+- The browser asks for a file at each visit; the node sends it only when it has changed.
 """
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ class TableWords(Struct):
 
 
 class Words(Struct):
-    """What a query may name; tables past the first 500 are left out."""
+    """The names that a query may use; tables past the first 500 are omitted."""
 
     tables: list[TableWords]
     functions: list[str]

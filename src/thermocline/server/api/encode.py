@@ -1,13 +1,13 @@
-"""Rows written as the bytes of an answer, part by part: JSON, JSON lines, CSV, Arrow, Parquet.
+"""Encodes rows as an answer's bytes, part by part: JSON, JSON lines, CSV, Arrow, Parquet.
 
 In:   a schema, then batches as they come
 Out:  bytes: a head, one part for each batch, an end
 
-- Nothing but the batch at hand is kept, so an answer larger than memory passes through.
-- Only `end` makes a body whole: without it Arrow has no end-of-stream, Parquet no footer, JSON no
-  closing brace. CSV and JSON lines have no end of their own; there the HTTP body is cut instead.
-- `error` is the last thing said in a body that failed after its first byte, where the format has a
-  place for it; the body stays one that is not whole.
+- Only the current batch is in memory, so an answer may be larger than memory.
+- Only `end` completes a body: without it Arrow has no end-of-stream, Parquet no footer, JSON no
+  closing brace. CSV and JSON lines have no end marker; there the HTTP body is cut instead.
+- `error` is the last part of a body that failed after its first byte, if the format has a place
+  for it; the body stays incomplete.
 """
 
 from abc import ABC, abstractmethod
@@ -41,14 +41,14 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is said about rows beside them, where the format has a place for it."""
+    """Metadata sent with the rows, if the format has a place for it."""
 
     query_id: str | None = None
     report: Any = None
 
 
 class Encoder(ABC):
-    """The bytes of one answer in one format."""
+    """Encodes one answer in one format."""
 
     def __init__(self, schema: pa.Schema, about: About) -> None:
         self.schema = schema
@@ -56,7 +56,7 @@ class Encoder(ABC):
         self.row_count = 0
 
     def head(self) -> bytes:
-        """Return what comes before the rows."""
+        """Return the bytes before the rows."""
         return b""
 
     @abstractmethod
@@ -64,11 +64,11 @@ class Encoder(ABC):
         """Return the bytes of a batch."""
 
     def end(self, *, is_truncated: bool = False) -> bytes:  # noqa: ARG002  not every format tells
-        """Return what comes after the last row, and makes the body whole."""
+        """Return the bytes that complete the body after the last row."""
         return b""
 
     def error(self, problem: bytes) -> bytes:  # noqa: ARG002  not every format has a place for it
-        """Return the last words of a body that failed; it stays not whole."""
+        """Return the last part of a failed body; the body stays incomplete."""
         return b""
 
 
@@ -101,7 +101,7 @@ class _Json(Encoder):
         return b"\n]," + as_json(told)[1:] + b"\n"
 
     def error(self, problem: bytes) -> bytes:
-        return b'\n],"error":' + problem  # no closing brace: a parser must not take it
+        return b'\n],"error":' + problem  # no closing brace: a parser must refuse the body
 
 
 class _JsonLines(Encoder):
@@ -113,7 +113,7 @@ class _JsonLines(Encoder):
         return b"".join(line + b"\n" for line in json_objects(batch, self._names))
 
     def error(self, problem: bytes) -> bytes:
-        return b'{"error":' + problem + b"}"  # no end of line: it is no record
+        return b'{"error":' + problem + b"}"  # without a line end it is not a record
 
 
 class _Csv(Encoder):
@@ -125,7 +125,7 @@ class _Csv(Encoder):
 
 
 class _Sink:
-    """A file that gives away what was written to it."""
+    """A writable file whose bytes `taken` removes and returns."""
 
     closed = False
 
@@ -225,7 +225,7 @@ def whole(table: pa.Table, form: str, *, is_truncated: bool = False) -> bytes:
 
 
 def accepted(accept: str | None) -> str | None:
-    """Return the format that an Accept header likes best; None when there is none it takes."""
+    """Return the format that an Accept header prefers; None when it accepts none."""
     if not accept or not accept.strip():
         return "json"
     known = {media: form for form, media in MEDIA_TYPES.items()} | OTHER_NAMES

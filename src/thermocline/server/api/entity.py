@@ -1,12 +1,12 @@
-"""Entities over HTTP: created, read, replaced, patched, deleted, alone or many at once.
+"""Entities over HTTP: create, read, replace, patch, delete, one entity or many.
 
 In:   a call on a route; documents as bytes, with every digit
 Out:  entities with their versions; when a write is answered, it is durable and visible
 
-- `ETag` is the entity's version; `If-Match` makes a write depend on it, and 412 says it failed.
-- What is not exact says so, in a header and in the body, with the instant it is true of. That
-  there is no such entity is an answer like any other, and is marked like any other.
-- Documents are checked in `contract/`: every problem at once, each with its pointer.
+- `ETag` is the entity's version; `If-Match` makes a write depend on it, and 412 means it differs.
+- An answer that may be out of date says so in a header and in the body, with the instant it is
+  true of. That holds for the answer that an entity does not exist, too.
+- `contract/` checks documents and reports every problem at once, each with its pointer.
 """
 
 from datetime import datetime
@@ -39,7 +39,7 @@ _NOTHING = msgspec.Raw()
 
 
 class _Search(Asking):
-    """A `Search` whose filter is still text: a number in it has all its digits."""
+    """A `Search` with an undecoded filter, so that its numbers keep all digits."""
 
     filter: msgspec.Raw = _NOTHING
     sort: list[str] = msgspec.field(default_factory=list)
@@ -51,7 +51,7 @@ class _Search(Asking):
 
 
 class _Operation(Asking):
-    """A `BulkOperation` whose document is still text."""
+    """A `BulkOperation` with an undecoded document."""
 
     op: str
     id: str | None = None
@@ -60,7 +60,7 @@ class _Operation(Asking):
 
 
 class _Bulk(Asking):
-    """A `Bulk` of them."""
+    """A `Bulk` of such operations."""
 
     operations: list[_Operation]
     atomic: bool = True
@@ -85,13 +85,14 @@ def read(call: Call) -> Done:
 
 
 def replace(call: Call) -> Done:
-    """Put a document in the place of another, or of nothing."""
+    """Replace an entity's document, or create the entity."""
     entities, key = _entities(call), call.path["id"]
     match = if_match(call.headers, has_star=False)
     if not must_be_new(call.headers):
         return _written(call, entities.replace(key, _taken(call), match))
     if match is not None:
-        raise Invalid("two conditions that cannot both hold", hint="send one of them")
+        hint = "send If-Match or If-None-Match, not both"
+        raise Invalid("the two conditions cannot both hold", hint=hint)
     try:
         return _written(call, entities.create(_taken(call), key))
     except Conflict as error:
@@ -113,7 +114,7 @@ def delete(call: Call) -> Done:
 
 
 def history(call: Call) -> Done:
-    """Return what an entity was."""
+    """Return an entity's earlier revisions."""
     found = _entities(call).history(call.path["id"])
     return exact(
         shape.Revisions(
@@ -129,7 +130,7 @@ def history(call: Call) -> Done:
 
 
 def bulk(call: Call) -> Done:
-    """Do many things; tell what became of each."""
+    """Do many operations; return the result of each."""
     entities = _entities(call)
     asked = decoded(_taken(call), _Bulk)
     operations = [_operation(one) for one in asked.operations]
@@ -142,7 +143,7 @@ def bulk(call: Call) -> Done:
 
 
 def page(call: Call) -> Done:
-    """Return one page of entities, asked for in the address."""
+    """Return one page of entities, as the query parameters ask."""
     asked = call.asked
     return _page(
         call,
@@ -157,7 +158,7 @@ def page(call: Call) -> Done:
 
 
 def search(call: Call) -> Done:
-    """Return one page of entities, asked for in the body."""
+    """Return one page of entities, as the body asks."""
     asked = decoded(call.body, _Search)
     return _page(
         call,
@@ -172,7 +173,7 @@ def search(call: Call) -> Done:
 
 
 def scan(call: Call) -> Done:
-    """Return all rows, with the moment they are true of."""
+    """Return all rows, with the instant they are true of."""
     entities, asked = _entities(call), call.body
     form = chosen_form(call)
     quota = call.parts.quota.of(call.caller.tenant)
@@ -187,7 +188,7 @@ def scan(call: Call) -> Done:
 
 
 def export(call: Call) -> Done:
-    """Carry every change of this moment into the lake."""
+    """Export every change committed by now into the lake."""
     done = _entities(call).export()
     if done is None:
         return exact(shape.ExportDone(None))
@@ -201,7 +202,7 @@ def _entities(call: Call) -> Any:
 
 
 def _taken(call: Call) -> bytes:
-    """Return the body, counted against the tenant's quota."""
+    """Return the body, charged to the tenant's quota."""
     data: bytes = call.body
     call.parts.quota.take_ingest(call.caller.tenant, len(data))
     return data
@@ -256,7 +257,7 @@ def _worth(as_of: datetime | None, warning: str) -> dict[str, str]:
 
 
 def _operation(one: _Operation) -> dict[str, Any]:
-    """Return an operation as `bulk` takes it, its document still text."""
+    """Return an operation in the form for `bulk`, with its document undecoded."""
     given = {"op": one.op, "id": one.id, "if_match": one.if_match}
     data = bytes(one.document)
     return {**given, "document": data} if data else given

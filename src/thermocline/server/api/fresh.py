@@ -1,12 +1,12 @@
-"""How fresh each table is: what was taken, what is durable, what is in the lake, what is compacted.
+"""The freshness of each table: its hot and cold rows, the last flush and the last compaction.
 
 In:   a call on a route
-Out:  for each table, up to which time its rows reach in each half, and when each stage last moved
+Out:  for each table, the newest row time in each half, and the time of each stage's last step
 
-- Rows are durable when they are acknowledged where `sync` is `always`; under another policy the
-  system, or the next interval, makes them so.
-- All that is acknowledged is live: the next query has it. `as_of` is when this was so.
-- The last flush and compaction are looked for among the newest commits, a bounded number.
+- With `sync` set to `always`, acknowledged rows are durable. Under another policy the operating
+  system, or the next interval, makes them durable.
+- Every row acknowledged by `as_of` is visible to the next query.
+- The last flush and compaction are searched in a bounded number of the newest commits.
 """
 
 import time as clock
@@ -23,7 +23,7 @@ TABLES_MAX = 500
 
 
 class Step(Struct):
-    """A commit: its version, what it did, and when."""
+    """A commit: its version, operation and time."""
 
     version: int
     operation: str
@@ -33,7 +33,7 @@ class Step(Struct):
 class TableFreshness(Struct):
     """One table: its rows in each half, the newest time in each, and the last steps.
 
-    `hot_s` is for how long the oldest hot row has waited for its flush.
+    `hot_s` is how long the oldest hot row has waited for its flush.
     """
 
     table: str
@@ -57,7 +57,7 @@ class Freshness(Struct):
 
 
 def freshness(call: Call) -> Freshness:
-    """Tell how fresh each table is."""
+    """Return the freshness of each table."""
     lake, settings = call.lake, call.parts.settings
     sync = Sync.ALWAYS if settings is None else settings.lake.wal.sync
     as_of = written(clock.time_ns())
@@ -66,7 +66,7 @@ def freshness(call: Call) -> Freshness:
 
 
 def _fresh(lake: Any, table: Any) -> TableFreshness:
-    # Order matters: the hot rows first, then the version that may have taken some of them.
+    # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
     parts = table.snapshot().parts
     state = table.lake.state()
     cold_ns = max((segment.ts_max for segment in state.segments), default=None)
@@ -90,7 +90,7 @@ def _fresh(lake: Any, table: Any) -> TableFreshness:
 
 
 def _steps(table: Any) -> tuple[Step | None, Step | None]:
-    """Return the newest commit that brought rows, and the newest that compacted some."""
+    """Return the newest commit that added rows, and the newest compaction."""
     flushed: Step | None = None
     compacted: Step | None = None
     for place, commit in enumerate(table.lake.commits()):

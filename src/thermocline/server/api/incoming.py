@@ -1,13 +1,13 @@
-"""A request's parts, read within limits and turned into typed values.
+"""Reads a request's parts within limits and decodes them into typed values.
 
 In:   an ASGI request: headers, the query string, the body as it comes
-Out:  typed values of `shape.py`; bytes of a body, inflated
+Out:  typed values of `asking.py`; the inflated bytes of a body
 
-- A body has a limit in bytes, before and after inflating, and a limit in time. One that is cut is
-  no body: nothing of it is used.
-- Content-Type must be one that the route takes, named once. Forms are never parsed.
-- JSON is strict: no NaN, no number that a double cannot hold, no text that is not Unicode, no
-  nesting past the decoder's limit; fields that are not known are refused by name.
+- A body has a limit in bytes, before and after inflating, and a limit in time. A truncated body is
+  discarded as a whole.
+- Content-Type must come once and be one that the route accepts. Forms are never parsed.
+- JSON is strict: no NaN, no number beyond a double, no text that is not Unicode, no nesting past
+  the decoder's limit; unknown fields are refused by name.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ Shape = TypeVar("Shape")
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection, so no answer can be sent."""
 
 
 def request_id_of(headers: Headers) -> str:
-    """Return the id that the client gave, if it is a sane one, or a new one."""
+    """Return the client's request id if it is well-formed, otherwise a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def idempotency_key_of(headers: Headers) -> str | None:
-    """Return the key that makes a resend a no-op, or None; `Invalid` for one that is no key."""
+    """Return the idempotency key, or None; `Invalid` for a malformed one."""
     given = headers.getlist("idempotency-key")
     if not given:
         return None
     if len(given) > 1 or not _IDEMPOTENCY_KEY.fullmatch(given[0]):
         raise Invalid(
-            "not an idempotency key",
+            "the idempotency key is not valid",
             hint="send one header with 1 to 200 visible ASCII characters",
             characters_max=KEY_CHARACTERS_MAX,
         )
@@ -60,15 +60,15 @@ def idempotency_key_of(headers: Headers) -> str | None:
 
 
 def content_type_of(headers: Headers, allowed: tuple[str, ...]) -> str:
-    """Return the media type of the body; 415 unless it is one of these, named once."""
+    """Return the body's media type; 415 unless it comes once and is allowed."""
     given = headers.getlist("content-type")
     if len(given) > 1:
-        raise Invalid("the content type is there more than once", hint="send one")
+        raise Invalid("the content type is given more than once", hint="send one")
     media = given[0].split(";")[0].strip().lower() if given else ""
     charset = given[0].lower().partition("charset=")[2].strip("\"' ") if given else ""
     if media not in allowed or charset not in ("", "utf-8", "utf8"):
         raise Refused(
-            "the body has a content type that is not taken here",
+            "the route does not accept the body's content type",
             status=415,
             hint=f"send {' or '.join(allowed)}, in UTF-8",
             content_type=media[:100],
@@ -87,15 +87,15 @@ async def body_of(
     """Return the body, inflated; `BodyTooLarge` past the limit, 408 when it comes too slowly."""
     codings = headers.getlist("content-encoding")
     if len(codings) > 1:
-        raise Invalid("the content encoding is there more than once", hint="send one")
+        raise Invalid("the content encoding is given more than once", hint="send one")
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit_bytes:
         raise too_large(limit_bytes)  # before any of it is read
     try:
         data = await asyncio.wait_for(_read(receive, limit_bytes, hold), wait_s)
     except TimeoutError:
-        hint = "send it at once, or in smaller parts"
-        raise Refused("the body did not come in time", status=408, hint=hint) from None
+        hint = "send the body faster, or in smaller parts"
+        raise Refused("the body did not arrive in time", status=408, hint=hint) from None
     coding = codings[0] if codings else "identity"
     if coding.strip().lower() in ("", "identity"):
         return data
@@ -125,37 +125,37 @@ async def _read(receive: Receive, limit_bytes: int, hold: Hold | None) -> bytes:
 
 def too_large(limit_bytes: int) -> BodyTooLarge:
     """Return the error of a body past its limit."""
-    hint = "send it in smaller parts"
+    hint = "send the body in smaller parts"
     return BodyTooLarge("the body is larger than the limit", hint=hint, limit_bytes=limit_bytes)
 
 
 def decoded(data: bytes, shape: type[Shape]) -> Shape:
-    """Return a JSON body as a typed value; `Invalid` says where it is not one."""
+    """Decode a JSON body into a type; `Invalid` names the place of an error."""
     try:
         return msgspec.json.decode(data or b"{}", type=shape)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        hint = "look at the API's document for the fields"
-        raise Invalid("the body is not what is expected", hint=hint, why=_why(error)) from error
+        hint = "see /api/docs for the fields of the body"
+        raise Invalid("the body does not match the route", hint=hint, why=_why(error)) from error
 
 
 def asked(params: QueryParams, shape: type[Shape]) -> Shape:
-    """Return the parameters in the address as a typed value; each may come once."""
+    """Decode the query parameters into a type; each may come once."""
     values: dict[str, str] = {}
     for name, value in params.multi_items():
         if name in values:
-            raise Invalid("a parameter is there more than once", hint="send one", parameter=name)
+            raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
         values[name] = value
     try:
         return msgspec.convert(_booleans(values), shape, strict=False)
     except (msgspec.MsgspecError, ValueError) as error:
-        hint = "look at the API's document for the parameters"
+        hint = "see /api/docs for the parameters of the route"
         raise Invalid(
-            "the parameters are not what is expected", hint=hint, why=_why(error)
+            "the parameters do not match the route", hint=hint, why=_why(error)
         ) from error
 
 
 def _booleans(values: Mapping[str, str]) -> dict[str, Any]:
-    # An empty value is a parameter that is not there: forms and curl send it so.
+    # An empty value means an absent parameter: forms and curl send it so.
     return {name: value for name, value in values.items() if value != ""}
 
 

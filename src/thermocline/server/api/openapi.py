@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document, made from the table of routes.
+"""Generates the OpenAPI 3.1 document from the table of routes.
 
-In:   `ROUTES` and the types of `shape.py`
-Out:  the document as JSON; it says nothing that is not in them
+In:   `ROUTES` and the types of `asking.py` and `shape.py`
+Out:  the document as JSON, with nothing written by hand
 """
 
 import re
@@ -24,24 +24,24 @@ ANY_ROWS = {"anyOf": [{"type": "array", "items": OBJECT}, OBJECT]}
 _PARAMETER = re.compile(r"\{(\w+)\}")
 HEADERS = {
     "X-Query-Id": "the id of the query, to cancel it by",
-    "X-Thermocline-Report": "what the query was read from, as JSON: version, freshness, rows",
+    "X-Thermocline-Report": "the tables that the query read, as JSON: version, freshness, rows",
     "X-Thermocline-Truncated": "whether there are more rows than were asked for",
     "ETag": "the version of the entity, for If-Match",
     "Location": "the address of the entity",
-    "Thermocline-As-Of": "all that was committed at this instant is in the answer",
-    "Thermocline-Version": "the version of the lake that was read, where it was",
-    "Thermocline-Warning": "why the answer may lack something that was committed since",
+    "Thermocline-As-Of": "the answer has every change committed by this instant",
+    "Thermocline-Version": "the version of the lake, if the answer was read from it",
+    "Thermocline-Warning": "why the answer may lack later changes",
 }
 ASKED_HEADERS: dict[str, dict[str, Any]] = {
     "Idempotency-Key": {
         "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"}
     },
     "If-Match": {
-        "description": "the version that must still be there, as `ETag` told it",
+        "description": "the version that the entity must have, as in `ETag`",
         "schema": {"type": "string", "pattern": '^"[0-9]{1,18}"$'},
     },
     "If-None-Match": {
-        "description": "a version that is known already; on PUT `*`, for nothing to be there",
+        "description": "a version that the client has; on PUT `*`: the entity must not exist",
         "schema": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
     },
 }
@@ -128,7 +128,7 @@ def _asked(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a parameter's schema without null, which an address cannot say."""
+    """Return a parameter's schema without null, which a query string cannot express."""
     if "anyOf" in schema:
         others = [one for one in schema["anyOf"] if one != {"type": "null"}]
         if len(others) == 1:
@@ -152,14 +152,14 @@ def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     told = {str(route.status): good}
     if 304 in errors:
         errors.remove(304)
-        told["304"] = {"description": "it is the version that is known already"}
+        told["304"] = {"description": "the client has this version already"}
     if 201 in errors:
         errors.remove(201)
         told["201"] = good
     for status in sorted(errors):
         told[str(status)] = {"description": TITLES[status], "content": problem}
     if route.path.startswith("/health/"):
-        told["503"] = {"description": "it is not so", "content": {JSON: {"schema": OBJECT}}}
+        told["503"] = {"description": "the check fails", "content": {JSON: {"schema": OBJECT}}}
     told["default"] = {"description": "an error", "content": problem}
     return told
 

@@ -1,11 +1,11 @@
-"""The API's own description: the OpenAPI document, and a page that shows it.
+"""The API's documentation over HTTP: the OpenAPI document, and a page that shows it.
 
 In:   nothing
 Out:  JSON, HTML, CSS and JavaScript that are part of this package
 
-- The page asks no other host for anything and has no script or style inside it, so that its policy
+- The page loads nothing from another host and has no inline script or style, so that its policy
   can forbid both.
-- What the document says is put on the page as text, never as markup.
+- The page inserts the document's texts as text, never as markup.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
-"""The values of a query's parameters as JSON holds them.
+"""Decodes a query's parameters from JSON.
 
-In:   JSON values; an object `{"type": ..., "value": ...}` for what JSON has no word for
-Out:  Python values, as `Lake.sql` takes them
+In:   JSON values; an object `{"type": ..., "value": ...}` for types that JSON lacks
+Out:  Python values for `Lake.sql`
 
 | type | value |
 |---|---|
@@ -29,11 +29,12 @@ DEPTH_MAX = 32
 
 
 def parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | dict[str, Any] | None:
-    """Return the parameters as Python values; `Invalid` names the one that is none."""
+    """Return the parameters as Python values; `Invalid` names the wrong parameter."""
     if given is None:
         return None
     if len(given) > VALUES_MAX:
-        raise Invalid("too many parameters", hint="pass a list as one", parameters_max=VALUES_MAX)
+        hint = "pass many values as one list"
+        raise Invalid("too many parameters", hint=hint, parameters_max=VALUES_MAX)
     if isinstance(given, dict):
         return {name: _value(value, name) for name, value in given.items()}
     return [_value(value, str(place)) for place, value in enumerate(given, start=1)]
@@ -48,7 +49,7 @@ def _value(value: Any, name: str, depth: int = 0) -> Any:
         return value
     if value.keys() != {"type", "value"} or value["type"] not in KINDS:
         raise Invalid(
-            "an object as a parameter has a type and a value",
+            "a parameter's object must have a type and a value",
             hint=f"use one of {', '.join(KINDS)}",
             parameter=name,
         )
@@ -56,8 +57,8 @@ def _value(value: Any, name: str, depth: int = 0) -> Any:
         return KINDS[value["type"]](value["value"])
     except (Invalid, ValueError, TypeError, InvalidOperation, OverflowError) as error:
         raise Invalid(
-            "a parameter is not of the type it says",
-            hint="see the API's page for how values are written",
+            "a parameter's value does not fit its type",
+            hint="see docs/api.md for how values are written",
             parameter=name,
             type=value["type"],
         ) from error

@@ -1,10 +1,10 @@
-"""What the API is built over.
+"""The context of the API: the node's components that routes use.
 
-In:   the parts of a node, as whoever starts it has them
-Out:  one value that every route finds them in
+In:   the components of a node, from the server that starts it
+Out:  one value with all of them, for every route
 
-- Queries that run read on threads of their own, enough for as many as have a turn. Those that wait
-  have none, so neither they nor other routes keep a query that runs from going on.
+- Running queries use a dedicated thread pool, sized for all admitted queries. Queued queries hold
+  no thread, so neither they nor other routes can starve a running query.
 """
 
 from collections.abc import Collection
@@ -31,7 +31,7 @@ READING_THREADS = 32
 
 @dataclass(slots=True)
 class Parts:
-    """All that routes are made from; `held` is None until the node has started."""
+    """The components that routes use; `held` is None until the node has started."""
 
     held: Node | None
     guard: Guard
@@ -45,7 +45,7 @@ class Parts:
     hosts: Collection[str] = LOOPBACK_NAMES
     running: Running = field(default_factory=Running)
     work: Threads = field(default_factory=lambda: Threads("api"))
-    # Of their own: health answers also while every other thread waits for the disk.
+    # Separate threads: health answers even while every other thread waits for the disk.
     health_work: Threads = field(default_factory=lambda: Threads("health", threads=2))
     turns: Turns = field(init=False)
     reading: Threads = field(init=False)
@@ -53,29 +53,29 @@ class Parts:
     def __post_init__(self) -> None:
         workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
         self.turns = Turns(workers)
-        # One more for each: an answer is closed while its last part is still being read.
+        # Two for each query: an answer is closed while its last part is still being read.
         self.reading = Threads("answer", threads=max(READING_THREADS, 2 * workers))
 
     @property
     def node(self) -> Node:
         """The node; `Unavailable` while it starts."""
         if self.held is None:
-            hint = "wait until /health/ready says so"
+            hint = "wait until /health/ready answers 200"
             raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
         return self.held
 
     @property
     def body_bytes_max(self) -> int:
-        """How large a body may be, before and after inflating."""
+        """The maximum size of a body, before and after inflating."""
         return BODY_BYTES_MAX if self.settings is None else self.settings.body_bytes_max
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread still works on something."""
+        """Whether a thread is still working."""
         return any(one.is_busy for one in (self.work, self.health_work, self.reading))
 
     def close(self) -> None:
-        """Let the threads go; what runs on them ends by itself."""
+        """Release the threads; running work ends by itself."""
         self.work.close()
         self.health_work.close()
         self.reading.close()

@@ -1,13 +1,13 @@
-"""Errors as problem documents (RFC 9457) that tell a stranger nothing about the machine.
+"""Turns errors into problem documents (RFC 9457) that disclose nothing about the machine.
 
 In:   an error, a request's id
-Out:  a `Problem`, its bytes, the headers that go with it
+Out:  a `Problem`, its bytes, its headers
 
-- An error of this package says its message, hint and facts; any other says only that it happened.
-- No absolute path, key or traceback leaves: texts are scrubbed whatever fact they are in. A path
-  keeps its last part, because an answer that names a missing file must name it.
-- What is wrong with a document is told pointer by pointer, as it is: that is the caller's own.
-- A problem has the same shape on every route, and before any route is found.
+- An error of this package gives its message, hint and facts; any other exception only an id.
+- No absolute path, key or traceback is sent: every text is scrubbed. A path keeps its last part,
+  so that an error about a missing file can name it.
+- Problems of a document are sent unscrubbed, each with its pointer: the document is the client's.
+- A problem has the same shape on every route, and for an unknown path.
 """
 
 import math
@@ -28,35 +28,35 @@ VALUES_MAX = 100
 DEPTH_MAX = 4
 
 TITLES = {
-    400: "the request cannot be right",
-    401: "a valid key is needed",
+    400: "the request is invalid",
+    401: "a valid key is required",
     403: "the key may not do this",
-    404: "there is no such thing",
-    405: "this method is not for this address",
-    406: "no such form of answer",
-    408: "the request came too slowly",
-    409: "something else was first",
-    412: "it is not the version that was seen",
+    404: "not found",
+    405: "the address does not support this method",
+    406: "the answer's format is not supported",
+    408: "the request arrived too slowly",
+    409: "the request conflicts with another change",
+    412: "the version differs from the one in the request",
     413: "the body is too large",
-    415: "no such form of request",
+    415: "the body's format is not supported",
     421: "this node does not answer to that name",
     429: "a limit is reached",
-    500: "the node has a problem",
+    500: "the node has an internal error",
     501: "a newer Thermocline is needed",
-    503: "try again later",
-    504: "the query took too long",
+    503: "the node cannot answer now",
+    504: "the query exceeded its timeout",
 }
 _KEY = re.compile(r"tck_[A-Za-z0-9]{1,16}_[A-Za-z0-9_-]{8,}")
 _WORD = r"[^\s/'\"`,;:()\[\]{}<>]"
 _PATH = re.compile(rf"(?<![\w.:<~/-])/(?!(?:api|health)/)(?:{_WORD}+/)+(?={_WORD})")
 _PRIVATE = frozenset({"folder", "root", "pid", "process", "owner", "host"})
-"""Facts that are about the machine by their name."""
+"""Names of facts about the machine, which are not sent."""
 _POINTERS = frozenset({"id", "field", "pointer", "property"})
-"""Facts that came with the request: a JSON pointer is no path of a machine."""
+"""Facts from the request: a JSON pointer looks like a path but is not one of the machine."""
 
 
 class Refused(Invalid):
-    """A request that HTTP has a status of its own for: wrong method, type, name or pace."""
+    """An error with an explicit HTTP status: wrong method, media type, host name, slow body."""
 
     def __init__(self, message: str, *, status: int = 400, hint: str = "", **facts: Any) -> None:
         super().__init__(message, hint=hint, **facts)
@@ -71,16 +71,16 @@ def _refused(message: str, status: int, hint: str, facts: dict[str, Any]) -> Ref
 
 
 def problem_of(error: BaseException, request_id: str = "") -> Problem:
-    """Return what may be told of an error."""
+    """Return the problem document of an error."""
     status = error.status if isinstance(error, Refused) else status_of(error)
     if not isinstance(error, ThermoclineError):
         return Problem(
             f"{TYPE_PREFIX}internal",
             TITLES[500],
             500,
-            "something went wrong inside the node",
+            "the node has an internal error",
             "internal",
-            "look for the request id in the node's log",
+            "search the node's log for the request id",
             request_id=request_id,
         )
     return Problem(
@@ -101,7 +101,7 @@ def problem_of(error: BaseException, request_id: str = "") -> Problem:
 
 
 def _problems(error: ThermoclineError) -> list[dict[str, str]]:
-    """Return what is wrong with a document: pointer, and expected and got, or the reason."""
+    """Return the problems of a document: pointer, and expected and got, or the reason."""
     found = error.facts.get("problems")
     if not isinstance(found, list):
         return []
@@ -114,7 +114,7 @@ def _without_keys(value: Any) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """Return a text without keys and without the folders of absolute paths."""
+    """Return a text with keys and the folders of absolute paths removed."""
     cut = text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."
     return _PATH.sub(".../", _KEY.sub("tck_...", cut))
 
@@ -136,7 +136,7 @@ def problem_headers(error: BaseException, problem: Problem) -> dict[str, str]:
 
 
 def _told(fact: Any, depth: int = 0) -> Any:
-    """Return a fact as JSON can hold it, scrubbed, and within limits."""
+    """Return a fact as a JSON value, scrubbed and within limits."""
     if fact is None or isinstance(fact, bool):
         return fact
     if isinstance(fact, int):

@@ -1,17 +1,17 @@
-"""SQL over HTTP: a query's answer as a stream, and queries that are looked at and cancelled.
+"""SQL over HTTP: streams a query's answer, and lists and cancels running queries.
 
 In:   a `Query` and the caller's lake
-Out:  bytes as the engine makes them; an error that cannot be taken for an answer
+Out:  bytes as the engine produces them; a failed answer cannot be mistaken for a complete one
 
-- The first batch is read before the first byte is sent: what fails until then is an ordinary error.
-- A failure after the first byte ends the connection without the body's end, so no client takes it
-  for a shorter answer. What happened is told in the body where the format has a place for it, and
-  at `/api/v1/queries/{id}`.
-- Whoever closes the connection ends the query, at any moment, within a second. A client that does
-  not read for `SEND_WAIT_S` has gone.
-- A query waits for its turn before the engine is asked: see `turn.py`.
-- `rows_max` reads one row more than asked, so that the answer says in its head whether there are
-  more. Past the node's own limits an answer is an error, never shorter.
+- The first batch is read before the first byte is sent: a failure until then is an ordinary error.
+- A failure after the first byte ends the connection without the body's end, so no client mistakes
+  it for a shorter answer. The error is in the body, if the format has a place for it, and at
+  `/api/v1/queries/{id}`.
+- When the client closes the connection, the query ends within a second, at any stage. A client
+  that does not read for `SEND_WAIT_S` counts as disconnected.
+- A query waits in the queue of `turn.py` before the engine starts it.
+- With `rows_max` one row more is read, so that a header can say whether there are more rows. An
+  answer past the node's limits is an error, never a shorter answer.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ Result = TypeVar("Result")
 async def query(call: Call, send: Send) -> None:
     """Answer one query on this connection."""
     if call.http_version == "1.0":
-        hint = "use HTTP/1.1: there is no telling a cut answer from a whole one without it"
-        raise Refused("answers are streams", status=400, hint=hint)
+        hint = "use HTTP/1.1: with HTTP/1.0 a client cannot detect a truncated answer"
+        raise Refused("a streamed answer needs HTTP/1.1", status=400, hint=hint)
     form = chosen_form(call, call.body.format)
     one = RunningQuery(call.caller.tenant, call.body.query_id or uuid.uuid4().hex)
     gone = asyncio.ensure_future(_gone(call.receive))
@@ -61,7 +61,7 @@ async def query(call: Call, send: Send) -> None:
         held.callback(gone.cancel)
         held.enter_context(call.parts.quota.query(call.caller.tenant))
         if not call.parts.running.add(one):
-            hint = "choose another id, or wait"
+            hint = "choose another id, or wait until that query ends"
             raise Conflict("a query of this id is running", hint=hint, query_id=one.query_id)
         answering = _Answering(call, one, form, gone)
         try:
@@ -77,7 +77,7 @@ async def query(call: Call, send: Send) -> None:
 
 
 def _note(call: Call, one: RunningQuery, error: BaseException | None) -> None:
-    """Count how a query ended, and remember its error for whoever asks."""
+    """Count a query's outcome, and keep its error for `GET /api/v1/queries/{id}`."""
     if isinstance(error, ThermoclineError):
         _with_own_id(error, one)
     is_told = isinstance(error, Exception) and not isinstance(error, ClientGone)
@@ -98,12 +98,12 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _with_own_id(error: ThermoclineError, one: RunningQuery) -> None:
-    """Name the query in an error as the client knows it."""
+    """Replace the engine's query id in an error by the client's."""
     error.facts["query_id"] = one.query_id
 
 
 class _Answering:
-    """One answer on its way: from the engine, through an encoder, to a client that may leave."""
+    """Streams one answer from the engine, through an encoder, to a client that may disconnect."""
 
     def __init__(
         self, call: Call, one: RunningQuery, form: str, gone: "asyncio.Future[None]"
@@ -118,7 +118,7 @@ class _Answering:
         self.error: BaseException | None = None
 
     async def wait(self, turn: Turn) -> None:
-        """Wait until it is this query's turn; `Overloaded` when that takes too long."""
+        """Wait until the query may run; `Overloaded` when that takes too long."""
         until_s = time.monotonic() + QUERY_WAIT_S
         both: set[asyncio.Future[Any]] = {turn, self._gone}
         while not turn.done():
@@ -126,12 +126,12 @@ class _Answering:
             if self._gone.done():
                 raise ClientGone
             if self._one.is_cancelled:
-                raise Unavailable(CANCELLED, hint="it was ended on purpose")
+                raise Unavailable(CANCELLED, hint="a client cancelled the query; run it again")
             if time.monotonic() > until_s and not turn.done():
                 raise self._call.parts.turns.busy()
 
     async def run(self, send: Send) -> None:
-        """Send the answer; what fails before its first byte is raised."""
+        """Send the answer; raise an error that occurs before its first byte."""
         try:
             body, head = await self._raced(self._begun)
             first = await self._raced(lambda: next(body, b""))
@@ -153,7 +153,7 @@ class _Answering:
             query_id=self._one.engine_id,
             mode=body.mode,
         )
-        if self._gone.done():  # while it waited for a worker
+        if self._gone.done():  # the client left while the query waited for a worker
             self._answer.close()
         self.is_truncated: bool | None = None
         batches = iter(self._answer)
@@ -167,7 +167,7 @@ class _Answering:
         return self._bytes(encoder, batches), encoder
 
     def _bytes(self, encoder: Encoder, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-        # The head goes with the first rows, so that a query that fails at once has sent nothing.
+        # Send the head with the first rows, so that a query that fails at once has sent nothing.
         pending = encoder.head()
         size_bytes = rows = 0
         quota = self._call.parts.quota.of(self._call.caller.tenant)
@@ -200,15 +200,15 @@ class _Answering:
     async def _stream(
         self, send: Send, body: Iterator[bytes], encoder: Encoder, part: bytes
     ) -> None:
-        """Send part after part, then the end that makes the body whole."""
+        """Send all parts, then the end that completes the body."""
         try:
             while part:
                 await self._sent(send, _part(part, is_last=False))
                 part = await self._raced(lambda: next(body, b""))
         except ClientGone as error:
             self.error = error
-        except Exception as error:  # noqa: BLE001  the head is sent: only the body can tell
-            # Nothing ends this body: the server closes the connection, and the client sees a cut.
+        except Exception as error:  # noqa: BLE001  the status is sent, so only the body can tell
+            # The body gets no end: uvicorn closes the connection, and the client sees a truncation.
             self.error = error
             await self._last_words(send, encoder, error)
         else:
@@ -230,7 +230,7 @@ class _Answering:
                 await self._sent(send, _part(words, is_last=False))
 
     async def _raced(self, work: Callable[[], Result]) -> Result:
-        """Do work on a thread, unless the client leaves first: then end the query."""
+        """Run work on a thread; if the client disconnects first, end the query."""
         doing = self._doing = self._call.parts.reading.start(work)
         both: set[asyncio.Future[Any]] = {doing, self._gone}
         while not (doing.done() or self._gone.done()):
@@ -243,7 +243,7 @@ class _Answering:
         raise ClientGone
 
     async def _cancelled(self, doing: "asyncio.Future[Any]") -> None:
-        """End the query, again and again until the work that waits for it is over."""
+        """Cancel the query repeatedly, until the thread that waits for it is done."""
         until_s = time.monotonic() + SETTLE_WAIT_S
         while not doing.done() and time.monotonic() < until_s:
             self._cancel()
@@ -262,7 +262,7 @@ class _Answering:
         if self._doing is not None and not self._doing.done():  # the server stops
             await self._cancelled(self._doing)
             if not self._doing.done():
-                return  # it still reads, and one thread reads a run: whoever lets go last ends it
+                return  # the thread still reads the answer, and ends the query when it is done
         if self._answer is not None:
             answer, self._answer = self._answer, None
             with suppress(ThermoclineError):
@@ -282,8 +282,8 @@ def _kept(batches: Iterator[pa.RecordBatch], rows_max: int) -> tuple[list[pa.Rec
         size_bytes += part.nbytes
         if size_bytes > KEPT_BYTES_MAX:
             raise Overloaded(
-                "the first rows are larger than what is kept in memory",
-                hint="ask for fewer of them, or leave rows_max away",
+                "the first rows are larger than the memory limit",
+                hint="ask for fewer rows, or omit rows_max",
                 bytes_max=KEPT_BYTES_MAX,
             )
         if part.num_rows:
@@ -297,29 +297,29 @@ def _kept(batches: Iterator[pa.RecordBatch], rows_max: int) -> tuple[list[pa.Rec
 def _too_much() -> Overloaded:
     return Overloaded(
         "the answer is larger than the limit",
-        hint="ask for less at once, or for the first rows with rows_max",
+        hint="select fewer rows, or only the first ones with rows_max",
         bytes_max=ANSWER_BYTES_MAX,
     )
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the client has left; its body was read before."""
+    """Return when the client has disconnected; call it after its body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def queries(call: Call) -> Queries:
-    """Return the tenant's queries that run."""
+    """Return the tenant's running queries."""
     return Queries([one.state() for one in call.parts.running.all(call.caller.tenant)])
 
 
 def query_state(call: Call) -> QueryState:
-    """Return how a query does; `NotFound` when it is over and did not fail."""
+    """Return a query's state; `NotFound` when it has ended without an error."""
     return _found(call).state()
 
 
 def cancel(call: Call) -> None:
-    """End a query that runs, also one that the engine has not begun yet."""
+    """Cancel a running or queued query."""
     one = _found(call)
     if one.error is not None:
         raise _none_runs()
@@ -335,5 +335,5 @@ def _found(call: Call) -> RunningQuery:
 
 
 def _none_runs() -> NotFound:
-    hint = "it is over, or it never was"
+    hint = "the query has ended, or the id is wrong"
     return NotFound("no query of this id is running", hint=hint)

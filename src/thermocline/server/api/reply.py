@@ -1,11 +1,11 @@
-"""Answers put on the wire: typed values as JSON, small tables in any format, problems.
+"""Encodes and sends answers: typed values as JSON, small tables in any format, problems.
 
 In:   values, Arrow tables, errors
 Out:  ASGI messages
 
-- An answer is sent whole or not at all: its length is known before its first byte.
-- It is handed over in parts, as the client takes them. A client that takes nothing for
-  `SEND_WAIT_S` has gone.
+- An answer's length is known before its first byte, so a client detects a truncated answer.
+- It is sent in parts, as fast as the client reads. A client that reads nothing for `SEND_WAIT_S`
+  counts as disconnected.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ PART_BYTES = 256 << 10
 
 
 def chosen_form(call: Call, named: str | None = None) -> str:
-    """Return the format of the answer: the one that is named, or the one that Accept likes."""
+    """Return the format of the answer: the named one, or the one that Accept prefers."""
     form = named or accepted(", ".join(call.headers.getlist("accept")))
     if form is None:
         raise Refused(
-            "no format that Accept names is one of this route's",
+            "the route has none of the formats in Accept",
             status=406,
             hint=f"accept one of {', '.join(MEDIA_TYPES.values())}",
         )
@@ -44,7 +44,7 @@ def chosen_form(call: Call, named: str | None = None) -> str:
 
 
 def made(call: Call, value: Any) -> Done:
-    """Return a route's result as bytes with their type; called on a thread."""
+    """Encode a route's result; called on a thread."""
     if isinstance(value, Done):
         return value
     if isinstance(value, pa.Table):
@@ -93,7 +93,7 @@ async def _send(
 
 
 async def sent_in_time(send: Send, message: Message) -> None:
-    """Send a part of an answer; `ClientGone` when nobody takes what was sent before."""
+    """Send a part of an answer; `ClientGone` when the client does not read in time."""
     try:
         await asyncio.wait_for(send(message), SEND_WAIT_S)
     except (TimeoutError, OSError) as error:

@@ -1,10 +1,10 @@
-"""A route as data: its address, who may use it, what goes in and what comes out.
+"""A route as data: its address, its scope, its request and answer types.
 
 In:   nothing; values only
-Out:  `Route`, from which routing, access, decoding and the OpenAPI document are made
+Out:  `Route`, which defines routing, access, decoding and the OpenAPI document
 
-- A route has a scope, or says that it has none; there is no default.
-- What a route takes and gives is in its types; its code gets values that are checked already.
+- A route names its scope, or None explicitly; there is no default.
+- The types of a route define its requests and answers; its code gets checked values.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ SCOPES = ("ingest", "query", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request on its route: who asks, what is asked, and what answers are made from."""
+    """One request on its route: its caller, its parameters and body, and the API's context."""
 
     parts: Parts
     route: "Route"
@@ -41,18 +41,18 @@ class Call:
 
     @property
     def lake(self) -> Any:
-        """The caller's own lake: tables of other tenants do not exist in it."""
+        """The caller's lake; it has no tables of other tenants."""
         return self.parts.node.lake(self.caller.tenant)
 
     @property
     def table(self) -> Any:
-        """The table that the address names; `NotFound` when the caller has none of this name."""
+        """The table in the path; `NotFound` when the caller's lake has none of this name."""
         return self.lake.table(self.path["name"])
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An answer that is ready to be sent: a typed value, rows, or bytes of some type."""
+    """An answer that is ready to send."""
 
     value: Any
     status: int = 200
@@ -70,14 +70,14 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An address, a method, and all that is to know about them.
+    """An address and a method, with everything that routing and the documentation need.
 
-    `errors` are the other statuses that it answers with, 201 and 304 among them.
+    `errors` are its other statuses, also 201 and 304.
 
-    `run` blocks and is called on a thread; it returns a value of type `answer`, an Arrow table or
-    a `First` where `forms` are several, or a `Done`. `stream` is called on the loop instead and
-    sends its answer itself. With `is_raw` the body comes as its bytes, up to the node's own limit:
-    a document keeps every digit.
+    `run` blocks and is called on a thread; it returns a value of type `answer`, a `Done`, or, if
+    the route has several `forms`, an Arrow table or a `First`. `stream` is called on the loop
+    instead and sends its answer itself. With `is_raw` the body stays bytes, up to the node's
+    limit: a document keeps every digit.
     """
 
     method: str

@@ -1,7 +1,7 @@
 """Every route of the API, as data.
 
-In:   the functions that answer
-Out:  `ROUTES`: what the router, the guard and the OpenAPI document are made from
+In:   the handler functions
+Out:  `ROUTES`, which the router, the guard and the OpenAPI document use
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from thermocline.server.metrics import CONTENT_TYPE
 
 API = "/api/v1"
 TABLE = f"{API}/tables/{{name}}"
-ROW_WAIT = "When this answers, the change is durable and every query that starts later sees it."
+ROW_WAIT = "When the answer arrives, the change is durable and visible to every later query."
 
 
 def _queries() -> Iterator[Route]:
@@ -32,7 +32,7 @@ def _queries() -> Iterator[Route]:
         errors=(404, 406, 409, 429, 503, 504),
         headers=("X-Query-Id", "X-Thermocline-Report", "X-Thermocline-Truncated"),
         description="Hot and cold rows alike. An error after the first byte ends the connection "
-        "without the body's end; `GET /api/v1/queries/{query_id}` tells what happened.",
+        "without the body's end; `GET /api/v1/queries/{query_id}` returns the error.",
     )
     yield Route(
         "GET",
@@ -78,13 +78,13 @@ def _reading() -> Iterator[Route]:
         run=table.tables,
     )
     looks: tuple[tuple[str, str, str, Any, Any, type], ...] = (
-        ("", "table", "Tell what a table is and holds", table.table, shape.TableInfo,
+        ("", "table", "Return a table's properties and contents", table.table, shape.TableInfo,
          asking.AtAsked),
-        ("/ratio", "ratio", "Tell the share of buckets that are held", table.ratio, shape.Ratio,
+        ("/ratio", "ratio", "Return the share of buckets that are held", table.ratio, shape.Ratio,
          asking.StretchAsked),
         ("/window", "window", "Find the newest window that is held in full", table.window,
          shape.Window, asking.WindowAsked),
-        ("/diff", "diff", "Tell what changed between two versions", table.diff, shape.Diff,
+        ("/diff", "diff", "Return the changes between two versions", table.diff, shape.Diff,
          asking.DiffAsked),
     )  # fmt: skip
     for path, name, summary, run, answer, asked in looks:
@@ -99,7 +99,7 @@ def _reading() -> Iterator[Route]:
         ("silent", "List the entities without a row in a stretch", table.silent,
          asking.SilentAsked),
         ("history", "List the commits, the newest first", table.history, asking.HistoryAsked),
-        ("holes", "List writes that were lost before they were flushed", table.holes,
+        ("holes", "List writes that were lost before their flush", table.holes,
          asking.Nothing),
     )  # fmt: skip
     for name, summary, run, asked in rows:
@@ -146,9 +146,9 @@ def _changing() -> Iterator[Route]:
         description=f"{ROW_WAIT} An `Idempotency-Key` header makes a resend a no-op.",
     )
     for path, name, summary, run in (
-        (f"{TABLE}/flush", "flush_table", "Carry a table's hot rows into the lake",
+        (f"{TABLE}/flush", "flush_table", "Flush a table's hot rows into the lake",
          change.flush_table),
-        (f"{API}/flush", "flush", "Carry the hot rows of all tables into the lake", change.flush),
+        (f"{API}/flush", "flush", "Flush the hot rows of all tables into the lake", change.flush),
     ):  # fmt: skip
         yield Route(
             "POST", path, "ingest", name, summary, shape.Flushed, run=run, errors=(404, 503)
@@ -156,7 +156,7 @@ def _changing() -> Iterator[Route]:
     changes: tuple[tuple[str, str, Any, type, Any], ...] = (
         ("delete", "Delete rows by a condition or a stretch", change.delete, asking.Delete,
          shape.Changed),
-        ("restore", "Make a table what it was at a version", change.restore, asking.Restore,
+        ("restore", "Restore a table to a version or an instant", change.restore, asking.Restore,
          shape.Changed),
         ("retain", "Delete the rows past the retention", change.retain, asking.Retain,
          shape.Changed),
@@ -223,7 +223,7 @@ def _administration() -> Iterator[Route]:
 
 
 def _open() -> Iterator[Route]:
-    """Yield the routes without a scope: they tell nothing that is anybody's."""
+    """Yield the routes without a scope: they disclose no tenant's data."""
     for name, summary, run in (
         ("live", "Whether the process answers", admin.live),
         ("ready", "Whether requests are taken, and if not, why", admin.ready),

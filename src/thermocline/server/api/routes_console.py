@@ -1,6 +1,6 @@
-"""The routes of the console: its files, and what it shows that no other route tells.
+"""The routes of the console: its files, and data that only the console needs.
 
-In:   the functions that answer
+In:   the handler functions
 Out:  routes for the table of all routes
 """
 
@@ -14,7 +14,7 @@ API = "/api/v1"
 
 
 def console_routes() -> Iterator[Route]:
-    """Yield the routes of the page, and of what it asks."""
+    """Yield the routes of the page's files and data."""
     yield Route(
         "GET",
         "/",

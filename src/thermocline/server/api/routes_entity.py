@@ -1,11 +1,13 @@
 """The routes of entities and their contracts, as data.
 
-In:   the functions that answer
+In:   the handler functions
 Out:  routes for the table of all routes
 
-- Words below a type (`bulk`, `search`) are for POST alone, so that they are keys of entities for
-  every other method. `schema` is read by GET: an entity of that key is found by searching.
-- What entities need is loaded where a lake has some: a node without them serves without it.
+- `bulk`, `search`, `scan` and `export` below a type are reserved for POST only; with other methods
+  they address entities with those ids. `GET .../schema` returns the contract, so an entity with id
+  `schema` is only reachable through search.
+- The libraries of entities are loaded when a request needs them: a node without entities serves
+  without them.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +21,15 @@ ENTITIES = "/api/v1/entities"
 TYPE = f"{ENTITIES}/{{type}}"
 ENTITY = f"{TYPE}/{{id}}"
 MERGE_PATCH = "application/merge-patch+json"
-WRITTEN = "When this answers, the write is durable and every later reading has it."
+WRITTEN = "When the answer arrives, the write is durable and visible to every later read."
 WORTH = ("Thermocline-As-Of", "Thermocline-Warning")
 
 
 def _late(module: str, name: str) -> Callable[[Call], Any]:
-    """Return a function that is loaded when it is first needed."""
+    """Return a handler that is imported at its first call."""
 
     def run(call: Call) -> Any:
-        _ = call.lake.entities  # `Invalid` where there are none
+        _ = call.lake.entities  # `Invalid` if the lake has no PostgreSQL
         return getattr(import_module(f"thermocline.server.api.{module}"), name)(call)
 
     return run
@@ -111,7 +113,7 @@ def _many() -> Iterator[Route]:
         f"{TYPE}/scan",
         "query",
         "entity_scan",
-        "Read all rows of a type, exactly or marked",
+        "Read all rows of a type; an inexact answer says so",
         shape.Rows,
         run=_late("entity", "scan"),
         body=asking.Scan,
@@ -124,7 +126,7 @@ def _many() -> Iterator[Route]:
         f"{TYPE}/bulk",
         "ingest",
         "entity_bulk",
-        "Write many entities: all or none, or each for itself",
+        "Write many entities: all or none, or each independently",
         shape.BulkDone,
         run=_late("entity", "bulk"),
         body=asking.Bulk,
@@ -137,7 +139,7 @@ def _many() -> Iterator[Route]:
         f"{TYPE}/export",
         "admin",
         "entity_export",
-        "Carry every change of this moment into the lake",
+        "Export every committed change into the lake",
         shape.ExportDone,
         run=_late("entity", "export"),
         errors=(404, 409, 503),
@@ -163,7 +165,7 @@ def _looking() -> Iterator[Route]:
         f"{ENTITY}/history",
         "query",
         "entity_history",
-        "Tell what an entity was at each export, and is now",
+        "List an entity's revisions: at each export, and now",
         shape.Revisions,
         run=_late("entity", "history"),
         errors=(404, 503),
@@ -191,7 +193,7 @@ def _writing() -> Iterator[Route]:
         ENTITY,
         "ingest",
         "entity_replace",
-        "Put a document in the place of another, or of nothing",
+        "Replace an entity's document, or create the entity",
         shape.EntityWritten,
         run=_late("entity", "replace"),
         errors=(201, 404, 409, 412, 429, 503),

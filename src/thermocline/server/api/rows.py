@@ -1,15 +1,15 @@
-"""Rows of a request's body: JSON lines, a JSON array, an Arrow stream.
+"""Decodes the rows of a request's body: JSON lines, a JSON array, an Arrow stream.
 
-In:   bytes that anybody may have made
-Out:  rows as `LakeTable.write` takes them; `Invalid` with the line that is wrong
+In:   untrusted bytes
+Out:  rows for `LakeTable.write`; `Invalid` with the line of an error
 
-- JSON is read strictly, and what JSON has no word for is read as it is written in answers: binary
-  as hexadecimal, `NaN` and the infinities as text, decimals as numbers or text, to the last digit.
-- JSON is not made into values when it has more of them than one write takes: each costs many times
-  what it is on the wire.
-- An Arrow stream is checked whole before anything looks at its values. It may not grow: buffers
-  that are compressed inside, views and runs are refused, and dictionaries are counted as what they
-  stand for, in all batches together. Compress the body instead.
+- JSON is read strictly. Values that JSON lacks are read in the form that answers have: binary as
+  hexadecimal, `NaN` and the infinities as text, decimals as numbers or text, to the last digit.
+- JSON with more values than one write accepts is refused before it is decoded: a value takes many
+  times its size on the wire.
+- An Arrow stream is validated before its values are used. It must not expand in memory: compressed
+  buffers, views and runs are refused, and dictionaries count as their decoded values, over all
+  batches. Compress the body instead.
 """
 
 import io
@@ -29,32 +29,32 @@ from thermocline.ingest.rows import ROWS_MAX, fitted, rows_table
 
 LINE_LOOKS_MAX = 100_000
 JSON_VALUES_MAX = 4_000_000
-VALUE_BYTES = 64  # what a value of JSON costs in memory, at the least
+VALUE_BYTES = 64  # the least memory of a decoded JSON value
 DECODED_BYTES_MAX = 256 << 20  # of all batches of a body together
-FIXED_BYTES_MAX = 32  # the widest value that has one width is a decimal
+FIXED_BYTES_MAX = 32  # the widest fixed-width value is a decimal
 OFFSET_BYTES = 8
 
 Row = dict[str, Any]
 
 
 class JsonRows(NamedTuple):
-    """Rows, and the place of each in the body: its line, or its number in the array."""
+    """Rows, and the position of each in the body: its line, or its number in the array."""
 
     rows: list[Row]
     places: list[int]
     word: str
 
     def fact(self, index: int) -> dict[str, int]:
-        """Return where a row is, to be told."""
+        """Return a row's position as a fact of an error."""
         return {self.word: self.places[index]}
 
 
 def check_values(values: int) -> None:
-    """Refuse JSON with more values than one write takes, before they are made."""
+    """Refuse JSON with more values than one write accepts, before it is decoded."""
     if values > JSON_VALUES_MAX:
         raise BodyTooLarge(
-            "the rows have more values than one write takes",
-            hint="send them in smaller parts, or as an Arrow stream",
+            "the rows have more values than one write accepts",
+            hint="send the rows in smaller parts, or as an Arrow stream",
             values=values,
             values_max=JSON_VALUES_MAX,
         )
@@ -66,7 +66,8 @@ def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
     decoder = msgspec.json.Decoder(float_hook=Decimal) if exact else msgspec.json.Decoder()
     found = _array(data, decoder) if is_list else _lines(data, decoder)
     if len(found.rows) > ROWS_MAX:
-        raise Invalid("more rows than one write takes", hint="send fewer", rows_max=ROWS_MAX)
+        hint = "send the rows in smaller parts"
+        raise Invalid("more rows than one write accepts", hint=hint, rows_max=ROWS_MAX)
     for field in schema:
         convert = json_conversion(field.type)
         if convert is not None:
@@ -99,7 +100,7 @@ def _value(data: bytes, decoder: Any, place: dict[str, int]) -> Any:
     except (msgspec.MsgspecError, RecursionError, ValueError, InvalidOperation) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Invalid(
-            "not JSON",
+            "the rows are not valid JSON",
             hint="send one object a line, or an array of objects",
             why=why.splitlines()[0] if why else "",
             **place,
@@ -122,7 +123,7 @@ def _convert(found: JsonRows, name: str, convert: Callable[[Any], Any]) -> None:
             except ValueError as error:
                 raise Invalid(
                     "a value does not fit its column",
-                    hint="see the API's page for how values are written",
+                    hint="see docs/api.md for how values are written",
                     column=name,
                     value=shown(value),
                     why=str(error),
@@ -131,7 +132,7 @@ def _convert(found: JsonRows, name: str, convert: Callable[[Any], Any]) -> None:
 
 
 def _doubles(value: Any) -> Any:
-    """Return a value as it is without decimals: they were read for other columns' sake."""
+    """Return a value with decimals as doubles: only decimal columns need decimals."""
     if isinstance(value, Decimal):
         found = float(value)
         if found in (float("inf"), float("-inf")):
@@ -145,7 +146,7 @@ def _doubles(value: Any) -> Any:
 
 
 def place_of(found: JsonRows, table: Any) -> dict[str, int]:
-    """Return where the first row is that is refused by itself; nothing when it is not one alone."""
+    """Return the position of the first row that is refused on its own; empty if there is none."""
     state = table.lake.state()
     for index, row in enumerate(found.rows[:LINE_LOOKS_MAX]):
         if row.get(state.spec.time_column) is None:
@@ -164,7 +165,7 @@ def place_of(found: JsonRows, table: Any) -> dict[str, int]:
 
 
 def arrow_rows(data: bytes) -> pa.Table:
-    """Return the rows of an Arrow stream that can be trusted; `Invalid` when it cannot."""
+    """Return the rows of an Arrow stream after full validation; `Invalid` if it fails."""
     try:
         _check_messages(data)
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
@@ -175,15 +176,14 @@ def arrow_rows(data: bytes) -> pa.Table:
             for batch in reader:
                 rows += batch.num_rows
                 if rows > ROWS_MAX:
-                    raise Invalid(
-                        "more rows than one write takes", hint="send fewer", rows_max=ROWS_MAX
-                    )
+                    hint = "send the rows in smaller parts"
+                    raise Invalid("more rows than one write accepts", hint=hint, rows_max=ROWS_MAX)
                 batch.validate(full=True)
                 size_bytes += _size_bytes(batch)
                 if size_bytes > DECODED_BYTES_MAX:
                     raise BodyTooLarge(
                         "the rows are larger than the limit",
-                        hint="send them in smaller parts",
+                        hint="send the rows in smaller parts",
                         limit_bytes=DECODED_BYTES_MAX,
                     )
                 batches.append(batch)
@@ -192,8 +192,8 @@ def arrow_rows(data: bytes) -> pa.Table:
         raise
     except (pa.ArrowException, ValueError, OSError, struct.error, IndexError) as error:
         raise Invalid(
-            "not an Arrow stream",
-            hint="send Arrow's stream format, whole",
+            "the rows are not a valid Arrow stream",
+            hint="send a complete stream in Arrow's stream format",
             why=str(error).splitlines()[0][:200] if str(error) else "",
         ) from error
 
@@ -204,7 +204,8 @@ def _check_type(kind: pa.DataType, column: str, *, is_inside: bool = False) -> N
     is_loose = views or lists or kinds.is_run_end_encoded(kind)
     if is_loose or (is_inside and kinds.is_dictionary(kind)):
         hint = "cast it to a plain type first"
-        raise Invalid("a type that is not taken", hint=hint, column=column, type=str(kind)[:200])
+        message = "the type of a column is not supported"
+        raise Invalid(message, hint=hint, column=column, type=str(kind)[:200])
     if kinds.is_dictionary(kind):
         _check_type(kind.value_type, column, is_inside=True)
     for place in range(kind.num_fields):
@@ -212,7 +213,7 @@ def _check_type(kind: pa.DataType, column: str, *, is_inside: bool = False) -> N
 
 
 def _size_bytes(batch: pa.RecordBatch) -> int:
-    """Return the size of a batch's rows, of dictionaries the size of what they stand for."""
+    """Return the size of a batch's rows, with dictionaries counted as their decoded values."""
     size_bytes = 0
     for column in batch.columns:
         if not kinds.is_dictionary(column.type):
@@ -220,7 +221,9 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
             continue
         values = column.dictionary
         if kinds.is_nested(values.type):
-            raise Invalid("a type that is not taken", hint="cast it first", type=str(values.type))
+            hint = "cast it to a plain type first"
+            message = "the type of a column is not supported"
+            raise Invalid(message, hint=hint, type=str(values.type))
         if not _has_bytes(values.type):
             size_bytes += FIXED_BYTES_MAX * len(column)
             continue
@@ -231,17 +234,17 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _has_bytes(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are texts or bytes, whose sizes the type does not bound."""
+    """Tell whether a type is text or bytes, so that its values have no fixed size."""
     tests = (kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary)
     return any(test(kind) for test in tests) or kinds.is_fixed_size_binary(kind)
 
 
 def _check_messages(data: bytes) -> None:
-    """Refuse a stream that was cut, and buffers compressed inside, before they are inflated."""
+    """Refuse a truncated stream, and refuse compressed buffers before they are inflated."""
     place, size = 0, len(data)
     while True:
         if place + 4 > size:
-            raise Invalid("the Arrow stream has no end", hint="send it whole")
+            raise Invalid("the Arrow stream has no end", hint="send the complete stream")
         (length,) = struct.unpack_from("<i", data, place)
         place += 4
         if length == -1:
@@ -250,11 +253,11 @@ def _check_messages(data: bytes) -> None:
         if length == 0:
             return
         if length < 8 or place + length > size:
-            raise Invalid("the Arrow stream was cut", hint="send it whole")
+            raise Invalid("the Arrow stream is truncated", hint="send the complete stream")
         body_bytes = _checked_message(data[place : place + length])
         place += length + body_bytes
         if body_bytes < 0 or place > size:
-            raise Invalid("the Arrow stream was cut", hint="send it whole")
+            raise Invalid("the Arrow stream is truncated", hint="send the complete stream")
 
 
 def _checked_message(message: bytes) -> int:
@@ -269,15 +272,16 @@ def _checked_message(message: bytes) -> int:
             header = inner + struct.unpack_from("<I", message, inner)[0] if inner else 0
         if header and _field(message, header, 3):
             hint = "compress the body instead, with Content-Encoding"
-            raise Invalid("compressed Arrow buffers are not taken", hint=hint)
+            raise Invalid("compressed Arrow buffers are not supported", hint=hint)
     return int(struct.unpack_from("<q", message, length_at)[0]) if length_at else 0
 
 
 def _field(message: bytes, table: int, slot: int) -> int:
-    """Return where a field of a flatbuffers table is, or 0 when it is not there."""
+    """Return the offset of a field of a flatbuffers table, or 0 when it is absent."""
     vtable = table - struct.unpack_from("<i", message, table)[0]
     if vtable < 0:
-        raise Invalid("not an Arrow stream", hint="send Arrow's stream format, whole")
+        hint = "send a complete stream in Arrow's stream format"
+        raise Invalid("the rows are not a valid Arrow stream", hint=hint)
     (size,) = struct.unpack_from("<H", message, vtable)
     if 4 + 2 * slot + 2 > size:
         return 0

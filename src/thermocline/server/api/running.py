@@ -1,11 +1,11 @@
-"""The queries of this node by tenant and id: those that run, and errors of some that failed.
+"""The node's running queries by tenant and id, and the errors of recently failed ones.
 
-In:   ids that clients choose or that are made here
-Out:  ids that no other tenant can name; states
+In:   ids that clients choose or the node generates
+Out:  ids for the engine, unique over tenants; states
 
-- A query is known to the engine by its tenant and its id together, so one tenant's id is never
-  another's: neither to cancel, nor to collide with.
-- Failures are remembered, a bounded number: whoever read half of an answer can ask what happened.
+- The engine knows a query by its tenant and id together, so a tenant can neither cancel another
+  tenant's query nor collide with its id.
+- A bounded number of failures is kept: a client that read half of an answer can ask for the error.
 """
 
 import threading
@@ -26,22 +26,22 @@ class RunningQuery:
     query_id: str
     started_s: float = field(default_factory=time.monotonic)
     error: Problem | None = None
-    is_cancelled: bool = False  # whoever runs it has to end it as soon as it can be
+    is_cancelled: bool = False  # the task that runs it checks this and ends the query
 
     @property
     def engine_id(self) -> str:
-        """The id under which the engine knows it."""
+        """The engine's id of this query."""
         return f"{self.tenant}.{self.query_id}"
 
     def state(self) -> QueryState:
-        """Return what may be told of it."""
+        """Return the query's state for its tenant."""
         seconds = round(time.monotonic() - self.started_s, 3)
         is_failed = self.error is not None
         return QueryState(self.query_id, "failed" if is_failed else "running", seconds, self.error)
 
 
 class Running:
-    """What runs and what failed. Safe to use from any thread."""
+    """Running and recently failed queries. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class Running:
         self._failed: OrderedDict[str, RunningQuery] = OrderedDict()
 
     def add(self, query: RunningQuery) -> bool:
-        """Note that a query runs; False when one of its id runs already."""
+        """Add a running query; return False when its id is running already."""
         with self._lock:
             if query.engine_id in self._running:
                 return False
@@ -57,7 +57,7 @@ class Running:
             return True
 
     def remove(self, query: RunningQuery, error: Problem | None) -> None:
-        """Note that a query is over, and with which error."""
+        """Remove a query that has ended, and keep its error if it failed."""
         with self._lock:
             self._running.pop(query.engine_id, None)
             self._failed.pop(query.engine_id, None)
@@ -74,6 +74,6 @@ class Running:
             return self._running.get(key) or self._failed.get(key)
 
     def all(self, tenant: str) -> list[RunningQuery]:
-        """Return a tenant's queries that run."""
+        """Return a tenant's running queries."""
         with self._lock:
             return [one for one in self._running.values() if one.tenant == tenant]

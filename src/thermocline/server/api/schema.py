@@ -1,10 +1,10 @@
-"""The contracts of entity types over HTTP: registered, looked at, compared, given to models.
+"""The contracts of entity types over HTTP: register, read, check, export as a model's tool.
 
 In:   a call on a route
 Out:  typed values with every digit of the document
 
-- A contract that may not follow the one before is refused with every reason and its pointer.
-- A check is a rehearsal: it tells what registering would, and changes nothing.
+- A contract that is not compatible with its predecessor is refused, with every reason and pointer.
+- A check is a dry run: it reports what registering would do, and changes nothing.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from thermocline.server.api.route import Call, Done
 
 
 def exact(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Done:
-    """Return an answer whose numbers have all their digits."""
+    """Encode an answer so that its numbers keep all digits."""
     return Done(encode_text(value).encode(), status, headers=headers or {})
 
 
@@ -61,7 +61,7 @@ def tool(call: Call) -> Done:
 
 
 def check(call: Call) -> Done:
-    """Tell what registering a document would do."""
+    """Report what registering a document would do."""
     registry = call.lake.entities.registry
     document = _document(call)
     try:
@@ -95,7 +95,7 @@ def _found(call: Call) -> Contract:
     contracts = call.lake.entities.registry.layout(call.path["type"]).contracts
     version = call.asked.version or max(contracts)
     if version not in contracts:
-        hint = "`schema/versions` lists them"
+        hint = "`schema/versions` lists the versions"
         raise NotFound("no such version of the contract", hint=hint, version=version)
     return contracts[version]
 

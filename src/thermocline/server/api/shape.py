@@ -1,11 +1,10 @@
-"""What the API answers as JSON, as typed values.
+"""The API's JSON answers as types.
 
 In:   nothing; values only
 Out:  the types that answers are encoded from
 
-- The OpenAPI document is made from these types, so it cannot say anything else.
-- Answers whose rows depend on the question (`Rows`) are written by `encode.py`; their type here
-  is what that writes.
+- The OpenAPI document is generated from these types, so it cannot differ from them.
+- `encode.py` writes answers with variable columns; `Rows` here describes its output.
 """
 
 from typing import Any, Literal
@@ -14,10 +13,10 @@ from msgspec import Struct, field
 
 
 class Problem(Struct, omit_defaults=True):
-    """An error, as RFC 9457 has it, with the error's kind, its facts and a way out.
+    """An error in the form of RFC 9457, with its kind, its facts and a hint.
 
-    `problems` are what is wrong with a document or a contract: `pointer`, and `expected` and
-    `got`, or the `reason`.
+    `problems` lists the errors of a document or contract: `pointer`, and `expected` and `got`, or
+    the `reason`.
     """
 
     type: str
@@ -40,7 +39,7 @@ class Column(Struct):
 
 
 class Rows(Struct):
-    """Rows under named columns; `report` says what a query was read from."""
+    """Rows under named columns; `report` describes the tables that a query read."""
 
     columns: list[Column]
     rows: list[dict[str, Any]]
@@ -52,9 +51,9 @@ class Rows(Struct):
 
 
 class TableRead(Struct):
-    """One table as a query read it: all that was acknowledged or committed at `as_of`.
+    """One table as a query read it: with every change acknowledged or committed by `as_of`.
 
-    `warning` says what it may lack, and is empty when it lacks nothing.
+    `warning` says what may be missing; it is empty for an exact answer.
     """
 
     version: int
@@ -67,13 +66,13 @@ class TableRead(Struct):
 
 
 class Report(Struct):
-    """What a query was read from, by table."""
+    """The tables that a query read."""
 
     tables: dict[str, TableRead]
 
 
 class QueryState(Struct):
-    """A query that runs, or that ended in an error a while ago."""
+    """A query that is running, or that failed recently."""
 
     query_id: str
     state: Literal["running", "failed"]
@@ -105,7 +104,7 @@ class Tables(Struct):
 
 
 class TableInfo(Struct):
-    """What a table is and what it holds; `rows` are cold ones, the newest version's."""
+    """A table's properties and contents; `rows` counts the cold rows of the newest version."""
 
     name: str
     hot_rows: int
@@ -137,14 +136,14 @@ class Ratio(Struct):
 
 
 class Window(Struct):
-    """A stretch of time, or nothing."""
+    """A stretch of time; both ends are null if there is none."""
 
     start: str | None
     end: str | None
 
 
 class Diff(Struct):
-    """What changed between two versions, by segments and counts."""
+    """The changes between two versions, by segments and counts."""
 
     old: int
     new: int
@@ -159,7 +158,7 @@ class Diff(Struct):
 
 
 class Written(Struct):
-    """How many rows are durable and visible now."""
+    """The number of rows that are durable and visible now."""
 
     rows: int
 
@@ -171,14 +170,14 @@ class Changed(Struct):
 
 
 class Flushed(Struct):
-    """The marks that tables reached; `version` where one table was flushed."""
+    """The marks that tables reached; `version` if one table was flushed."""
 
     marks: dict[str, int]
     version: int | None = None
 
 
 class Vacuumed(Struct):
-    """Files that were removed, or would be; paths are from the table's own folder."""
+    """Files that were removed, or would be; paths are relative to the table's folder."""
 
     is_dry_run: bool
     oldest: int
@@ -201,13 +200,13 @@ class KeyInfo(Struct):
 
 
 class Keys(Struct):
-    """The tenant's keys, also those that are no longer valid; an operator sees all tenants'."""
+    """The tenant's keys, expired and revoked ones included; an operator sees all tenants' keys."""
 
     keys: list[KeyInfo]
 
 
 class MadeKey(Struct):
-    """A new key. Its secret is in `key`, and shown here only."""
+    """A new key. `key` has its secret, which no later answer shows."""
 
     key: str
     info: KeyInfo
@@ -220,7 +219,7 @@ class Tenants(Struct):
 
 
 class Setting(Struct):
-    """A setting, its value, and where that came from."""
+    """A setting, its value, and the origin of the value."""
 
     setting: str
     value: Any
@@ -234,7 +233,7 @@ class Config(Struct):
 
 
 class FlushJob(Struct):
-    """What of a table is hot, and for how long."""
+    """A table's hot rows, and how long the oldest has been hot."""
 
     table: str
     hot_rows: int
@@ -258,7 +257,7 @@ class JobRun(Struct):
 
 
 class Jobs(Struct):
-    """What is hot, why the last flush by the clock failed, if it did, and what jobs did."""
+    """The hot rows by table, the error of the last periodic flush, and the newest job runs."""
 
     flushes: list[FlushJob]
     flush_error: Problem | None
@@ -278,7 +277,7 @@ class EntityTypes(Struct):
 
 
 class ContractColumn(Struct):
-    """A column of an entity type; a hot one has a column in PostgreSQL, too."""
+    """A column of an entity type; a hot column also exists in PostgreSQL."""
 
     id: int
     name: str
@@ -287,7 +286,7 @@ class ContractColumn(Struct):
 
 
 class Contract(Struct):
-    """One version of an entity type's contract; `mode` is what may follow it."""
+    """One version of an entity type's contract; `mode` is its compatibility mode."""
 
     type: str
     version: int
@@ -303,7 +302,7 @@ class Contracts(Struct):
 
 
 class Checked(Struct):
-    """What registering a document would do; `registered` is the version that it would follow."""
+    """The result of a check; `registered` is the version that the document would follow."""
 
     is_sound: bool
     registered: int | None
@@ -312,7 +311,7 @@ class Checked(Struct):
 
 
 class Entity(Struct):
-    """One entity as it is kept."""
+    """One entity as it is stored."""
 
     id: str
     ver: int
@@ -322,9 +321,9 @@ class Entity(Struct):
 
 
 class EntityAnswer(Entity):
-    """One entity, and what that is worth: all committed at `as_of` is in it.
+    """One entity with every change committed by `as_of`.
 
-    `warning` is empty for an exact answer; `as_of` is null where a version was asked for.
+    `warning` is empty for an exact answer; `as_of` is null when a version was requested.
     """
 
     as_of: str | None = None
@@ -332,7 +331,7 @@ class EntityAnswer(Entity):
 
 
 class EntityWritten(Struct):
-    """What became of a write; a replace of nothing is a create."""
+    """The result of a write; replacing an entity that does not exist creates it."""
 
     id: str
     ver: int
@@ -340,7 +339,7 @@ class EntityWritten(Struct):
 
 
 class BulkResult(Struct):
-    """What became of one operation; `error` where it failed."""
+    """The result of one operation; `error` if it failed."""
 
     status: int
     id: str | None = None
@@ -350,7 +349,7 @@ class BulkResult(Struct):
 
 
 class BulkDone(Struct):
-    """What became of each operation, in their order."""
+    """The result of each operation, in order."""
 
     results: list[BulkResult]
 
@@ -368,7 +367,7 @@ class EntityPage(Struct):
 
 
 class Revision(Struct):
-    """An entity from a moment on; no document where it was deleted, no version while it is hot."""
+    """An entity from an instant on; without a document if deleted, without a version while hot."""
 
     ver: int | None
     document: dict[str, Any] | None
@@ -377,13 +376,13 @@ class Revision(Struct):
 
 
 class Revisions(Struct):
-    """What an entity was at each export that carried it, the oldest first, and is now."""
+    """An entity's revision at each export that carried it, oldest first, and its present state."""
 
     revisions: list[Revision]
 
 
 class Exported(Struct):
-    """What an export carried, and the version of the lake that has it."""
+    """The number of exported changes, and the version of the lake that has them."""
 
     version: int
     as_of: str

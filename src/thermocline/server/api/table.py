@@ -1,10 +1,10 @@
-"""Tables over HTTP: what there is, what they hold, what is missing, what happened. Reading only.
+"""Reads tables over HTTP: their list, properties, coverage, gaps and history.
 
 In:   a call on a route
-Out:  typed values, and Arrow tables that are written as the client likes
+Out:  typed values, and Arrow tables, which are encoded in the client's format
 
-- Every answer is the same as the embedded one, by the same method of the same table.
-- Nothing names a path of the machine; segments are named from the table's own folder.
+- Every answer equals the embedded one: both call the same method of the same table.
+- No answer has a path of the machine; segment names are relative to the table's folder.
 """
 
 from dataclasses import asdict
@@ -26,7 +26,7 @@ def tables(call: Call) -> shape.Tables:
 
 
 def _brief(table: Any) -> shape.TableBrief:
-    view = resolve(table.snapshot(), table.lake)  # of one reading: no row counts hot and cold
+    view = resolve(table.snapshot(), table.lake)  # one snapshot: no row counts as hot and cold
     state = view.state
     return shape.TableBrief(
         table.name,
@@ -39,7 +39,7 @@ def _brief(table: Any) -> shape.TableBrief:
 
 
 def create_table(call: Call) -> shape.TableInfo:
-    """Make a table."""
+    """Create a table."""
     given = {
         name: value
         for name, value in msgspec.structs.asdict(call.body).items()
@@ -53,7 +53,7 @@ def create_table(call: Call) -> shape.TableInfo:
 
 
 def table(call: Call) -> shape.TableInfo:
-    """Tell what a table is and holds."""
+    """Return a table's properties and contents."""
     return _info(call.table, moment(call.asked.at))
 
 
@@ -95,7 +95,7 @@ def ratio(call: Call) -> shape.Ratio:
 
 
 def window(call: Call) -> shape.Window:
-    """Return the newest window of a length that is held in full."""
+    """Return the newest fully held window of a length."""
     asked = call.asked
     found = call.table.last_fully_covered_window(
         asked.length,
@@ -138,7 +138,8 @@ def moment(text: int | str | None) -> int | str | None:
     if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19:
         return int(text)
     if isinstance(text, int) and not 0 <= text < 1 << 62:
-        raise Invalid("not a version", hint="`history` lists the versions", version=text)
+        hint = "`history` lists the versions"
+        raise Invalid("a version is out of range", hint=hint, version=text)
     return text
 
 

@@ -1,11 +1,11 @@
-"""Whose turn it is to ask the engine: as many queries run as there are workers, the others wait.
+"""The queue of SQL queries: as many run as there are query workers, the others wait.
 
 In:   queries, as they come
 Out:  a turn for each, in that order; `Overloaded` when too many wait already
 
-- A query that waits holds no thread: those that run have all of them, however many wait.
-- Both have limits: how many wait, and how long one does.
-- One thread, that of the event loop; nothing is locked.
+- A waiting query holds no thread: all threads are left to the running queries.
+- Both the number of waiting queries and the time one waits are limited.
+- Only the event loop's thread uses it; there is no lock.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Turn = asyncio.Future[None]
 
 
 class Turns:
-    """The turns there are, and who waits for one."""
+    """The free turns, and the queries that wait for one."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -30,13 +30,13 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of waiting queries."""
         return len(self._waiting)
 
     def ask(self) -> Turn:
-        """Return a future that is done when it is one's turn; `Overloaded` when too many wait.
+        """Return a future that is done when the query may run; `Overloaded` if too many wait.
 
-        Whoever asks calls `leave` in any case.
+        The caller must call `leave` with it, also after an error.
         """
         turn: Turn = asyncio.get_running_loop().create_future()
         if self._free:
@@ -49,7 +49,7 @@ class Turns:
         return turn
 
     def leave(self, turn: Turn) -> None:
-        """Let the next one have the turn, or wait no longer for it."""
+        """Pass the turn to the next query, or stop waiting for a turn."""
         if not turn.done():
             turn.cancel()
             self._waiting.remove(turn)
@@ -59,7 +59,7 @@ class Turns:
             self._free += 1
 
     def busy(self) -> Overloaded:
-        """Return the error of a query whose turn does not come."""
+        """Return the error of a query that cannot get a turn."""
         return Overloaded(
             "all query workers are busy",
             hint="try again in a moment",

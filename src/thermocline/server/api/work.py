@@ -1,10 +1,11 @@
-"""Blocking work on a bounded number of threads, so that the event loop never waits for a disk.
+"""Runs blocking work on a bounded number of threads, so that the event loop never blocks.
 
-In:   functions that block
+In:   blocking functions
 Out:  their results, awaited
 
-- Threads are bounded, and so is what waits for one: past that it is `Overloaded` at once.
-- Work that nobody awaits any more still runs to its end; whoever needs it ended must say so to it.
+- The number of threads is bounded, and so is the work that waits for one; beyond both, `start`
+  raises `Overloaded`.
+- Work runs to its end even if no task awaits it any more; cancelling it is up to the caller.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class Threads:
         self._running: set[Future[Any]] = set()
 
     def start(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
-        """Begin work and return its future; `Overloaded` when too much waits already."""
+        """Start work and return its future; `Overloaded` when too much waits already."""
         if self._busy >= self._busy_max:
             raise Overloaded(
                 "too many requests wait for a thread",
@@ -54,21 +55,21 @@ class Threads:
         return future
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do work on a thread and return its result."""
+        """Run work on a thread and return its result."""
         return await self.start(work)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread works, even if nobody awaits it any more."""
+        """Whether a thread is working, even if no task awaits it any more."""
         return bool(self._running)
 
     def _done(self, future: "asyncio.Future[Result]") -> None:
         self._busy -= 1
         if not future.cancelled():
-            future.exception()  # seen, even where nobody awaits it any more
+            future.exception()  # mark it as retrieved, even if no task awaits it any more
 
     def close(self) -> None:
-        """Let the threads go; what runs ends by itself. More work gets new ones."""
+        """Release the threads; running work ends by itself. Later work gets new threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
