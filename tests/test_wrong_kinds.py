@@ -537,7 +537,7 @@ def test_what_spark_is_to_read_is_checked_before_spark_is_asked(world, argument)
 @pytest.mark.parametrize("function", [thermocline.spark.register, thermocline.spark.stop])
 def test_what_is_no_session_of_spark_is_refused(function):
     for make in WRONG.values():
-        with pytest.raises(Invalid, match="session of Spark"):
+        with pytest.raises(Invalid, match="Spark session"):
             function(make())
 
 

@@ -96,4 +96,4 @@ def test_a_misused_command_is_told_in_lower_case_with_its_usage():
     what, why, do = usage_failure("Missing argument 'X'.", "Usage: a b\n  c", "a b").lines()
     assert what == "error: missing argument 'X'"
     assert why == "  why: usage: a b c"
-    assert do == "   do: `a b --help` shows how it is used"
+    assert do == "   do: `a b --help` shows its usage"

@@ -105,7 +105,7 @@ def test_A08_a_key_on_the_command_line_is_refused_and_not_repeated(node):
         (("create", "--scope", "query", "--tenant", "acme"), 3, "tenant create acme"),
         (("create", "--scope", "query", "--expires", "soon"), 2, "90d"),
         (("create", "--first"), 4, "key create"),
-        (("create", "--first", "--scope", "query"), 2, "leave --scope"),
+        (("create", "--first", "--scope", "query"), 2, "omit --scope"),
         (("revoke", "nothing"), 3, "key list"),
     ],
 )

@@ -416,7 +416,7 @@ def test_a_quarantine_of_before_columns_were_named_gets_the_next_rows_too(site, 
 @pytest.mark.parametrize(
     ("types", "said"),
     [
-        ({"close": "number"}, "not a type"),
+        ({"close": "number"}, "unknown column type"),
         ({"closed": "double"}, "no file has this column"),
     ],
 )

@@ -61,7 +61,7 @@ def test_what_java_is_shown_is_the_work_of_jobs(spark, tmp_path):
 def test_a_java_that_keeps_nothing_is_told_of(tmp_path):
     code, _, errors = run(NOT_KEPT, str(tmp_path))
     assert code == 1
-    assert "this Java keeps nothing of what it learned" in errors
+    assert "this Java wrote no cache" in errors
     assert list(tmp_path.iterdir()) == []
 
 

@@ -184,7 +184,7 @@ def test_a_file_that_this_machine_does_not_have_is_not_a_bad_one(file):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no row of names"),
+        ("", "no header row"),
         ("host,value\na,1\n", "lacks columns"),
         ("ts,host,host\n2024-06-01,a,b\n", "twice"),
     ],

@@ -241,8 +241,8 @@ def test_rollups_come_after_what_they_are_made_of_and_never_of_each_other():
     [
         ({"evry": "1h"}, "did you mean every"),
         ({"aggregates": {}}, "at least one"),
-        ({"aggregates": {"x": "value"}}, "not an aggregate"),
-        ({"aggregates": {"x": "sum(value) + 1"}}, "not an aggregate"),
+        ({"aggregates": {"x": "value"}}, "invalid aggregate"),
+        ({"aggregates": {"x": "sum(value) + 1"}}, "invalid aggregate"),
         ({"aggregates": {"x": "sum(*)"}}, "for count"),
         ({"aggregates": {"x": "approx_percentile(value, 0.5)"}}, "did you mean percentile"),
         ({"aggregates": {"x": "percentile(value)"}}, "needs a share"),

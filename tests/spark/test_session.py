@@ -27,7 +27,7 @@ def test_times_are_utc_whatever_the_machine_says(spark):
 
 
 def test_a_place_where_no_spark_runs_is_refused():
-    with pytest.raises(Invalid, match="not a place where Spark runs"):
+    with pytest.raises(Invalid, match="unknown Spark master"):
         session("mesos://host")
 
 

@@ -323,9 +323,9 @@ def test_a_lake_names_its_tables_to_who_forgot(lake):
 
 
 def test_the_fast_read_refuses_what_has_no_hot_rows(spark, lake, told):
-    with pytest.raises(Invalid, match="hot rows are those"):
+    with pytest.raises(Invalid, match="only a table of a lake has hot rows"):
         tc.spark.read(spark, told, hot=True)
-    with pytest.raises(Invalid, match="past has no hot rows"):
+    with pytest.raises(Invalid, match="old version has no hot rows"):
         tc.spark.read(spark, lake.table("events"), at=1, hot=True)
 
 

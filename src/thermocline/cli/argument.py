@@ -1,10 +1,10 @@
-"""What is given on the command line: the arguments every command shares, and what they mean.
+"""The arguments that commands share, and how their words become values.
 
 In:   words from a shell
 Out:  values: versions and instants, entities, parameters, types, files
 
 - A word means the same in every command: `--at 7` is a version, `--at 2024-06-01` an instant.
-- What cannot be understood is `Invalid` and says how it is written.
+- A word that cannot be parsed is `Invalid`, and the hint shows the syntax.
 """
 
 import glob
@@ -62,7 +62,7 @@ FormatOption = Annotated[
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="VERSION|TIME", help="As it was at a version or an instant."),
+    typer.Option("--at", metavar="VERSION|TIME", help="Read this version or instant."),
 ]
 StartOption = Annotated[
     str | None,
@@ -111,26 +111,26 @@ def txn_value(text: str | None) -> tuple[str, int] | None:
     application, _, number = text.rpartition(":")
     if not application or not (number.isascii() and number.isdigit()):
         raise Invalid(
-            "not a transaction of an application",
-            hint="write a name and a number that goes up, such as --txn nightly:7",
+            "expected a name and a number",
+            hint="write a name and an increasing number, such as --txn nightly:7",
             got=text,
         )
     return application, int(number)
 
 
 def entity_value(words: Sequence[str] | None, held: "Held") -> dict[str, Any] | None:
-    """Return the entity that `symbol=NVDA` names, its values of the columns' types."""
+    """Return the entity that `symbol=NVDA` names, with values of the columns' types."""
     if not words:
         return None
     names = held.state.spec.entity_columns
     if not names:
         raise Invalid(
-            "the table has no entity columns", hint="leave --entity out", entity=", ".join(words)
+            "the table has no entity columns", hint="omit --entity", entity=", ".join(words)
         )
     given = dict(_pair(word, names) for word in words)
     if set(given) != set(names):
         raise Invalid(
-            "an entity is named by all its columns",
+            "an entity needs a value for each entity column",
             hint="give " + " ".join(f"--entity {name}=VALUE" for name in names),
             got=list(given),
             entity_columns=list(names),
@@ -145,7 +145,7 @@ def _pair(word: str, names: Sequence[str]) -> tuple[str, str]:
     if len(names) == 1:
         return names[0], word
     raise Invalid(
-        "this does not name a column of the entity",
+        "unknown entity column",
         hint="write COLUMN=VALUE with one of the entity columns",
         got=word,
         entity_columns=list(names),
@@ -153,7 +153,7 @@ def _pair(word: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _entity_part(text: str, name: str, held: "Held") -> Any:
-    """Return a part of an entity as its key holds it: numbers and truths, all else as text."""
+    """Return a part of an entity's key: integers and booleans typed, all other types as text."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -168,7 +168,7 @@ def _entity_part(text: str, name: str, held: "Held") -> Any:
         return pa.scalar(text).cast(kind).as_py()
     except pa.ArrowException as error:
         raise Invalid(
-            "this value cannot be one of the column",
+            "the value does not fit the column's type",
             hint="give a value of the column's type",
             column=name,
             type=str(kind),
@@ -177,7 +177,7 @@ def _entity_part(text: str, name: str, held: "Held") -> Any:
 
 
 def parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
-    """Return the parameters of a query: by name if all have one, else by position."""
+    """Return the parameters of a query: by name if all have a name, else by position."""
     pairs = [word.partition("=") for word in words]
     if not pairs:
         return None
@@ -185,14 +185,17 @@ def parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
         return {name: parameter_value(text) for name, _, text in pairs}
     if any(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
         raise Invalid(
-            "parameters are given all by name or all by position",
+            "parameters must be all by name or all by position",
             hint="write --param name=value for each $name, or --param value for each ?",
         )
     return [parameter_value("".join(pair)) for pair in pairs]
 
 
 def parameter_value(text: str) -> Any:
-    """Return what a word looks like: number, true, false, null or time; in quotes it is text."""
+    """Return a word as number, boolean, null or time if it looks like one, else as text.
+
+    A word in quotes is text.
+    """
     import orjson
 
     from thermocline.format.instant import parse_exact
@@ -226,8 +229,8 @@ def type_value(text: str) -> "pa.DataType":
         return decode_type(_TYPE_NAMES.get(word, word))
     except Corruption as error:
         raise Invalid(
-            "not a type of a column",
-            hint="such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
+            "unknown column type",
+            hint="use a type such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
             "decimal128(10, 2)",
             got=text,
         ) from error

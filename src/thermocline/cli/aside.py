@@ -1,11 +1,11 @@
-"""A stream read in a thread of its own, so that Ctrl-C is heard while the engine works.
+"""Reads a stream in a separate thread, so that Ctrl-C works while the engine computes.
 
 In:   a function that opens a stream of Arrow batches
-Out:  the same stream; errors of the thread are raised where it is read
+Out:  the same stream; errors of the thread are raised where the stream is read
 
-- At most `BATCHES_AHEAD_MAX` batches wait: a slow reader slows the engine down.
-- When the reader stops early, the stream is closed in its thread; an engine that is deep in its
-  work is waited for no longer than `FAREWELL_S`.
+- At most `BATCHES_AHEAD_MAX` batches wait: a slow reader slows down the engine.
+- If the reader stops early, the thread closes the stream. The reader waits for a busy engine no
+  longer than `JOIN_TIMEOUT_S`.
 """
 
 import threading
@@ -22,7 +22,7 @@ FAREWELL_S = 1.0
 
 @contextmanager
 def read_aside(opened: Callable[[], pa.RecordBatchReader]) -> Iterator[pa.RecordBatchReader]:
-    """Open a stream in a thread, give it to the block, and see to its end when the block ends."""
+    """Open a stream in a thread, give it to the block, and close it when the block ends."""
     pieces: Queue[Any] = Queue(maxsize=BATCHES_AHEAD_MAX)
     stopped = threading.Event()
 
@@ -35,7 +35,7 @@ def read_aside(opened: Callable[[], pa.RecordBatchReader]) -> Iterator[pa.Record
                 if stopped.is_set():
                     return
             pieces.put(None)
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever reads
+        except BaseException as error:  # noqa: BLE001  # the reader raises it again
             pieces.put(error)
 
     thread = threading.Thread(target=pull, name="thermocline-sql", daemon=True)

@@ -1,10 +1,10 @@
-"""`thermocline pipeline backfill`: many files into a table of a lake, in one commit.
+"""`thermocline pipeline backfill`: loads many files into a table of a lake, in one commit.
 
-- A batch has a name, its own or one made of its files, and is taken in once.
-- `--dry-run` looks at the files' names and the log alone.
-- Rows that were set aside are told with their number, and the command ends with code 2: the other
-  rows are in.
-- A table that does not exist is made where the command says what it is to be.
+- A batch has a name, given or made from its files, and is loaded once.
+- `--dry-run` reads only the files' names and the log.
+- If rows were set aside, the command reports their number and exits with code 2: the other rows are
+  committed.
+- With `--time-column` the command creates a table that does not exist.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 InputFormatOption = Annotated[
     str | None,
-    typer.Option("--input-format", metavar="NAME", help="parquet, csv or json; by the name."),
+    typer.Option(
+        "--input-format", metavar="NAME", help="parquet, csv or json. By the file's ending."
+    ),
 ]
 TimeColumnOption = Annotated[
     str | None,
-    typer.Option("--time-column", metavar="NAME", help="Make the table, if there is none."),
+    typer.Option("--time-column", metavar="NAME", help="Create the table if it does not exist."),
 ]
 BucketOption = Annotated[
     str, typer.Option("--bucket", metavar="WIDTH", help="With --time-column: its buckets.")
@@ -38,21 +40,21 @@ EntityColumnOption = Annotated[
     typer.Option("--entity-column", metavar="NAME", help="With --time-column; once for each."),
 ]
 OnBadOption = Annotated[
-    str, typer.Option("--on-bad", metavar="POLICY", help="quarantine bad rows, or fail.")
+    str, typer.Option("--on-bad", metavar="POLICY", help="Bad rows: quarantine or fail.")
 ]
 BadRowsMaxOption = Annotated[
     int | None,
     typer.Option("--bad-rows-max", min=0, metavar="N", help="Fail when more rows are bad."),
 ]
 DriftOption = Annotated[
-    str, typer.Option("--drift", metavar="POLICY", help="fail, add or ignore new columns.")
+    str, typer.Option("--drift", metavar="POLICY", help="New columns: fail, add or ignore.")
 ]
 ColumnTypeOption = Annotated[
     list[str] | None,
     typer.Option(
         "--column-type",
         metavar="NAME=TYPE",
-        help="Declare a new column's type; once for each. Counted over all cells without.",
+        help="Declare a new column's type; once for each. All cells are counted without it.",
     ),
 ]
 
@@ -65,7 +67,7 @@ def backfill(
     ],
     batch: Annotated[
         str | None,
-        typer.Option("--batch", metavar="NAME", help="Its name: a batch is taken in once."),
+        typer.Option("--batch", metavar="NAME", help="The batch's name; a batch is loaded once."),
     ] = None,
     input_format: InputFormatOption = None,
     time_column: TimeColumnOption = None,
@@ -80,7 +82,7 @@ def backfill(
     drift: DriftOption = "fail",
     column_types: ColumnTypeOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be taken in, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be loaded, and do nothing.")
     ] = False,
     master: MasterOption = None,
     data: DataOption = None,
@@ -89,7 +91,7 @@ def backfill(
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
 ) -> None:
-    """Take files into a table in one commit; rows that do not fit go to its quarantine."""
+    """Load files into a table in one commit; rows that do not fit go to its quarantine."""
     from thermocline.pipeline.backfill import backfill as take
     from thermocline.pipeline.boot import spark_home
     from thermocline.pipeline.job import Task
@@ -121,15 +123,15 @@ def backfill(
 
 
 def _tell_aside(table: str, ran: "Ran") -> None:
-    """Raise `Invalid` with the number of rows that are in the quarantine, if there are any."""
+    """Raise `Invalid` with the number of rows in the quarantine, if there are any."""
     from thermocline.pipeline.quarantine import quarantine_name
 
     aside = ran.numbers.get("bad_rows", 0)
     if aside:
         where = quarantine_name(table)
         raise Invalid(
-            "rows were set aside; all others were taken in",
-            hint=f"look at its file, line, column_name, reason and raw in table {where}",
+            "bad rows were set aside; all other rows were loaded",
+            hint=f"see file, line, column_name, reason and raw in table {where}",
             rows_set_aside=aside,
             rows_taken_in=ran.numbers.get("rows", 0),
             quarantine=where,
@@ -137,13 +139,13 @@ def _tell_aside(table: str, ran: "Ran") -> None:
 
 
 def _types(given: list[str]) -> dict[str, str]:
-    """Return the types that were declared, by the names of their columns."""
+    """Return the declared types by the names of their columns."""
     found = {}
     for one in given:
         name, sign, kind = one.partition("=")
         if not (name and sign and kind):
-            hint = "write it like --column-type close=double"
-            raise Invalid("not the type of a column", hint=hint, got=one)
+            hint = "write NAME=TYPE, such as --column-type close=double"
+            raise Invalid("expected a column and its type", hint=hint, got=one)
         found[name] = kind
     return found
 
@@ -157,7 +159,7 @@ def _would(
     *,
     is_made: bool,
 ) -> dict[str, Any]:
-    """Return what a backfill would take in, from names and the log alone."""
+    """Return what a backfill would load, from the files' names and the log alone."""
     from thermocline.pipeline.incoming import batch_name, incoming
 
     found = incoming(sources, form)

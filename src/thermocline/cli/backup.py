@@ -1,7 +1,8 @@
-"""Commands that copy a lake and bring it back: backup and restore.
+"""Commands that copy and restore a lake: backup and restore.
 
-- A backup is made beside a running node: nobody waits for it, and it is of one moment.
-- A restore checks every byte, and makes a lake of an empty folder only.
+- A backup is made beside a running node: clients do not wait for it, and it is one consistent
+  snapshot.
+- A restore checks every byte, and writes only into an empty folder.
 """
 
 import os
@@ -35,11 +36,11 @@ def backup(
     config: ConfigOption = None,
     without_entities: Annotated[
         bool,
-        typer.Option("--without-entities", help="Leave out what is in PostgreSQL, and say so."),
+        typer.Option("--without-entities", help="Omit the rows in PostgreSQL, and report that."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Copy a lake, its hot rows and its entities too, while it is written."""
+    """Copy a lake with its hot rows and its entities, even while it is written."""
     from thermocline.server.backup import backup as copy
 
     folder = data_folder(data, config)
@@ -66,11 +67,11 @@ def backup(
             f"{made.size_bytes:,} bytes to {target}"
         )
         if left_out:
-            say("left out: what of entities is in PostgreSQL alone; copy it with pg_dump")
+            say("omitted: entities that are only in PostgreSQL; copy them with pg_dump")
 
 
 def _left_out(folder: str, settings: "LakeSettings", *, without_entities: bool) -> list[str]:
-    """Return what the copy will not have: rows of a database server that it is not told of."""
+    """Return what the copy omits: rows of a database server that is excluded or not configured."""
     has_folder = os.path.isdir(os.path.join(folder, POSTGRES_FOLDER))
     if settings.postgres:
         return ["postgres"] if without_entities else []
@@ -85,9 +86,9 @@ def restore(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a data folder from a backup.
+    """Restore a data folder from a backup.
 
-    The folder is new or empty; every byte is checked before it becomes a lake.
+    The folder must be new or empty; every byte is checked before the folder becomes a lake.
     """
     from thermocline.server.backup import restore as bring_back
 

@@ -1,12 +1,12 @@
-"""Rows drawn as a box that fits the terminal.
+"""Draws rows as a box that fits the terminal.
 
 In:   a stream of Arrow batches, a console
-Out:  the box and a line under it that says what it leaves out
+Out:  the box and a line under it that says what it omits
 
-- Every line fits: wide columns are cut first, down to `WIDTH_CUT_MIN`, then columns in the middle
-  are left out. What is left out is said.
-- Null is told from the text `null`, which is written in quotes, and from the empty text `""`.
-- Times are in UTC or as they were given, and as long as the most exact one of their column.
+- Every line fits: wide columns are cut first, down to `WIDTH_CUT_MIN`; then columns in the middle
+  are omitted. The line under the box says how many.
+- Null differs from the text `null`, which is written in quotes, and from the empty text `""`.
+- Times are in UTC or without a zone, with as many digits as the most exact time of their column.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _ELLIPSIS = "…"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One column as it is drawn; None is null, and a column that is whole is never cut."""
+    """One column as it is drawn; None is null, and a column with `is_whole` is never cut."""
 
     name: str
     cells: tuple[str | None, ...]
@@ -54,9 +54,9 @@ def draw(
     nouns: tuple[str, str] = ("row", "rows"),
     also: str = "",
 ) -> None:
-    """Draw the first rows, and under them how many there are; 0 draws all.
+    """Draw the first rows, and their number below them; 0 draws all rows.
 
-    `nouns` is what one of them is called, and many; `also` is said after the count.
+    `nouns` are the singular and the plural for the rows; `also` is written after the number.
     """
     kept, count = _taken(rows, rows_max)
     columns = [_shown(kept.column(place), name) for place, name in enumerate(kept.schema.names)]
@@ -73,7 +73,7 @@ def draw(
 
 
 def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:
-    """Return the columns that have room, each with its width; None stands for those left out."""
+    """Return the columns that fit, each with its width; None stands for the omitted columns."""
     widths = [min(column.width, WIDTH_CUT_MAX) for column in columns]
     least = [
         wide if column.is_whole else min(wide, WIDTH_CUT_MIN)
@@ -93,7 +93,7 @@ def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:
 
 
 def _places(least: list[int], room: int) -> list[int | None]:
-    """Return the columns to draw by their places; None stands for those left out."""
+    """Return the indices of the columns to draw; None stands for the omitted columns."""
     if sum(least) + _FRAME * len(least) <= room:
         return list(range(len(least)))
     left: list[int | None] = []
@@ -112,7 +112,7 @@ def _places(least: list[int], room: int) -> list[int | None]:
 
 
 def _taken(rows: pa.RecordBatchReader, rows_max: int) -> tuple[pa.Table, int]:
-    """Return the first rows, and how many there are in all."""
+    """Return the first rows, and the number of all rows."""
     kept, count = [], 0
     for batch in rows:
         if not rows_max or count < rows_max:
@@ -133,7 +133,7 @@ def _shown(column: pa.ChunkedArray, name: str) -> Shown:
 
 
 def _short_times(cells: Sequence[str | None]) -> list[str | None]:
-    """Return ISO times with a space for the T, without zone, and without seconds none has."""
+    """Return ISO times with a space for the T, without zone, and without seconds if all are 0."""
     plain = [cell and cell.removesuffix("Z").replace("T", " ") for cell in cells]
     is_even = all(cell is None or cell[16:] in ("", ":00") for cell in plain)
     return [cell[:16] if cell and is_even else cell for cell in plain]

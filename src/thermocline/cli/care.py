@@ -1,8 +1,8 @@
-"""Commands that care for a table: vacuum, fsck and repair.
+"""Commands that maintain a table: vacuum, fsck and repair.
 
-- `vacuum` removes nothing unless it is told to; it says what it would remove.
-- `repair` says what is lost, and changes nothing unless the loss is accepted.
-- `fsck` changes nothing; it exits with the code of a corruption when it finds one.
+- `vacuum` removes nothing without `--yes`; it shows what it would remove.
+- `repair` shows what is lost, and changes nothing without `--accept-loss`.
+- `fsck` changes nothing; it exits with the code of a corruption if it finds one.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -25,11 +25,11 @@ def vacuum(
     grace: Annotated[
         str | None,
         typer.Option(
-            "--grace", metavar="AGE", help="Keep what younger versions need: 7d is the default."
+            "--grace", metavar="AGE", help="Keep the files of younger versions: 7d is the default."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run/--no-dry-run", help="Only show what would be removed.")
     ] = True,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Remove the files; the same as --no-dry-run.")
@@ -38,7 +38,7 @@ def vacuum(
         bool,
         typer.Option(
             "--allow-short-grace",
-            help="Allow less than 1h; only safe when nobody else reads or writes.",
+            help="Allow less than 1h; only safe while no other process reads or writes.",
         ),
     ] = False,
     json: JsonOption = False,
@@ -76,7 +76,7 @@ def vacuum(
 
 
 def fsck(table: TableArgument, json: JsonOption = False) -> None:
-    """Prove a table: every commit, checksum, file and coverage bitmap."""
+    """Check a table: every commit, checksum, file and coverage bitmap."""
     from dataclasses import asdict
 
     from thermocline.lake.place import open_storage
@@ -104,8 +104,8 @@ def fsck(table: TableArgument, json: JsonOption = False) -> None:
     if not checked.is_sound:
         harms = [finding for finding in checked.findings if not finding.is_harmless]
         raise Corruption(
-            "the table is not what its log says",
-            hint="restore the files that are named from a copy; write nothing before that",
+            "the table's files do not match its log",
+            hint="restore the listed files from a copy; write nothing before that",
             findings=len(harms),
             first=harms[0].path,
         )
@@ -116,12 +116,15 @@ def repair(
     accept_loss: Annotated[
         bool,
         typer.Option(
-            "--accept-loss", help="Go on without what is lost. Without this, only say what is."
+            "--accept-loss", help="Go on without the lost commits. Without this, only list them."
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say which commits a table has lost; go on without them if told to. A dry run by default."""
+    """List the commits that a table has lost; go on without them if told to.
+
+    A dry run by default.
+    """
     from dataclasses import asdict
 
     from thermocline.lake.repair import Repaired
@@ -162,9 +165,9 @@ def _say_loss(loss: "Loss") -> None:
         say(f"lost: versions {loss.lost_first:,} to {loss.lost_last:,}")
     if loss.kept_after_gap:
         kept = ", ".join(str(version) for version in loss.kept_after_gap[:FILES_LISTED_MAX])
-        say(f"whole, but not readable without the ones before: versions {kept}")
+        say(f"intact, but unreadable without the lost versions: versions {kept}")
     if loss.segments:
-        say("files with rows that no intact version names; append them again to keep their rows:")
+        say("files that no intact version names; append them again to keep their rows:")
     for stray in loss.segments[:FILES_LISTED_MAX]:
         rows = "rows unknown" if stray.rows is None else f"{stray.rows:,} rows"
         times = f", {stray.first} to {stray.last}" if stray.first else ""

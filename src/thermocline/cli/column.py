@@ -33,7 +33,7 @@ def list_columns(table: TableArgument, at: AtOption = None, json: JsonOption = F
         note = "" if field.nullable else "  never null"
         say(f"{padded(name, wide)}  {field.type}{note}")
     if not schema.names:
-        say("no columns yet: the first append gives them")
+        say("no columns yet: the first append adds them")
 
 
 def add(
@@ -49,10 +49,10 @@ def add(
 def rename(
     table: TableArgument,
     old: Annotated[str, typer.Argument(metavar="OLD", help="The column's name now.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The column's new name.")],
     json: JsonOption = False,
 ) -> None:
-    """Call a column by another name. Its values stay, in old segments too."""
+    """Rename a column. Its values stay, in old segments too."""
 
     opened = open_table(table)
     version = opened.rename_column(old, new)

@@ -1,7 +1,7 @@
 """Commands about time: which stretches a table lacks, and which it holds.
 
-- Answered from metadata alone: no Parquet file is opened.
-- On a terminal the coverage is drawn as bars of blocks above the rows.
+- They read metadata alone: no Parquet file is opened.
+- On a terminal they draw the coverage as bars of blocks above the rows.
 """
 
 import sys
@@ -72,7 +72,7 @@ def coverage(
 
 
 class _View:
-    """What a table holds in a stretch, and how it is told."""
+    """What a table holds in a stretch, and how it is written."""
 
     def __init__(
         self,
@@ -94,14 +94,14 @@ class _View:
         self._span = self.held.span(start, end)
 
     def stretches(self) -> "pa.Table":
-        """Return the held stretches, cut off where the stretch that was asked for ends."""
+        """Return the held stretches, clipped to the requested stretch."""
         import numpy as np
         import pyarrow as pa
 
         first, after = self._span
         rows = self.held.runs(per_entity=self._is_split or self.entity is not None)
         if self.entity is not None:
-            self.held.buckets(self.entity)  # an entity never seen is an error
+            self.held.buckets(self.entity)  # raises for an unknown entity
             rows = rows.filter(_is_entity(rows, self.entity))
         width_us = self.held.state.spec.bucket.width_s * 1_000_000
         begins = rows.column("start").cast(pa.int64()).to_numpy()
@@ -116,7 +116,7 @@ class _View:
     def answer(
         self, what: str, rows: "pa.Table", rows_max: int, form: Format | None, *, is_json: bool
     ) -> None:
-        """Write the stretches as the options ask."""
+        """Write the stretches in the requested format."""
         from thermocline.cli.output import chosen, say_json
 
         output = chosen(form, is_json=is_json)
@@ -132,7 +132,7 @@ class _View:
         self._warn()
 
     def _warn(self) -> None:
-        """Say on stderr what the rows above do not know of."""
+        """Warn on stderr of lost writes, which the rows do not show."""
         lost = sum(hole.last - hole.first + 1 for hole in self.held.state.holes)
         if lost:
             text = f"note: {lost:,} writes were lost in the journal; their rows are in no bucket"
@@ -160,7 +160,7 @@ class _View:
         }
 
     def _counts(self) -> tuple[int, int]:
-        """Return how many buckets are held and how many there are, as they are told here."""
+        """Return how many buckets are held, and how many there are."""
         from thermocline.show.facts import covered_of
 
         first, after = self._span
@@ -191,7 +191,7 @@ def _with(rows: "pa.Table", name: str, values: Any) -> "pa.Table":
 
 
 def _is_entity(rows: "pa.Table", entity: dict[str, Any]) -> Any:
-    """Return for each row whether it is of the entity."""
+    """Return for each row whether it belongs to the entity."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

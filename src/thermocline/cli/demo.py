@@ -1,4 +1,4 @@
-"""The command that shows what this is, on a machine that has nothing of it yet."""
+"""The command that runs the demonstration on a new machine."""
 
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ def demo(
         bool, typer.Option("--keep", help="Leave the node running at the end, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Start a node, send telemetry, kill it, run the pipeline, and look at what is left."""
+    """Start a node, send telemetry, kill the node, run the pipeline, and check the rows."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="thermocline-demo-") as made:
             _told(Path(made), keep=keep)

@@ -1,8 +1,8 @@
-"""The command that looks whether a node can run here, and says what to do where it cannot.
+"""The command that checks whether a node can run here, and says what to do if it cannot.
 
-- Each look is one line: ok, warn or fail, what was found, and for the last two what to do.
-- Nothing is changed; what is tried on the disk is hidden and gone afterwards.
-- It exits with 1 when a look failed; a warning is no failure.
+- Each check is one line: ok, warn or fail, what was found, and for warn and fail what to do.
+- Nothing is changed: a probe writes a hidden file and removes it.
+- It exits with 1 if a check failed; a warning is not a failure.
 """
 
 import os
@@ -51,7 +51,7 @@ SPARE_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look: how it is, what was found, what to do about it."""
+    """One check: its status, what was found, what to do about it."""
 
     name: str
     status: str
@@ -65,12 +65,12 @@ def doctor(
     http: HttpOption = None,
     grpc: GrpcOption = None,
     api: ApiOption = None,
-    set: SetOption = None,  # noqa: A002  an option is called what it is called
+    set: SetOption = None,  # noqa: A002  the option's name
     json: JsonOption = False,
 ) -> None:
-    """Look whether a node can run here.
+    """Check whether a node can run here.
 
-    Where it cannot, say what to do.
+    If it cannot, say what to do.
     """
     looks = list(_process())
     try:
@@ -112,7 +112,7 @@ def _failed(name: str, error: ThermoclineError) -> Look:
 
 
 def _process() -> Iterator[Look]:
-    """Look at what the process has: Python, libraries, files, the clock, memory."""
+    """Check the process: Python, libraries, open files, the clock."""
     version = ".".join(map(str, sys.version_info[:3]))
     is_new = sys.version_info >= PYTHON_MIN
     yield Look("python", OK if is_new else FAIL, version, "" if is_new else "use 3.11 or newer")
@@ -146,7 +146,7 @@ def _libraries() -> Iterator[Look]:
 
 
 def _node(settings: "NodeSettings") -> Iterator[Look]:
-    """Look at what a node with these settings needs."""
+    """Check what a node with these settings needs."""
     folder = os.path.abspath(settings.data)
     place = folder
     while not os.path.isdir(place):
@@ -160,7 +160,7 @@ def _node(settings: "NodeSettings") -> Iterator[Look]:
             yield look
         yield _rights(folder)
     else:
-        yield Look("lake", OK, f"none yet; a start makes one in {folder}")
+        yield Look("lake", OK, f"none yet; a start creates one in {folder}")
     yield _exposure(settings)
     yield from _ports(settings, is_running=is_running)
 
@@ -237,7 +237,7 @@ def _lake(settings: "NodeSettings") -> Iterator[Look]:
         check_identity(settings)
         identity = Catalog(settings.data).identity()
         if identity is None:
-            yield Look("lake", OK, f"none yet; a start makes one in {settings.data}")
+            yield Look("lake", OK, f"none yet; a start creates one in {settings.data}")
             return
         node = Node(settings.data, is_read_only=True)
         tenants = node.tenants()
@@ -249,10 +249,10 @@ def _lake(settings: "NodeSettings") -> Iterator[Look]:
         if journal.is_sound:
             yield Look("journal", OK, f"sound, {len(journal.files)} files")
         else:
-            do = "look at `thermocline journal inspect`"
+            do = "run `thermocline journal inspect`"
             yield Look("journal", FAIL, journal.damages[0].why, do)
         if journal.quarantined:
-            do = "see `thermocline journal inspect`; move the files away once you have decided"
+            do = "run `thermocline journal inspect`; move the files away after you have decided"
             told = f"rows set aside, in {len(journal.quarantined)} files"
             yield Look("quarantine", WARN, told, do)
         else:
@@ -268,7 +268,7 @@ def _lake(settings: "NodeSettings") -> Iterator[Look]:
 
 
 def _clock_of(folder: str) -> Look:
-    """Look whether the clock has gone back since the lake was last written."""
+    """Check whether the clock has gone back since the last write to the lake."""
     newest_s = max(one.stat().st_mtime for one in os.scandir(os.path.join(folder, "journal")))
     ahead_s = newest_s - clock.time()
     if ahead_s <= CLOCK_APART_S_MAX:
@@ -285,7 +285,7 @@ def _rights(folder: str) -> Look:
     if loose:
         do = f"chmod go-rwx {' '.join(os.path.join(folder, name) for name in loose)}"
         return Look("rights", WARN, f"others may read {', '.join(loose)}", do)
-    return Look("rights", OK, "this user's alone")
+    return Look("rights", OK, "only this user may read")
 
 
 def _exposure(settings: "NodeSettings") -> Look:
@@ -299,9 +299,9 @@ def _exposure(settings: "NodeSettings") -> Look:
     except ThermoclineError as error:
         return _failed("protection", error)
     if exposed(settings) and settings.allow_insecure:
-        do = "make a key, and set tls_certificate and tls_key"
-        return Look("protection", WARN, "other machines may be let in unprotected", do)
-    reach = "other machines, with keys and TLS" if exposed(settings) else "this machine alone"
+        do = "create a key, and set tls_certificate and tls_key"
+        return Look("protection", WARN, "other machines may connect without keys or TLS", do)
+    reach = "other machines, with keys and TLS" if exposed(settings) else "this machine only"
     return Look("protection", OK, f"reached by {reach}; {len(valid)} valid keys")
 
 

@@ -1,8 +1,8 @@
 """Commands about entities: create, get, replace, patch, delete, list, history, export, import.
 
-- They ask a node, or open a lake that nothing else has open; see `reach.py`.
+- They call a node, or open a lake that no other process has open; see `reach.py`.
 - Documents come from a file or stdin (`-`), as JSON, and keep every digit both ways.
-- An answer that is not exact says so on stderr, and in `--json`.
+- If an answer is not exact, stderr and `--json` say so.
 """
 
 import sys
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ModeWord(StrEnum):
-    """How to answer when a half is down."""
+    """How to answer when PostgreSQL is down."""
 
     STRICT = "strict"
     BEST_EFFORT = "best_effort"
@@ -52,7 +52,7 @@ def create(
     type: TypeArgument,  # noqa: A002
     document: DocumentArgument,
     id: Annotated[  # noqa: A002
-        str | None, typer.Option("--id", metavar="ID", help="Its key; one is made without it.")
+        str | None, typer.Option("--id", metavar="ID", help="Its key; generated without it.")
     ] = None,
     url: UrlOption = None,
     key_file: KeyFileOption = None,
@@ -60,7 +60,7 @@ def create(
     postgres: PostgresOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create an entity. A key that is taken is a conflict."""
+    """Create an entity. A key that exists is a conflict."""
     data = read_bytes(document)
     with reached(url, key_file, lake, postgres) as opened:
         _tell(type, opened.entity(type).create(data, id), is_json=json)
@@ -109,7 +109,7 @@ def replace(
     postgres: PostgresOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Put a document in the place of another, or of nothing."""
+    """Replace an entity's document, or create the entity."""
     data = read_bytes(document)
     with reached(url, key_file, lake, postgres) as opened:
         _tell(type, opened.entity(type).replace(id, data, if_match), is_json=json)
@@ -201,7 +201,7 @@ def history(
     postgres: PostgresOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what an entity was at each export that carried it, and is now."""
+    """Show an entity as it was at each export that changed it, and as it is now."""
     from thermocline.contract.text import encode_text
 
     with reached(url, key_file, lake, postgres) as opened:
@@ -226,7 +226,7 @@ def export(
     postgres: PostgresOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Carry every change of this moment into the lake, in one version."""
+    """Export every current change into the lake, in one version."""
     with reached(url, key_file, lake, postgres) as opened:
         done = opened.entity(type).export()
     if json:

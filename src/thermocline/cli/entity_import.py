@@ -1,11 +1,11 @@
-"""Documents written as entities, a line each.
+"""Imports documents as entities, one a line.
 
 In:   a file of JSON lines, or stdin
-Out:  a count; of each line that failed its number and why
+Out:  a count; for each line that failed its number and the reason
 
-- Lines are written in parts; each for itself, unless all of them are to be written or none.
-- With a key in the documents a repeated import finds what is there: it is a failure of that line,
-  or replaced where that is asked for.
+- Lines are sent in parts and written independently; with `--atomic` all lines are written or none.
+- If the documents contain their key, a repeated import finds existing entities: these lines fail,
+  or replace the entities with `--replace`.
 """
 
 from collections.abc import Iterator
@@ -41,10 +41,10 @@ def import_lines(
     ],
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="NAME", help="The property that is the key; made if none."),
+        typer.Option("--key", metavar="NAME", help="The key's property. Keys are made without it."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace entities that are there; needs --key.")
+        bool, typer.Option("--replace", help="Replace existing entities; needs --key.")
     ] = False,
     atomic: Annotated[
         bool, typer.Option("--atomic", help="All lines or none, in one transaction.")
@@ -55,9 +55,9 @@ def import_lines(
     postgres: PostgresOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a document a line. Lines that fail are listed, and the others are written."""
+    """Write one document a line. Lines that fail are listed, and the others are written."""
     if replace and key is None:
-        raise Invalid("what is replaced is found by its key", hint="give --key NAME")
+        raise Invalid("--replace needs the documents' key", hint="give --key NAME")
     lines = [
         (number, line)
         for number, line in enumerate(read_bytes(documents).splitlines(), start=1)
@@ -79,7 +79,7 @@ def import_lines(
             say(f"line {number}: {why}")
         say(f"imported {count:,} of {len(lines):,} documents")
     if failures:
-        hint = "mend the lines that are listed, and import them again"
+        hint = "fix the listed lines, and import them again"
         raise Invalid("some lines were not imported", hint=hint, failed=len(failures))
 
 
@@ -127,7 +127,7 @@ def _operation(line: bytes, key: str | None, *, is_replace: bool) -> "Operation"
 
     document = decode(line)
     if not isinstance(document, dict):
-        raise Invalid("a line is not an object", hint="give one JSON object a line")
+        raise Invalid("a line is not a JSON object", hint="give one JSON object a line")
     deed = Deed.REPLACE if is_replace else Deed.CREATE
     return Operation(deed, new_key() if key is None else document.get(key), line)  # type: ignore[arg-type]
 

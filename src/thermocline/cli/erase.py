@@ -1,9 +1,11 @@
-"""`thermocline pipeline erase`: a subject's rows go from every table, with a certificate.
+"""`thermocline pipeline erase`: removes a subject's rows from every table, with a certificate.
 
-- A subject is a column and its value, not a condition on rows: that deletes, and proves nothing.
-- Nothing is removed unless a person says yes, or `--yes` does; `--dry-run` searches alone.
-- The certificate is kept in the lake's folder and written to stdout. It does not name the subject.
-- An erasure that is not complete says why, and ends with the code of a conflict: run it again.
+- A subject is a column and its value, not a condition on rows: a condition deletes rows without
+  proof.
+- Nothing is removed unless a person confirms it, or `--yes` is given; `--dry-run` only searches.
+- The certificate is stored in the lake's folder and written to stdout. It contains only a hash of
+  the subject.
+- If the erasure is not complete, the command says why and exits with the code of a conflict.
 """
 
 import os
@@ -32,14 +34,14 @@ _COMPARING = ("<", ">", "!", "~")
 def erase(
     subject: Annotated[
         list[str],
-        typer.Option("--subject", metavar="COLUMN=VALUE", help="Whose rows go; once for each."),
+        typer.Option("--subject", metavar="COLUMN=VALUE", help="The subject; once for each."),
     ],
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="NAME", help="Who asks for it; this user otherwise."),
+        typer.Option("--by", metavar="NAME", help="Who requests it; this user without it."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Search, say what is found, and do nothing.")
+        bool, typer.Option("--dry-run", help="Search, show what is found, and do nothing.")
     ] = False,
     url: UrlOption = None,
     key_file: KeyFileOption = None,
@@ -50,7 +52,7 @@ def erase(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Erase a subject from every table of a tenant: hot, cold, entities, and the past."""
+    """Erase a subject from every table of a tenant: hot, cold, entities and old versions."""
     from thermocline.pipeline.boot import spark_home
     from thermocline.pipeline.remains import check_known, remains
     from thermocline.pipeline.subject import distinct
@@ -64,9 +66,9 @@ def erase(
             _tell_found(remains(site, *wanted), is_json=json)
             return
         spark_home()
-        otherwise = "erase the subject from every table and every version, for ever"
-        if not confirmed(f"This will {otherwise}. Go on?", is_yes=yes, otherwise=otherwise):
-            raise Invalid("nothing was erased", hint="say yes, or look with --dry-run first")
+        otherwise = "permanently erase the subject from every table and every version"
+        if not confirmed(f"This will {otherwise}. Continue?", is_yes=yes, otherwise=otherwise):
+            raise Invalid("nothing was erased", hint="answer yes, or search with --dry-run first")
         certificate = _erased(runner, wanted, by)
     if json:
         from thermocline.cli.output import say_json
@@ -76,7 +78,7 @@ def erase(
         for line in certificate.lines():
             say(line)
     if not certificate.is_complete:
-        hint = "see what was found; wait for readers that hold old versions, then run it again"
+        hint = "see what was found; wait for readers that pin old versions, then run it again"
         raise Conflict("the erasure is not complete", hint=hint, id=certificate.certificate_id)
 
 
@@ -119,13 +121,13 @@ def _subject(text: str) -> "Subject":
     column, is_pair, value = text.partition("=")
     if is_pair and (column[-1:] in _COMPARING or value[:1] == "=" or column != column.strip()):
         hint = (
-            "write --subject COLUMN=VALUE, once for each value; rows that fit a condition are "
-            "deleted with `thermocline table delete --where`, without a certificate"
+            "write --subject COLUMN=VALUE, once for each value; to delete rows by a condition, "
+            "without a certificate, use `thermocline table delete --where`"
         )
         raise Invalid("a subject is a column and its value, not a condition", hint=hint)
     if not is_pair:
         hint = "write --subject COLUMN=VALUE, such as --subject email=ada@example.org"
-        raise Invalid("not a column and its value", hint=hint)
+        raise Invalid("expected a column and its value", hint=hint)
     return Subject(column, value)
 
 

@@ -1,9 +1,9 @@
-"""Rows written out: CSV, JSON, JSON lines, Arrow and Parquet, as a stream.
+"""Writes rows as CSV, JSON, JSON lines, Arrow or Parquet, as a stream.
 
 In:   a stream of Arrow batches
-Out:  bytes, batch by batch: a result larger than memory passes through
+Out:  bytes, batch by batch: the result may be larger than memory
 
-- CSV: a header, `\\n` at the end of a line, UTF-8. Null is nothing at all, an empty text is `""`.
+- CSV: a header, `\\n` at the end of a line, UTF-8. Null is an empty field, an empty text is `""`.
 - JSON: `{"columns":[{"name","type"}],"rows":[{...}]}`, one row a line.
 - JSON lines: one object a line.
 - Arrow: the stream format to a pipe, the file format to a file. Parquet: zstd.
@@ -21,7 +21,7 @@ from thermocline.show.value import as_json
 
 
 def write_rows(rows: pa.RecordBatchReader, form: Format, sink: BinaryIO, *, is_file: bool) -> None:
-    """Write every batch to the sink; errors of the stream come through as they are."""
+    """Write every batch to the sink; errors of the stream are raised unchanged."""
     if form is Format.ARROW:
         _write_arrow(rows, sink, is_file=is_file)
     else:
@@ -70,7 +70,7 @@ def _write_parquet(rows: pa.RecordBatchReader, sink: BinaryIO) -> None:
                 writer.write_batch(batch)
     except pa.ArrowNotImplementedError as error:
         raise Invalid(
-            "Parquet cannot hold a type of this answer",
+            "Parquet has no type for a column of this answer",
             hint="cast the column, or use --format csv or --format arrow",
             why=str(error).splitlines()[0],
         ) from error

@@ -1,6 +1,6 @@
-"""What a person or a script is told when a command fails: what, why, what to do.
+"""The report of a failed command for a person or a script: what, why, what to do.
 
-In:   an error of this package, of the command line's own parser, or a bug
+In:   an error of this package or of the command line's parser
 Out:  three lines or one JSON object on stderr, and the exit code
 
     exit  kind          exit  kind
@@ -11,9 +11,9 @@ Out:  three lines or one JSON object on stderr, and the exit code
     5     overloaded    130   interrupted by Ctrl-C
                         141   the reader of a pipe went away
 
-- An error is three lines, however long they are: scripts may count them.
-- A traceback is shown only when it is asked for with `--debug`.
-- Values in facts come from data and paths: they never steer the terminal.
+- An error is always three lines, of any length: scripts may count them.
+- A traceback is shown only with `--debug`.
+- Values in facts come from data and paths; their control characters never reach the terminal.
 """
 
 import re
@@ -42,7 +42,7 @@ VALUE_LENGTH_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How an error kind is told where the error itself has nothing to say."""
+    """The exit code of an error kind, and its texts for an error without facts or hint."""
 
     exit_code: int
     why: str
@@ -50,26 +50,26 @@ class Kind:
 
 
 KINDS: Mapping[type[ThermoclineError], Kind] = {
-    Invalid: Kind(2, "the request cannot be right", "see --help, and mend the request"),
-    NotFound: Kind(3, "what was named does not exist", "name something that exists"),
-    Conflict: Kind(4, "somebody else changed the same thing first", "run the command again"),
-    Overloaded: Kind(5, "a limit is reached", "ask for less, or later"),
-    Unavailable: Kind(6, "something that is needed is not there now", "try again later"),
-    Unsupported: Kind(7, "the data needs more than this version can do", "use a newer thermocline"),
-    Unauthenticated: Kind(9, "nobody knows who asks", "show a key that is valid"),
-    Forbidden: Kind(9, "the key may not do this", "use a key that may"),
-    Corruption: Kind(8, "bytes are not those that were written", "restore the files from a copy"),
+    Invalid: Kind(2, "the request is invalid", "see --help, and fix the request"),
+    NotFound: Kind(3, "the named object does not exist", "name something that exists"),
+    Conflict: Kind(4, "another writer changed the same object first", "run the command again"),
+    Overloaded: Kind(5, "a limit is reached", "ask for less, or try again later"),
+    Unavailable: Kind(6, "a required service is not available now", "try again later"),
+    Unsupported: Kind(7, "this version does not support the data", "use a newer thermocline"),
+    Unauthenticated: Kind(9, "no valid API key was supplied", "supply a valid key"),
+    Forbidden: Kind(9, "the key does not allow this", "use a key that allows it"),
+    Corruption: Kind(8, "bytes differ from those that were written", "restore from a copy"),
 }
-_UNNAMED = Kind(EXIT_BUG, "no more is known", "run it again with --debug")
+_UNNAMED = Kind(EXIT_BUG, "the reason is unknown", "run it again with --debug")
 
-# Hints are written for Python; these turn an argument into the option of the same name.
+# Hints are written for Python; these patterns turn an argument into the option of its name.
 _FLAG = re.compile(r"\w+=True \((--[\w-]+)\)")
 _ARGUMENT = re.compile(r"\b(\w+)='([^']*)'")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed command: what is told, and the code it exits with."""
+    """One failed command: its report and its exit code."""
 
     code: str
     message: str
@@ -101,18 +101,18 @@ class Failure:
 
 
 def failure_of(error: ThermoclineError) -> Failure:
-    """Return how an error is told on the command line."""
+    """Return an error as a failure of the command line."""
     kind = next((KINDS[base] for base in type(error).__mro__ if base in KINDS), _UNNAMED)
     hint = in_shell_words(error.hint) or kind.hint
     return Failure(error.code, error.message, hint, kind.exit_code, error.facts, kind.why)
 
 
 def usage_failure(message: str, usage: str, command: str) -> Failure:
-    """Return how a command line that cannot be understood is told."""
+    """Return a command line that cannot be parsed as a failure."""
     what = message.strip().rstrip(".")
     what = what[:1].lower() + what[1:]
     kind = KINDS[Invalid]
-    hint = f"`{command} --help` shows how it is used"
+    hint = f"`{command} --help` shows its usage"
     facts = {"usage": " ".join(usage.split()).removeprefix("Usage: ")} if usage else {}
     return Failure(Invalid.code, what, hint, kind.exit_code, facts, kind.why)
 

@@ -1,10 +1,10 @@
-"""What is told of jobs on the command line: while they run, and when they have ended.
+"""Shows jobs on the command line: while they run, and when they have ended.
 
-In:   tasks and what became of them
+In:   tasks and their records
 Out:  a bar or lines on stderr; a box, CSV or JSON on stdout
 
-- A bar is drawn where a person looks at stderr; a line a task is written otherwise.
-- An error is told in the answer of a command, and raised after it: its code is the exit code.
+- If stderr is a terminal, a bar is drawn; otherwise each task is one line.
+- A failed task is in the answer; then its error is raised, and its code is the exit code.
 """
 
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress() -> "Iterator[Callable[[Task], Tell]]":
-    """Show a bar for the task under way on a terminal; tell of each task in a line otherwise."""
+    """Show a bar for the running task on a terminal; otherwise write one line a task."""
     if not sys.stderr.isatty():
 
         def lines(task: "Task") -> "Tell":
@@ -51,14 +51,14 @@ def progress() -> "Iterator[Callable[[Task], Tell]]":
 
 
 def said(ran: "Ran") -> "Ran":
-    """Write what became of a task to stderr, where no bar is drawn; return it."""
+    """Write a task's record to stderr, unless a bar is drawn; return the record."""
     if not sys.stderr.isatty():
         print(line_of(ran), file=sys.stderr, flush=True)
     return ran
 
 
 def line_of(ran: "Ran") -> str:
-    """Return what became of a task in one line."""
+    """Return a task's record as one line."""
     place = f"{ran.job} {ran.table}".strip()
     if ran.error is not None:
         facts = "; ".join(f"{name}: {value}" for name, value in ran.error.facts.items())
@@ -70,12 +70,12 @@ def line_of(ran: "Ran") -> str:
 
 
 def told_of_run(ran: "Ran") -> dict[str, Any]:
-    """Return what became of a task, for machines: the row of the history, with its numbers."""
+    """Return a task's record for machines: the row of the history, with its numbers."""
     return told_row(ran.row())
 
 
 def told_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the history, for machines."""
+    """Return a row of the history for machines."""
     import orjson
 
     from thermocline.format.instant import from_datetime, written
@@ -85,12 +85,12 @@ def told_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def told_task(task: "Task") -> dict[str, Any]:
-    """Return a task that is due, for machines."""
+    """Return a due task for machines."""
     return {"job": task.job, "table": task.table, "why": task.why, "numbers": dict(task.numbers)}
 
 
 def due_rows(due: "Sequence[Task]") -> "pa.Table":
-    """Return tasks that are due as rows."""
+    """Return due tasks as rows."""
     import pyarrow as pa
 
     schema = pa.schema([(name, pa.string()) for name in ("job", "table", "why")])
@@ -99,7 +99,7 @@ def due_rows(due: "Sequence[Task]") -> "pa.Table":
 
 
 def summary(ran: "Sequence[Ran]", form: Any, *, is_json: bool) -> None:
-    """Write what became of each task; then raise the first failure, if there was one."""
+    """Write the records of tasks; then raise the first failure, if there was one."""
     import pyarrow as pa
 
     from thermocline.pipeline.history import BUSY, COLUMNS
@@ -113,7 +113,7 @@ def summary(ran: "Sequence[Ran]", form: Any, *, is_json: bool) -> None:
 
 
 def answer(rows: "pa.Table", name: str, told: Any, form: Any, *, is_json: bool) -> None:
-    """Write rows as they are asked for; in JSON it is `told`, under a name."""
+    """Write rows in the requested format; as JSON write `told`, under a name."""
     from thermocline.cli.output import chosen, say_json
 
     if is_json:

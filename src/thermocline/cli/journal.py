@@ -1,8 +1,8 @@
-"""Commands that look at the journal of a lake and mend it: inspect and repair.
+"""Commands that inspect and repair the journal of a lake: inspect and repair.
 
 - `inspect` changes nothing, needs no lock and works on the journal of a running process.
-- `repair` changes nothing unless it is told to with `--yes`; it says what was lost first.
-- `repair --set-aside` keeps whole frames that no table can take: a start refuses them otherwise.
+- `repair` changes nothing without `--yes`; it shows what is lost first.
+- `repair --set-aside` stores intact frames that no table can take; without it a start refuses them.
 - Both exit with the code of a corruption while the journal is damaged.
 """
 
@@ -25,7 +25,7 @@ JOURNAL_NAME = "journal"
 
 LakeArgument = Annotated[
     str,
-    typer.Argument(metavar="LAKE", help="The lake's folder, or that of the journal in it."),
+    typer.Argument(metavar="LAKE", help="The folder of the lake, or of the journal in it."),
 ]
 
 
@@ -42,25 +42,25 @@ def inspect(lake: LakeArgument, json: JsonOption = False) -> None:
         say_json(inspection_json(found))
     else:
         _print_inspection(found)
-    hint = "look at `thermocline journal repair`, or restore the files from a copy first"
+    hint = "run `thermocline journal repair`, or restore the files from a copy first"
     _check_sound(found.damages, hint)
 
 
 def repair(
     lake: LakeArgument,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do it. Without this it only says what it would do.")
+        bool, typer.Option("--yes", "-y", help="Do it. Without this, only show what it would do.")
     ] = False,
     set_aside: Annotated[
         bool,
         typer.Option(
             "--set-aside",
-            help="Keep rows that no table can take in the quarantine, and start without them.",
+            help="Move rows that no table can take to the quarantine, and start without them.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Set damage of a journal aside, so that it starts again. A dry run by default."""
+    """Set damaged parts of a journal aside, so that a node starts. A dry run by default."""
     if set_aside:
         _set_aside(journal_folder(lake), is_dry_run=not yes, is_json=json)
         return
@@ -85,15 +85,15 @@ def repair(
             say(f"{'would copy' if done.is_dry_run else 'copied'} the damaged bytes to {path}")
         lost = f"{_count(done.lost_lsns, 'write')} lost"
         if done.is_dry_run:
-            say(f"would leave a journal that starts, with {lost}; --yes does it")
+            say(f"would make the journal usable, with {lost}; --yes does it")
         else:
-            say(f"repaired: the journal starts, with {lost}")
+            say(f"repaired: the journal is usable, with {lost}")
     if done.is_dry_run:
         _check_sound(done.damages, "restore the files from a copy, or accept the loss with --yes")
 
 
 def _set_aside(folder: str, *, is_dry_run: bool, is_json: bool) -> None:
-    """Put the frames that no table can take into the quarantine, or say which they are."""
+    """Move the frames that no table can take to the quarantine, or list them."""
     from dataclasses import asdict
 
     from thermocline.node import set_aside_frames
@@ -113,18 +113,18 @@ def _set_aside(folder: str, *, is_dry_run: bool, is_json: bool) -> None:
     if is_dry_run and found:
         raise Corruption(
             "the journal has acknowledged rows that no table can take",
-            hint="restore the names of their tables, or keep the rows in the quarantine with --yes",
+            hint="restore the names of their tables, or move the rows to the quarantine with --yes",
             frames=len(found),
             table_ids=sorted({one.table_id for one in found})[:TABLES_NAMED_MAX],
         )
 
 
 def journal_folder(lake: str) -> str:
-    """Return the folder of a lake's journal; it may be named itself."""
+    """Return the journal's folder of a lake; `lake` may also be the journal's folder itself."""
     if "://" in lake:
         raise Unsupported(
-            "a journal is on the disk of the machine that writes it",
-            hint="run this there, and name the folder",
+            "a journal has no address: it is in a folder of the machine that writes it",
+            hint="run this on that machine, and name the folder",
             lake=lake,
         )
     folder = os.path.abspath(lake)
@@ -202,7 +202,7 @@ def _start_word(found: "Inspection") -> str:
 def _check_sound(damages: "Sequence[Damage]", hint: str) -> None:
     if damages:
         raise Corruption(
-            "the journal is damaged, and no process starts on it",
+            "the journal is damaged, and no process can start with it",
             hint=hint,
             damages=len(damages),
             first=f"{damages[0].file}, offset {damages[0].offset:,}: {damages[0].why}",
@@ -247,9 +247,9 @@ def _print_inspection(found: "Inspection") -> None:
     next_lsn = found.chain[-1].next_lsn if found.chain else 1
     if found.is_sound and found.torn_bytes:
         size = _count(found.torn_bytes, "byte")
-        say(f"a start would cut {size} that never counted, and go on with lsn {next_lsn:,}")
+        say(f"a start would cut {size} of an unacknowledged write, and use lsn {next_lsn:,} next")
     elif found.is_sound:
-        say(f"a start would go on with lsn {next_lsn:,}")
+        say(f"a start would use lsn {next_lsn:,} next")
     else:
         first = found.damages[0]
         say(f"a start would refuse: {first.why} ({first.file}, offset {first.offset:,})")
@@ -278,7 +278,7 @@ def _print_damages(damages: "Sequence[Damage]") -> None:
 
 
 def _lost(damage: "Damage") -> str:
-    """Return in one line what is lost, when it was written, and whose it may have been."""
+    """Return in one line what is lost, when it was written, and the tables that it may be of."""
     if not damage.lost_lsns:
         return "nothing lost"
     lsns = f"lsn {damage.first_lsn:,}"

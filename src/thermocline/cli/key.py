@@ -1,8 +1,8 @@
 """Commands about keys: create, list, revoke and reset.
 
-- The text of a key is written once, by the command that made it: to stdout, or to a file of its
-  own. No command takes a key as an argument, where others on the machine could see it.
-- They work beside a running node, which sees a change within a second.
+- The text of a key is written once, by the command that created it: to stdout or to a new file. No
+  command takes a key as an argument, where other users of the machine could see it.
+- They work beside a running node, which applies a change within a second.
 """
 
 import os
@@ -33,14 +33,14 @@ ACTOR = "command line"
 
 def create(
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="What it is for; `revoke` takes it, too.")
+        str, typer.Option("--name", metavar="NAME", help="Its purpose; `revoke` also takes it.")
     ] = "",
     scope: Annotated[
         list[str] | None,
         typer.Option("--scope", metavar="SCOPE", help="ingest, query or admin; may be repeated."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="Whose key it is; default.")
+        str | None, typer.Option("--tenant", metavar="NAME", help="The key's tenant; default.")
     ] = None,
     expires: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def create(
     ] = None,
     first: Annotated[
         bool,
-        typer.Option("--first", help="Make the node's first key, with every scope, if none is."),
+        typer.Option("--first", help="Create the node's first key, with every scope, if none is."),
     ] = False,
     output: Annotated[
         str | None,
@@ -58,13 +58,13 @@ def create(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a key and show it, once."""
+    """Create a key and show it once."""
     from thermocline.server.audit import Audit
     from thermocline.server.keys import KeyStore
 
     if first and (scope or tenant or expires):
-        hint = "leave --scope, --tenant and --expires out"
-        raise Invalid("the first key has every right, for good", hint=hint)
+        hint = "omit --scope, --tenant and --expires"
+        raise Invalid("the first key has every scope and does not expire", hint=hint)
     folder = _made_folder(data, config) if first else lake_folder(data, config)
     store = KeyStore(folder)
     if output is not None and os.path.lexists(output):
@@ -96,11 +96,11 @@ def _tell_made(made: "NewKey", output: str | None, *, is_json: bool) -> None:
     else:
         print(made.text)
         if sys.stderr.isatty():
-            print("this is shown once: keep it now", file=sys.stderr)
+            print("this key is shown only once: store it now", file=sys.stderr)
 
 
 def _made_folder(data: str | None, config: str | None) -> str:
-    """Return the data folder; where there is none yet, make an empty lake there."""
+    """Return the data folder; create an empty lake there if there is none yet."""
     from thermocline.lake.catalog import Catalog
     from thermocline.node import Node
     from thermocline.server.private import held_lock
@@ -116,7 +116,7 @@ def _made_folder(data: str | None, config: str | None) -> str:
                     break
                 try:
                     Node(folder).close()
-                except Conflict:  # a node is being started here at this moment
+                except Conflict:  # a node is starting here now
                     if clock.monotonic() > end_s:
                         raise
                     clock.sleep(0.05)
@@ -131,7 +131,7 @@ def _check_tenant(folder: str, tenant: str) -> None:
     try:
         tenants.folder(tenant)
     except NotFound as error:
-        hint = f"make it first: thermocline tenant create {tenant}"
+        hint = f"create it first: thermocline tenant create {tenant}"
         raise NotFound("no such tenant", hint=hint, tenant=tenant, tenants=list(tenants)) from error
 
 
@@ -144,7 +144,7 @@ def _lifetime_s(text: str) -> int:
 def list_keys(
     data: DataOption = None, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
-    """List the keys: whose they are, what they allow, when they were used."""
+    """List the keys: their tenants, scopes, and when they were used."""
     from thermocline.server.keys import KeyStore
 
     store = KeyStore(lake_folder(data, config))
@@ -171,7 +171,7 @@ def revoke(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Take a key's rights, for good. A running node refuses it within a second."""
+    """Revoke a key permanently. A running node refuses it within a second."""
     from thermocline.server.audit import Audit
     from thermocline.server.keys import KeyStore
 
@@ -189,7 +189,7 @@ def revoke(
 
 def reset(
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do it. Without this it only says what it would do.")
+        bool, typer.Option("--yes", "-y", help="Do it. Without this, only show what it would do.")
     ] = False,
     output: Annotated[
         str | None,
@@ -199,7 +199,7 @@ def reset(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a new first key where keys.json is lost or damaged. Every other key ends."""
+    """Create a new first key if keys.json is lost or damaged. Every other key ends."""
     from thermocline.server.audit import Audit
     from thermocline.server.keys import KeyStore
     from thermocline.server.private import write_private
@@ -207,7 +207,7 @@ def reset(
     folder = lake_folder(data, config)
     store = KeyStore(folder)
     if not yes:
-        hint = "restore keys.json from a backup, or say --yes: every key but the new one ends"
+        hint = "restore keys.json from a backup, or add --yes: every key but the new one ends"
         raise Invalid("this ends every key of the node", hint=hint, path=store.path)
     if output is not None and os.path.lexists(output):
         raise Conflict("the file exists already", hint="name a new one", path=output)
@@ -223,12 +223,13 @@ def _id_of(keys: Any, word: str) -> str:
         return word
     if word.startswith("tck_"):
         hint = (
-            "revoke it by its id, the eight letters after tck_; and make another, for it was seen"
+            "revoke it by its id, the eight letters after tck_; other users may have seen it, so "
+            "create a new one"
         )
-        raise Invalid("a key does not belong on a command line", hint=hint)
+        raise Invalid("a key must not be on a command line", hint=hint)
     named = [one.key_id for one in keys.values() if one.note == word and one.revoked_ns is None]
     if len(named) > 1:
-        hint = "name one by its id"
+        hint = "give the id of one"
         raise Invalid("more than one key has this name", hint=hint, name=word, ids=named)
     return named[0] if named else word
 

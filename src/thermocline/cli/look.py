@@ -1,7 +1,7 @@
-"""Commands that look at a table: info, history, diff. They change nothing.
+"""Commands that show a table: info, history, diff. They change nothing.
 
-- `info` tells the same facts as a notebook does.
-- Every answer is one version's, even while others write.
+- `info` shows the same facts as a notebook does.
+- Every answer is of one version, even while other processes write.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,7 +57,7 @@ def _print_info(found: "Held", root: str) -> None:
     console.print()
     columns = found.state.schema.columns
     if not columns:
-        console.print("no columns yet: the first append gives them", style="dim")
+        console.print("no columns yet: the first append adds them", style="dim")
         return
     names = [visible(column.name) for column in columns]
     wide = max(columns_wide(name) for name in names)
@@ -106,7 +106,7 @@ def history(
 
 
 def _brief(rows: "pa.Table") -> "pa.Table":
-    """Return a history that fits a terminal: what came and what went in one column each."""
+    """Return a history that fits a terminal: additions and removals share a column."""
     import pyarrow as pa
 
     def change(noun: str) -> list[str]:

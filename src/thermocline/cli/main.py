@@ -1,10 +1,10 @@
-"""`thermocline`: the commands put together, and what happens when one fails.
+"""`thermocline`: assembles the commands, and reports a failed one.
 
 In:   the words of a command line
 Out:  an exit code; answers on stdout, everything else on stderr
 
-- Heavy libraries are loaded by the command that needs them: `--help` and `--version` are quick.
-- No command ends in a traceback, unless `--debug` asks for it.
+- The command that needs a heavy library imports it: `--help` and `--version` are fast.
+- No command ends with a traceback, unless `--debug` is given.
 """
 
 import atexit
@@ -63,14 +63,14 @@ _SETTINGS: dict[str, Any] = {
 }
 _GROUP: dict[str, Any] = {**_SETTINGS, "add_completion": False}
 app = typer.Typer(**_SETTINGS)
-table_app = typer.Typer(**_GROUP, help="Make, fill, look at and care for tables.")
+table_app = typer.Typer(**_GROUP, help="Create, fill, show and maintain tables.")
 column_app = typer.Typer(**_GROUP, help="List, add, rename and widen columns.")
-journal_app = typer.Typer(**_GROUP, help="Look at the journal of a lake, and mend it.")
+journal_app = typer.Typer(**_GROUP, help="Inspect and repair the journal of a lake.")
 entity_app = typer.Typer(**_GROUP, help="Write, read and export entities.")
-schema_app = typer.Typer(**_GROUP, help="Register, compare and guess the contracts of entities.")
-key_app = typer.Typer(**_GROUP, help="Make, list and revoke the keys of a node.")
-pipeline_app = typer.Typer(**_GROUP, help="Run the jobs of a lake on Spark, and look at them.")
-tenant_app = typer.Typer(**_GROUP, help="Make and list the tenants of a node.")
+schema_app = typer.Typer(**_GROUP, help="Register, compare and infer the contracts of entities.")
+key_app = typer.Typer(**_GROUP, help="Create, list and revoke the keys of a node.")
+pipeline_app = typer.Typer(**_GROUP, help="Run the jobs of a lake on Spark, and list them.")
+tenant_app = typer.Typer(**_GROUP, help="Create and list the tenants of a node.")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -279,10 +279,10 @@ for _group, _commands in (
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Keeps pandas out of a process that is ours alone.
+    """Prevents the import of pandas in a process that runs only our command.
 
-    pyarrow loads pandas, if there is one, as soon as it meets an array. No command needs it but
-    those that run Spark, and it was 0.33 of the 1.1 seconds that `gaps` took.
+    pyarrow imports pandas, if it is installed, with the first array. Only commands that run Spark
+    need it, and the import was 0.33 of the 1.1 seconds that `gaps` took.
     """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
@@ -291,9 +291,9 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; errors are told on stderr.
+    """Run one command line and return its exit code; errors are reported on stderr.
 
-    Without arguments it is the command of this process, takes them from it, and ends the process.
+    Without `arguments` this runs the command line of this process, and may end the process.
     """
     if arguments is not None:
         return _run(list(arguments))
@@ -306,10 +306,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_process(code: int) -> NoReturn:
-    """Close what is open, write what was said, and end the process without the interpreter's end.
+    """Run the exit functions, flush the output, and end the process without finalization.
 
-    The engine's binding counts its objects when the interpreter is taken down, and writes lines
-    about those that an error's traceback still holds below the error that a person must read.
+    The engine's binding counts its objects when the interpreter is finalized. It would write lines
+    about objects that an error's traceback still references, below the error's own lines.
     """
     with suppress(Exception):
         atexit._run_exitfuncs()  # noqa: SLF001  open nodes are closed here
@@ -337,13 +337,13 @@ def _run(words: list[str]) -> int:
             print(error.format_message(), file=sys.stderr)
             return _NOTHING_ASKED
         return _told(_misused(error), error, words, is_debug=is_debug)
-    except Exception as error:  # noqa: BLE001  # the last place that can tell a person
+    except Exception as error:  # noqa: BLE001  # the last place that can report the error
         return _bug(error, is_debug=is_debug)
     return code
 
 
 def _prepare_streams() -> None:
-    """Make sure that whatever is written can be: no name and no terminal ends in a traceback."""
+    """Make sure that every text can be written: an encoding never causes a traceback."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the caller closed it
@@ -407,13 +407,13 @@ def _bug(error: Exception, *, is_debug: bool) -> int:
 
 def _interrupted() -> int:
     if threading.active_count() > 1:
-        # The engine is deep in its work and cannot be told; an ordinary exit would wait for it.
+        # The engine computes in another thread and cannot be stopped; a normal exit would wait.
         os._exit(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED
 
 
 def _pipe_closed() -> int:
-    # The interpreter flushes stdout when it exits, and would complain about the closed pipe.
+    # The interpreter flushes stdout when it exits, and would report the closed pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_PIPE_CLOSED
 

@@ -4,7 +4,7 @@ In:   `--data`, `--config`, `--set` and the environment
 Out:  settings; a folder that is a lake
 
 - A command finds the data folder as `serve` does: option, environment, file, default.
-- What is made for a node is this user's alone.
+- Only this user may read the files that a command creates for a node.
 """
 
 import os
@@ -35,40 +35,40 @@ SetOption = Annotated[
 ]
 HttpOption = Annotated[
     str | None,
-    typer.Option("--http", metavar="ADDRESS", help="Where OTLP over HTTP is taken, or off."),
+    typer.Option("--http", metavar="ADDRESS", help="The address of OTLP over HTTP, or off."),
 ]
 GrpcOption = Annotated[
     str | None,
-    typer.Option("--grpc", metavar="ADDRESS", help="Where OTLP over gRPC is taken, or off."),
+    typer.Option("--grpc", metavar="ADDRESS", help="The address of OTLP over gRPC, or off."),
 ]
 ApiOption = Annotated[
     str | None,
-    typer.Option("--api", metavar="ADDRESS", help="Where SQL and health are answered, or off."),
+    typer.Option("--api", metavar="ADDRESS", help="The address of SQL and health, or off."),
 ]
 
 
 def settings_from(
     config: str | None, words: Sequence[str] | None = None, **options: Any
 ) -> "NodeSettings":
-    """Return a node's settings; `Invalid` names what is wrong, and who said it."""
+    """Return a node's settings; `Invalid` names the wrong setting and its origin."""
     from thermocline.config import node_settings
 
     for word in words or ():
         name, is_pair, value = word.partition("=")
         if not is_pair:
             hint = "write --set NAME=VALUE, such as --set flush_age_s=30s"
-            raise Invalid("not a setting and its value", hint=hint, got=word)
+            raise Invalid("expected a setting and its value", hint=hint, got=word)
         options[name.strip()] = value.strip()
     settings = node_settings(options, os.environ, config)
     if settings.pipeline:
         from thermocline.pipeline.settings import pipeline_settings
 
-        pipeline_settings(settings.pipeline)  # what is wrong is said by whoever reads the file
+        pipeline_settings(settings.pipeline)  # every command that reads the file checks it
     return settings
 
 
 def data_folder(data: str | None, config: str | None) -> str:
-    """Return the data folder, which need not exist."""
+    """Return the data folder, which may not exist."""
     return os.path.abspath(settings_from(config, data=data).data)
 
 
@@ -79,8 +79,8 @@ def lake_folder(data: str | None, config: str | None) -> str:
     folder = data_folder(data, config)
     if not os.path.isdir(folder) or Catalog(folder).identity() is None:
         raise NotFound(
-            "there is no node's data here",
-            hint="check --data; `thermocline serve` makes it, `key create --first` as well",
+            "the folder has no data of a node",
+            hint="check --data; `thermocline serve` or `key create --first` creates it",
             folder=folder,
         )
     return folder
@@ -88,7 +88,7 @@ def lake_folder(data: str | None, config: str | None) -> str:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Make what is made in the block this user's alone."""
+    """Let only this user read the files that the block creates."""
     before = os.umask(PRIVATE_UMASK)
     try:
         yield

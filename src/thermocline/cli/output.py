@@ -1,10 +1,10 @@
-"""Where an answer goes and how it is written: a box for people, CSV for pipes, JSON if asked.
+"""Writes an answer in the chosen format: a box on a terminal, CSV in a pipe, JSON on request.
 
 In:   `--json`, `--format`, `--output`, and whether stdout is a terminal
 Out:  the answer, on stdout or in a file
 
-- A file appears under its name only when all of it is written: a failed query leaves none.
-- Bytes that are no text never go to a terminal.
+- A file gets its name only after all of it is written: a failed query leaves no file.
+- Binary formats never go to a terminal.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How an answer is written, and the file it goes to; stdout when there is none."""
+    """An answer's format, and its file; None is stdout."""
 
     form: Format
     path: str | None = None
@@ -56,20 +56,20 @@ class Output:
 
 
 def chosen(form: Format | None, output: str | None = None, *, is_json: bool = False) -> Output:
-    """Return the output that the options ask for; `Invalid` when they contradict each other."""
+    """Return the output that the options request; `Invalid` if they contradict each other."""
     if is_json and form not in (None, Format.JSON):
-        raise Invalid("--json and --format ask for different things", hint="give one of them")
+        raise Invalid("--json and --format name different formats", hint="give one of them")
     if is_json:
         form = Format.JSON
     if output is not None:
         form = form or SUFFIXES.get(os.path.splitext(output)[1].lower(), Format.CSV)
         if form is Format.BOX:
-            raise Invalid("a box is for a terminal, not for a file", hint="use --format csv")
+            raise Invalid("a box cannot be written to a file", hint="use --format csv")
         return Output(form, output)
     form = form or (Format.BOX if is_watched() else Format.CSV)
     if form in BINARY and is_watched():
         raise Invalid(
-            "bytes that are no text do not go to a terminal",
+            "a binary format cannot be written to a terminal",
             hint="name a file with --output, or pipe the answer into a program",
             format=form.value,
         )
@@ -92,7 +92,7 @@ def _file(path: str) -> Iterator[BinaryIO]:
         _remove(part)
         raise Unavailable(
             "the answer cannot be written",
-            hint="check the folder, its rights and the space on the disk",
+            hint="check the folder, its permissions and the free disk space",
             path=path,
             why=error.strerror or str(error),
         ) from error

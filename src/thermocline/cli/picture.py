@@ -1,4 +1,4 @@
-"""The bar of blocks in a terminal, with colours where they are wanted."""
+"""Prints the bars of blocks on a terminal, with colours unless they are disabled."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ def print_picture(
     *,
     per_entity: bool = True,
 ) -> None:
-    """Print the coverage of a stretch as wide as the terminal."""
+    """Print the coverage of a stretch, as wide as the terminal."""
     picture = coverage_picture(held, console.width, start, end, entity, per_entity=per_entity)
     print_lines(picture, console)
 

@@ -1,9 +1,9 @@
 """Commands about the pipeline: run, backfill, erase, prepare, jobs, rollups.
 
-- They work on a data folder, beside the node that may be running there.
-- What is being done is told on stderr: a bar on a terminal, a line a task otherwise. What came of
-  it is the answer, on stdout.
-- A job that fails keeps no other from running; the command ends with the code of the first failure.
+- They work on a data folder; a node may be running there.
+- Progress goes to stderr: a bar on a terminal, otherwise one line a task. The result goes to
+  stdout.
+- A job that fails does not stop the others; the exit code is that of the first failure.
 """
 
 from typing import Annotated, Any
@@ -34,25 +34,25 @@ from thermocline.cli.site import (
 def run(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="JOB", help="export, compact, rollup, retain; all of them."),
+        typer.Argument(metavar="JOB", help="export, compact, rollup, retain. All without it."),
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--table", metavar="TABLE", help="Of this table alone.")
+        str | None, typer.Option("--table", metavar="TABLE", help="Only this table.")
     ] = None,
     master: MasterOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is due, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")
     ] = False,
     data: DataOption = None,
     config: ConfigOption = None,
     tenant: TenantOption = "default",
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Let retain go on even if every row would go.")
+        bool, typer.Option("--yes", "-y", help="Let retain delete even every row of a table.")
     ] = False,
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
 ) -> None:
-    """Do what is due: export entities, compact, roll up, drop what is past its retention."""
+    """Run the due jobs: export entities, compact, roll up, delete rows past their retention."""
     from thermocline.pipeline.boot import spark_home
     from thermocline.pipeline.run import in_order
 
@@ -61,7 +61,7 @@ def run(
         if table is not None and table.lower() not in {
             one.lower() for one in (*site.tables(), *_rollup_names(config))
         }:
-            site.table(table)  # says that there is none, and which there are
+            site.table(table)  # raises `NotFound` with the existing tables
         if dry_run:
             due = list(runner.due(names, table))
             answer(due_rows(due), "due", [told_task(one) for one in due], format, is_json=json)
@@ -79,8 +79,8 @@ def _rollup_names(config: str | None) -> list[str]:
 def prepare(json: JsonOption = False) -> None:
     """Let Spark start in half the time: takes a minute and 200 MB, once for an installation.
 
-    Java watches one start of Spark, and what it learned is kept beside the installed packages. Run
-    it again after an upgrade.
+    Java records one start of Spark and writes a cache beside the installed packages. Run this again
+    after an upgrade.
     """
     from thermocline.cli.output import say_json
     from thermocline.cli.screen import remarks, say
@@ -104,7 +104,7 @@ def list_jobs(
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
 ) -> None:
-    """List what jobs did, the newest first. SQL finds the same in `pipeline_jobs`."""
+    """List the tasks of jobs, the newest first. SQL reads the same rows in `pipeline_jobs`."""
     import pyarrow as pa
 
     from thermocline.errors import NotFound

@@ -1,11 +1,11 @@
-"""Where a command's table is: its own root, or a name in a lake, with the lake's hot rows.
+"""Opens a command's table: by its root, or by its name in a lake, with the lake's hot rows.
 
-In:   what the user wrote
+In:   the path that the user wrote
 Out:  an opened table
 
-- `LAKE/NAME` is the table of that name in the lake: its hot rows are read from the journal, beside
-  the process that writes it. Anything else is the root of a table, which is cold rows alone.
-- Commands never take a lake's journal over: they read, and they commit to the tables' logs.
+- `LAKE/NAME` is the table with that name in the lake: its hot rows are read from the journal,
+  beside the process that writes it. Any other path is the root of a table, with cold rows only.
+- Commands never take over a lake's journal: they read it, and commit to the tables' logs.
 """
 
 import os
@@ -34,9 +34,9 @@ def is_lake(folder: str) -> bool:
 
 
 def open_lake(folder: str) -> "Lake":
-    """Open a lake beside the process that may be writing it.
+    """Open a lake for reading; another process may write it.
 
-    Its entities are where `THERMOCLINE_POSTGRES` says, as for a node.
+    `THERMOCLINE_POSTGRES` says where its entities are, as for a node.
     """
     from thermocline.config import settings_of
     from thermocline.node import open_lake

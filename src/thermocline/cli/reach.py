@@ -1,11 +1,11 @@
-"""Which lake a command about entities means: a node's by its address, or one in a folder.
+"""Opens the lake of a command about entities: a node's by its address, or one in a folder.
 
 In:   `--url`, `--key-file`, `--lake`, `--postgres` and the environment
-Out:  a lake, embedded or over HTTP: the same surface
+Out:  a lake, embedded or over HTTP, with the same methods
 
 - An option wins over the environment; `--lake` is a folder that no other process writes.
-- A key is read from the environment or from a file. No command takes one as an argument, where
-  others on the machine could see it.
+- A key is read from the environment or from a file. No command takes a key as an argument, where
+  other users of the machine could see it.
 """
 
 import os
@@ -53,10 +53,10 @@ TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="The entity ty
 def reached(
     url: str | None, key_file: str | None, lake: str | None, postgres: str | None
 ) -> Iterator[Any]:
-    """Give the block the lake that the options mean, and let it go at the end."""
+    """Give the block the lake that the options name, and close it at the end."""
     if url is not None and lake is not None:
         hint = "give --url or --lake"
-        raise Invalid("a node and a folder are two different lakes", hint=hint)
+        raise Invalid("--url and --lake name different lakes", hint=hint)
     if lake is not None:
         opened: Any = _embedded(lake, postgres)
     else:
@@ -74,7 +74,7 @@ def contract_of(lake: Any, name: str, version: int | None = None) -> "Contract":
     contracts: dict[int, Contract] = lake.entities.registry.layout(name).contracts
     wanted = max(contracts) if version is None else version
     if wanted not in contracts:
-        hint = f"there are 1 to {max(contracts)}"
+        hint = f"use a version from 1 to {max(contracts)}"
         raise NotFound("no such version of the contract", hint=hint, version=wanted)
     return contracts[wanted]
 
@@ -85,12 +85,12 @@ def _client(url: str | None, key_file: str | None) -> Any:
     address = url or os.environ.get(URL)
     if not address:
         hint = f"give --url or set {URL}; --lake for a folder that no node has open"
-        raise Invalid("no lake is named", hint=hint)
+        raise Invalid("the lake is missing", hint=hint)
     return Client(address, key_from(key_file))
 
 
 def key_from(key_file: str | None) -> str | None:
-    """Return the key that a file or the environment has; None when neither has one."""
+    """Return the key in the file or in the environment; None if there is none."""
     return (os.environ.get(KEY) if key_file is None else _key(key_file)) or None
 
 
@@ -100,7 +100,7 @@ def _key(path: str) -> str:
             return file.read().strip()
     except OSError as error:
         why = error.strerror or str(error)
-        hint = "check the path and the rights of the file"
+        hint = "check the path and the permissions of the file"
         raise Unavailable("the key cannot be read", hint=hint, path=path, why=why) from error
 
 
@@ -113,5 +113,5 @@ def _embedded(folder: str, postgres: str | None) -> Any:
     try:
         return connect(folder, postgres=where)
     except Conflict as error:
-        hint = "where a node has it open, ask the node: --url"
+        hint = "if a node has it open, call the node: --url"
         raise Conflict(error.message, hint=hint, **error.facts) from error

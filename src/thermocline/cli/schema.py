@@ -1,8 +1,8 @@
-"""Commands about contracts: diff, infer and check work on files; register and show on a registry.
+"""Commands about contracts: diff, infer and check read files; register and show use a registry.
 
 - A contract's file is one JSON Schema; documents are JSON, one a line. `-` is stdin.
-- What is wrong is listed on stdout, pointer first; the exit code says that something is.
-- A registry is a node's, or that of a lake that nothing else has open; see `reach.py`.
+- Problems are listed on stdout, pointer first; then the exit code is not 0.
+- The registry is that of a node, or of a lake that no other process has open; see `reach.py`.
 """
 
 import sys
@@ -35,15 +35,15 @@ ContractArgument = Annotated[
 
 
 class Registry(Protocol):
-    """Where contracts are kept, by the names of their entity types."""
+    """Stores contracts by the names of their entity types."""
 
     def register(self, name: str, document: dict[str, Any]) -> "Contract": ...
     def contract(self, name: str, version: int | None = None) -> "Contract": ...
 
 
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="The contract that is registered.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The contract that is to follow.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The registered contract.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The contract that shall follow it.")],
     json: JsonOption = False,
 ) -> None:
     """Show what differs between two contracts, and whether one may follow the other."""
@@ -83,7 +83,7 @@ def infer(
         str, typer.Argument(metavar="DOCUMENTS", help="A file of JSON, one a line; - is stdin.")
     ],
 ) -> None:
-    """Guess a contract from documents; each of them fits it."""
+    """Infer a contract from documents; every one of them fits it."""
     from thermocline.contract.infer import infer as guess
     from thermocline.contract.text import decode
 
@@ -108,7 +108,7 @@ def check(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="OLD", help="The contract that it is to follow."),
+        typer.Option("--against", metavar="OLD", help="The contract that it shall follow."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -148,7 +148,7 @@ def check(
 
 
 def register(registry: Registry, name: str, path: str) -> "Contract":
-    """Register the contract of a file as the next version of a type, and say its columns."""
+    """Register the contract of a file as the next version of a type, and show its columns."""
     made = registry.register(name, read_document(path))
     say(_registered(name, made))
     return made
@@ -161,7 +161,7 @@ def _registered(name: str, made: "Contract") -> str:
 def show(
     registry: Registry, name: str, version: int | None = None, *, form: str | None = None
 ) -> None:
-    """Show a registered contract, or with a form the tool a language model is given for it."""
+    """Show a registered contract, or with a form its tool definition for a language model."""
     from thermocline.contract.tool import tool_schema
 
     found = registry.contract(name, version)
@@ -172,7 +172,7 @@ def show(
     elif form == "anthropic":
         say_exactly(tool_schema(found, name, form="anthropic"))
     else:
-        raise Invalid("not a form of a tool", hint="use anthropic or openai", got=form)
+        raise Invalid("unknown form of a tool", hint="use anthropic or openai", got=form)
 
 
 class _Reached:
@@ -221,7 +221,7 @@ def show_type(
     type: TypeArgument,  # noqa: A002
     version: Annotated[
         int | None,
-        typer.Option("--version", min=1, metavar="N", help="Which version; the newest."),
+        typer.Option("--version", min=1, metavar="N", help="The version; the newest without it."),
     ] = None,
     tool: Annotated[
         str | None,
@@ -233,7 +233,7 @@ def show_type(
     postgres: PostgresOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a registered contract, or the tool that a language model is given for it."""
+    """Show a registered contract, or its tool definition for a language model."""
     with reached(url, key_file, lake, postgres) as opened:
         registry = _Reached(opened)
         if json and tool is None:
@@ -245,7 +245,7 @@ def show_type(
 
 
 def read_document(path: str) -> dict[str, Any]:
-    """Return the JSON object of a file; `Invalid` says why it is none."""
+    """Return the JSON object in a file; `Invalid` if the file has none."""
     from thermocline.contract.canonical import json_form
     from thermocline.contract.text import decode
 
@@ -266,7 +266,8 @@ def read_bytes(path: str) -> bytes:
         raise NotFound("no such file", hint="check the path", path=path) from error
     except OSError as error:
         why = error.strerror or str(error)
-        raise Unavailable("the file cannot be read", hint="check it", path=path, why=why) from error
+        hint = "check the path and the permissions of the file"
+        raise Unavailable("the file cannot be read", hint=hint, path=path, why=why) from error
 
 
 def problem_line(problem: dict[str, str]) -> str:
@@ -277,7 +278,7 @@ def problem_line(problem: dict[str, str]) -> str:
 
 
 def say_exactly(value: Any) -> None:
-    """Write a JSON value as a person reads it, without losing a digit."""
+    """Write a JSON value with indentation, without losing a digit."""
     import msgspec
 
     from thermocline.contract.text import encode_text

@@ -1,8 +1,8 @@
-"""The terminal: who is looking, how wide it is, and whether colours are wanted.
+"""The terminal: whether there is one, its width, and whether colours are enabled.
 
 - Without a terminal, or with NO_COLOR set, no escape sequence is ever written.
-- What a command answers goes to stdout; everything said meanwhile goes to stderr.
-- Text is printed as it is: square brackets in data are no markup.
+- A command's answer goes to stdout; all messages go to stderr.
+- Text is printed unchanged: square brackets in data are not markup.
 """
 
 import os
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, of how much."""
+"""Receives the amount that is done, and the total."""
 
 
 def is_watched() -> bool:
-    """Tell whether a person sees what is written to stdout."""
+    """Tell whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def answers() -> "Console":
-    """Return the console for what a command answers."""
+    """Return the console for a command's answer."""
     return _console(sys.stdout)
 
 
 def remarks() -> "Console":
-    """Return the console for what is said meanwhile."""
+    """Return the console for messages."""
     return _console(sys.stderr)
 
 
@@ -50,7 +50,7 @@ def _console(file: IO[str]) -> "Console":
 
 
 def say(text: str) -> None:
-    """Write one line of answer for people."""
+    """Write one line of the answer, with control characters made visible."""
     from thermocline.show.text import visible
 
     print(visible(text))
@@ -58,7 +58,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """Show a bar on stderr while the block runs, where a person is watching it."""
+    """Show a bar on stderr while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -72,16 +72,16 @@ def progress(title: str) -> Iterator[Progress]:
 
 
 def confirmed(question: str, *, is_yes: bool, otherwise: str) -> bool:
-    """Ask a person; `Invalid` when nobody can be asked and `--yes` was not given.
+    """Ask the user; `Invalid` without a terminal and without `--yes`.
 
-    `otherwise` says what could not be asked about, for that error.
+    `otherwise` says for this error what the command would do.
     """
     if is_yes:
         return True
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Invalid(
-            "this needs a yes, and nobody can be asked here",
-            hint="look at what it would do, then add --yes",
+            "this needs a confirmation, and there is no terminal",
+            hint="check what the command would do, then add --yes",
             it_would=otherwise,
         )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

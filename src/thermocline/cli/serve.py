@@ -52,7 +52,7 @@ def serve(
             "--allow-insecure", help="Let other machines reach the node without keys or TLS."
         ),
     ] = False,
-    set: SetOption = None,  # noqa: A002  an option is called what it is called
+    set: SetOption = None,  # noqa: A002  the option's name
     check: Annotated[
         bool, typer.Option("--check", help="Show the settings with their origins, and stop.")
     ] = False,
@@ -81,26 +81,26 @@ def serve(
     from thermocline.server.serve import serve as run
 
     code = run(settings, reread=read)
-    # All is closed and durable. The interpreter's own end would only wait for libraries' threads.
+    # All is closed and durable. A normal exit would only wait for threads of libraries.
     sys.stdout.flush()
     os._exit(code)
 
 
 def _keep_memory() -> None:
-    """Let the allocators keep what a request used for the next one.
+    """Let the allocators keep freed memory for the next request.
 
-    Given back every few milliseconds, it would be cleared by the kernel for each.
+    If memory were returned every few milliseconds, the kernel would clear its pages each time.
     """
     # Order matters: Arrow's allocator reads this when it is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(PURGE_DELAY_MS))
-    with suppress(OSError, AttributeError):  # another C library than Linux's usual one
+    with suppress(OSError, AttributeError):  # the C library is not glibc
         tune = ctypes.CDLL(None).mallopt
         tune(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
         tune(_M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES_MAX)
 
 
 def _checked(settings: "NodeSettings", *, is_json: bool) -> None:
-    """Refuse what a start would refuse, and show the settings."""
+    """Check the settings as a start would, and show them."""
     from thermocline.server.guard import check_exposure
     from thermocline.server.keys import KeyStore
     from thermocline.server.prepare import check_identity, tls_context

@@ -1,7 +1,7 @@
-"""Where the jobs of a command work: a data folder, a tenant, and how Spark is reached.
+"""Opens the workspace of a command's jobs: a data folder, a tenant, and the Spark master.
 
 In:   `--data`, `--config`, `--tenant`, `--master`
-Out:  a site, and what runs jobs there; both are let go of at the end
+Out:  a workspace and a runner of jobs; both are closed at the end
 
 - A command finds the data folder as `serve` does; a node may be running there.
 """
@@ -30,12 +30,14 @@ MasterOption = Annotated[
         show_default=False,
     ),
 ]
-TenantOption = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose tables.")]
+TenantOption = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="The tenant that owns the tables.")
+]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")]
 
 
 def job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
-    """Return how jobs run: what the file says, and options that win over it."""
+    """Return the settings of jobs: those of the file, overridden by options."""
     from thermocline.config import read_settings, settings_in
     from thermocline.pipeline.settings import PipelineSettings, pipeline_settings
 
@@ -48,7 +50,7 @@ def job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
 def opened_site(
     data: str | None, config: str | None, tenant: str, **node: str | None
 ) -> Iterator["Site"]:
-    """Give the tables that the options mean, for jobs; `node` is how a running one is reached."""
+    """Give the block the workspace that the options name; `node` is how to call a running node."""
     from thermocline.pipeline.site import Site
 
     settings = settings_from(config, data=data)
@@ -66,7 +68,7 @@ def opened_runner(
     is_confirmed: bool = False,
     **node: str | None,
 ) -> Iterator["tuple[Site, Runner]"]:
-    """Give the site that is meant and what runs its jobs; Spark is let go of at the end."""
+    """Give the block the workspace and a runner of its jobs; stop Spark at the end."""
     from thermocline.pipeline.run import Runner
 
     settings = job_settings(settings_from(config, data=data), master=master)

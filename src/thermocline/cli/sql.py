@@ -1,11 +1,11 @@
-"""The command that asks: SQL over tables, in whatever format is wanted.
+"""The command `sql`: runs one SELECT over tables, and writes the rows in any format.
 
 In:   one SELECT, the tables it names, its parameters
-Out:  rows, streamed: a result larger than memory passes through
+Out:  rows, streamed: the result may be larger than memory
 
-- A table is found by `--table name=path`, or by being a folder of that name, here or in
-  `--tables`. Only names that occur in the query are looked for.
-- Where `--tables` is a lake, its tables are known by their names, and their hot rows are read too.
+- A table is found by `--table name=path`, or as a folder with that name, here or in `--tables`.
+  Only names that occur in the query are searched.
+- If `--tables` is a lake, its tables are found by their names, and their hot rows are read too.
 """
 
 import os
@@ -38,7 +38,7 @@ def sql(
     tables: Annotated[
         str,
         typer.Option(
-            "--tables", metavar="DIR", help="A lake, or a folder of tables: each is known by name."
+            "--tables", metavar="DIR", help="A lake, or a folder of tables, found by name."
         ),
     ] = ".",
     param: Annotated[
@@ -51,13 +51,13 @@ def sql(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to a file; its ending says the format."
+            "--output", "-o", metavar="FILE", help="Write to a file; its ending gives the format."
         ),
     ] = None,
     rows: RowsOption = 40,
     json: JsonOption = False,
 ) -> None:
-    """Ask tables in SQL, with joins, AS OF and gaps()."""
+    """Query tables in SQL, with joins, AS OF and gaps()."""
     from thermocline.cli.aside import read_aside
     from thermocline.cli.output import chosen
 
@@ -83,7 +83,7 @@ def _session() -> "Iterator[Session]":
     try:
         yield session
     except KeyboardInterrupt:
-        raise  # the engine may still be at work, and refuses to be closed then
+        raise  # the engine may still compute, and then cannot be closed
     except BaseException:
         session.close()
         raise
@@ -91,10 +91,10 @@ def _session() -> "Iterator[Session]":
 
 
 def _unknown(error: NotFound) -> NotFound:
-    """Return the error with a hint for the command line, where it is about a table's name."""
+    """Return the error with a hint for the command line if it is about a table's name."""
     if "tables" not in error.facts or error.facts["tables"]:
         return error
-    hint = f"give it a place: --table {error.facts.get('table')}=PATH, or --tables DIR"
+    hint = f"give its path: --table {error.facts.get('table')}=PATH, or --tables DIR"
     return NotFound(error.message, hint=hint, table=error.facts.get("table"), looked_in="here")
 
 
@@ -105,7 +105,7 @@ def _register(session: "Session", text: str, named: Iterable[str], folder: str) 
         name, is_pair, path = word.partition("=")
         if not is_pair or not path:
             raise Invalid(
-                "a table is given by its name and its path",
+                "expected a table's name and its path",
                 hint="write --table prices=/data/prices",
                 got=word,
             )
@@ -128,7 +128,7 @@ def _register_table(session: "Session", name: str, path: str) -> None:
 
 
 def _found(text: str, folder: str) -> dict[str, str]:
-    """Return the folders that hold a table and whose names occur in the query."""
+    """Return the folders of tables whose names occur in the query."""
     from thermocline.format.layout import LOG_FOLDER
 
     try:

@@ -1,6 +1,6 @@
 """Commands about tenants: create and list.
 
-- A tenant is a folder of its own below the data folder; a running node sees a new one at once.
+- A tenant is a folder below the data folder; a running node sees a new tenant at once.
 """
 
 from typing import Annotated
@@ -21,7 +21,7 @@ def create(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a tenant."""
+    """Create a tenant."""
     from thermocline.disk import OsDisk
     from thermocline.lake.tenants import Tenants
     from thermocline.server.audit import Audit
@@ -35,7 +35,7 @@ def create(
 
         say_json({"tenant": name})
     else:
-        say(f"tenant {name} is made; `thermocline key create --tenant {name}` makes a key for it")
+        say(f"created tenant {name}; `thermocline key create --tenant {name}` creates a key for it")
 
 
 def list_tenants(

@@ -1,7 +1,7 @@
 """`thermocline worker`: runs the jobs of a data folder by the clock, beside a node or without one.
 
-- One line a task, on stdout; in JSON when asked.
-- SIGTERM and Ctrl-C let the task under way finish, and begin no other.
+- It writes one line a task on stdout, or one JSON object with `--json`.
+- After SIGTERM or Ctrl-C the running task finishes, and no other task starts.
 """
 
 import signal
@@ -27,7 +27,7 @@ def worker(
     master: MasterOption = None,
     every: Annotated[
         str | None,
-        typer.Option("--every", metavar="TIME", help="How often to look, such as 10s or 1m."),
+        typer.Option("--every", metavar="TIME", help="How often to check, such as 10s or 1m."),
     ] = None,
     job: Annotated[
         list[str] | None,
@@ -42,12 +42,12 @@ def worker(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run the jobs that are due, by the clock, until it is told to stop."""
+    """Run the due jobs by the clock, until SIGTERM or Ctrl-C."""
     from thermocline.pipeline.boot import spark_home
     from thermocline.pipeline.clock import JobClock
     from thermocline.pipeline.run import in_order
 
-    spark_home()  # says what to install before anything is waited for
+    spark_home()  # raises at once if Spark is not installed
     in_order(job or ())
     settings = settings_from(config, data=data)
     folder, wanted = lake_folder(data, config), job_settings(settings, master=master, every=every)

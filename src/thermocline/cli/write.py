@@ -1,8 +1,8 @@
 """Commands that change a table: create, append, delete, restore, retain, set.
 
-- When a command says it is done, the change is durable and visible to every reader.
-- Many files are one commit: all of them are in, or none.
-- Rows are deleted only after a yes.
+- When a command returns, the change is durable and visible to every reader.
+- Many files are one commit: all of them are appended, or none.
+- `delete` asks for confirmation first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,9 +50,7 @@ def create(
     ] = None,
     timezone: Annotated[
         str | None,
-        typer.Option(
-            "--timezone", metavar="ZONE", help="The zone of times that come without one. UTC."
-        ),
+        typer.Option("--timezone", metavar="ZONE", help="The zone of times without a zone. UTC."),
     ] = None,
     overlap: Annotated[
         Overlap, typer.Option("--overlap", help="What an append into held buckets does.")
@@ -60,16 +58,16 @@ def create(
     retention: Annotated[
         str | None,
         typer.Option(
-            "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d. For ever."
+            "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d. No limit."
         ),
     ] = None,
     entities_max: Annotated[
         int | None,
-        typer.Option("--entities-max", min=1, metavar="N", help="How many entities there may be."),
+        typer.Option("--entities-max", min=1, metavar="N", help="The largest number of entities."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make an empty table. Its columns come with the first append."""
+    """Create an empty table. The first append adds its columns."""
     from thermocline.table import TimeSeriesTable
 
     made = TimeSeriesTable.create(
@@ -95,7 +93,7 @@ def append(
         Overlap | None,
         typer.Option(
             "--overlap",
-            help="What to do about buckets that are held already. The table's own rule.",
+            help="What to do about buckets already held. The table's policy.",
             show_default=False,
         ),
     ] = None,
@@ -109,7 +107,7 @@ def append(
     txn: Annotated[
         str | None,
         typer.Option(
-            "--txn", metavar="NAME:NUMBER", help="Append once: a number seen before does nothing."
+            "--txn", metavar="NAME:NUMBER", help="Append once: a repeated number does nothing."
         ),
     ] = None,
     json: JsonOption = False,
@@ -125,7 +123,7 @@ def append(
         version = opened.lake.append_parquet(_Told(given, report), wish, link=link).version
     if version == before:
         facts = {"files": len(given), "rows": 0, "segments": 0, "replaced": 0, "appended": False}
-        why = f"{txn} is in already" if txn else "the files hold no rows"
+        why = f"{txn} was already appended" if txn else "the files have no rows"
         _tell(opened, version, f"nothing to append: {why}", facts, is_json=json)
         return
     metrics = opened.lake.log.commit(version).metrics
@@ -147,14 +145,14 @@ def delete(
     table: TableArgument,
     where: Annotated[
         str | None,
-        typer.Option("--where", metavar="SQL", help="The condition of the rows that go."),
+        typer.Option("--where", metavar="SQL", help="The condition of the rows to delete."),
     ] = None,
     start: StartOption = None,
     end: EndOption = None,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Delete rows by a condition, a stretch of time, or both. Asks first."""
+    """Delete rows by a condition, a stretch of time, or both. Asks for confirmation."""
     opened = open_table(table)
     if where is None and start is None and end is None:
         raise Invalid(
@@ -180,7 +178,7 @@ def restore(
     at: Annotated[str, typer.Argument(metavar="VERSION|TIME", help="The version, or an instant.")],
     json: JsonOption = False,
 ) -> None:
-    """Make the table what it was, as a new version. Nothing is lost by it."""
+    """Restore an old version of the table, as a new version. No version is lost."""
     opened = open_table(table)
     wanted = opened.lake.state(at_value(at)).version
     version = opened.restore(wanted)
@@ -190,14 +188,14 @@ def restore(
 def retain(
     table: TableArgument,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Go on even if every row would go.")
+        bool, typer.Option("--yes", "-y", help="Delete even if that deletes every row.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Delete the rows that are older than the table's retention."""
     opened = open_table(table)
     state, rows = opened.lake.retain(is_confirmed=yes)
-    _tell(opened, state.version, f"let {_many(rows, 'row')} go", {"rows": rows}, is_json=json)
+    _tell(opened, state.version, f"deleted {_many(rows, 'row')}", {"rows": rows}, is_json=json)
 
 
 def set_policy(
@@ -216,7 +214,7 @@ def set_policy(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Change what the table does about overlap and about old rows."""
+    """Change the table's policies for overlap and old rows."""
     opened = open_table(table)
     version = opened.version()
     if overlap is None and retention is None:
@@ -232,7 +230,7 @@ def set_policy(
 
 
 class _Told(Sequence[str]):
-    """Paths that report how far they were read: the append reads each when it gets to it."""
+    """Paths that report progress: the append takes each path when it reads the file."""
 
     def __init__(self, paths: Sequence[str], report: Progress) -> None:
         self._paths = paths

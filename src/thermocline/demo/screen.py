@@ -1,4 +1,4 @@
-"""How the demonstration speaks: numbered steps, plain words, commands as one would type them."""
+"""The output of the demonstration: numbered steps, text, and commands as a user types them."""
 
 import sys
 import time as clock
@@ -15,7 +15,7 @@ INDENT = "      "
 
 
 class Screen:
-    """Where the demonstration writes: stdout, a step at a time."""
+    """Writes the demonstration to stdout, step by step."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -23,7 +23,7 @@ class Screen:
         self._began_s = clock.monotonic()
 
     def step(self, title: str, *words: str) -> None:
-        """Begin the next step, and say what it is about."""
+        """Begin the next step with a title and an explanation."""
         self._step += 1
         print(f"\n[{self._step}/{self._steps}] {title}")
         for word in words:
@@ -35,12 +35,12 @@ class Screen:
         print(f"{INDENT}{visible(text)}", flush=True)
 
     def command(self, line: str) -> None:
-        """Show a command that one could type."""
+        """Show a command that a user could type."""
         print(f"$ {visible(line)}", flush=True)
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Say that something takes a moment, and how long it took."""
+        """Show what the block does while it runs, and how long it took."""
         print(f"{INDENT}{what} ...", end="", flush=True)
         began_s = clock.monotonic()
         try:
@@ -51,21 +51,21 @@ class Screen:
         print(f" {clock.monotonic() - began_s:.1f} s", flush=True)
 
     def rows(self, table: "pa.Table") -> None:
-        """Show the rows of a small table, in columns."""
+        """Show the rows of a small table in columns."""
         for line in in_columns(table.column_names, table.to_pylist()):
             self.say(line)
 
     def took_s(self) -> float:
-        """Return how long it all has taken."""
+        """Return the seconds since the demonstration began."""
         return clock.monotonic() - self._began_s
 
     def flush(self) -> None:
-        """Let everything be seen before another process writes."""
+        """Flush stdout before another process writes."""
         sys.stdout.flush()
 
 
 def in_columns(names: Sequence[str], rows: Sequence[dict[str, object]]) -> Iterator[str]:
-    """Yield lines with the values of rows under their names."""
+    """Yield a line of names, and lines with the values of rows under them."""
     texts = [[_text(row[name]) for name in names] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(names, *texts, strict=True)]
     for line in (names, ["-" * width for width in widths], *texts):

@@ -1,10 +1,10 @@
-"""The demonstration's node: a `thermocline serve` of its own, started, killed and started again.
+"""The demonstration's node: a `thermocline serve` process, started, killed and started again.
 
 In:   a folder
-Out:  a process that answers on loopback, and where
+Out:  a process that listens on loopback, and its addresses
 
-- Its ports are the usual ones where they are free, and any others where they are not; after a
-  kill it takes the same ones again, as a node under systemd would.
+- It uses the usual ports if they are free, otherwise others. After a kill it uses the same ports
+  again, as a node under systemd does.
 """
 
 import random
@@ -25,13 +25,13 @@ STOP_LIMIT_S = 60.0
 LOOK_EVERY_S = 0.05
 LINES_TOLD_MAX = 5
 PORTS = MappingProxyType({"http": 4318, "grpc": 4317, "api": 4320})
-# Below those that the machine gives to whoever asks for any: none is taken between two starts.
+# Below the ephemeral ports, so that no other process gets the port between two starts.
 OTHER_PORTS = range(20_000, 32_000)
 TRIES_MAX = 100
 
 
 class ServedNode:
-    """A node in a process of its own."""
+    """A node in a separate process."""
 
     def __init__(self, folder: Path, settings: Path) -> None:
         self._folder = folder
@@ -47,23 +47,23 @@ class ServedNode:
 
     @property
     def url(self) -> str:
-        """Where its API and its console are."""
+        """The address of its API and its console."""
         return f"http://127.0.0.1:{self._ports['api']}"
 
     @property
     def otlp(self) -> str:
-        """Where it takes OpenTelemetry in."""
+        """The address of its OTLP receiver."""
         return f"http://127.0.0.1:{self._ports['http']}"
 
     def command(self) -> list[str]:
-        """Return the words of the command that serves it, after `thermocline`."""
+        """Return the arguments of `thermocline` that start it."""
         ports = [
             w for name, port in self._ports.items() for w in (f"--{name}", f"127.0.0.1:{port}")
         ]
         return ["serve", "--data", str(self.data), "--config", str(self._settings), *ports]
 
     def start(self) -> float:
-        """Start it; return how many seconds it took until it was ready."""
+        """Start it; return the seconds until it was ready."""
         began_s = clock.monotonic()
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  our own command
@@ -82,7 +82,7 @@ class ServedNode:
         self.kill()
         told = self._log.read_bytes()[seen:].decode(errors="replace").splitlines()
         told = told[:LINES_TOLD_MAX]
-        raise Unavailable("the node did not start", hint="see what it told", told=told)
+        raise Unavailable("the node did not start", hint="see its last lines", told=told)
 
     def _is_ready(self, seen: int) -> bool:
         with open(self._log, "rb") as log:
@@ -94,14 +94,14 @@ class ServedNode:
         return False
 
     def kill(self) -> None:
-        """End it with -9, as a power cut or the kernel would."""
+        """End it with SIGKILL, as a power cut or the kernel would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Stop it with SIGTERM, and wait until it has ended."""
         if self._process is None:
             return
         self._process.terminate()
@@ -112,17 +112,17 @@ class ServedNode:
         self._process = None
 
     def wait(self) -> None:
-        """Wait until it ends by itself or is interrupted."""
+        """Wait until it ends or Ctrl-C is pressed."""
         if self._process is not None:
             with suppress(KeyboardInterrupt):
                 self._process.wait()
 
 
 def _free(port: int) -> int:
-    """Return the port, or another where somebody has it."""
+    """Return the port if it is free, otherwise another."""
     chosen = random.SystemRandom()
     for _ in range(TRIES_MAX):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
         port = chosen.choice(OTHER_PORTS)
-    raise Unavailable("there is no free port", hint="close something that listens", tries=TRIES_MAX)
+    raise Unavailable("there is no free port", hint="stop a process that listens", tries=TRIES_MAX)

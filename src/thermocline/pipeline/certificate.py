@@ -1,12 +1,13 @@
-"""What an erasure leaves behind: a paper that says what was done, and what was found afterwards.
+"""The certificate of an erasure: what was done, and what a search found afterwards.
 
-In:   what became of each table
+In:   the outcome for each table
 Out:  `erasures/<id>.json` in the tenant's folder, and the same as text for a person
 
-- The subject is not named: a digest of column and value proves who was meant to whoever knows.
-  Of several, the first is `subject` and the rest are `others`.
-- The paper has a digest of itself, so that a change to it shows.
-- It says what it does not cover: copies that are not in the tenant's folder.
+- The certificate contains only a hash of column and value, so a person who knows the value can
+  verify it, and the certificate does not reveal the subject. If an erasure has several subjects,
+  the first is `subject` and the rest are `others`.
+- The certificate contains its own digest, so that a change to it is detected.
+- It lists what it does not cover: copies outside the tenant's folder.
 """
 
 import hashlib
@@ -25,16 +26,17 @@ FORMAT_VERSION = 1
 NOT_COVERED = (
     "backups and other copies of the lake's folder",
     "PostgreSQL's own log, and pages that its vacuum has not reached yet",
-    "answers that were given before, wherever they were kept",
-    "blocks of the disk that held files which are removed",
+    "answers that clients received earlier and kept",
+    "disk blocks of removed files",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TableErased:
-    """What became of the subject in one table.
+    """What the erasure did in one table.
 
-    `versions` are those that have the change: the last one is the first without a trace.
+    `versions` are the versions that it committed; the last one is the first without a trace of
+    the subject.
     """
 
     table: str
@@ -60,7 +62,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was erased, by whom, when, and what a search found afterwards."""
+    """What was erased, who requested it, when, and what a search found afterwards."""
 
     certificate_id: str
     subject: str
@@ -77,18 +79,18 @@ class Certificate:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether nothing of the subject can be read any more."""
+        """Tell whether no row of the subject can be read any more."""
         left = any(not found.is_mention for found in self.searched.found)
         return not left and not any(table.pinned for table in self.tables)
 
     def json(self) -> dict[str, Any]:
-        """Return the paper, with its digest."""
+        """Return the certificate with its digest."""
         body = {"format": FORMAT_VERSION, "is_complete": self.is_complete, **asdict(self)}
         digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         return {**body, "digest": digest}
 
     def lines(self) -> list[str]:
-        """Return what a person reads."""
+        """Return the certificate as lines for a person."""
         made = [
             f"erasure {self.certificate_id} by {self.by}, {self.started} to {self.finished}",
             f"subject {self.column} sha256:{self.subject[:16]}",
@@ -97,13 +99,13 @@ class Certificate:
         for one in self.tables:
             keys = f", {one.keys} keys" if one.keys else ""
             made.append(
-                f"{one.table}: {one.rows} rows{keys}, {one.segments} segments written anew, "
+                f"{one.table}: {one.rows} rows{keys}, {one.segments} segments rewritten, "
                 f"{one.files} files removed, {one.commits} commits redacted, "
                 f"version {one.versions[-1] if one.versions else '-'}"
             )
             if one.pinned:
-                made.append(f"{one.table}: readers hold versions {list(one.pinned)}: run it again")
-        made += [f"{name}: is computed anew at the rollup's next run" for name in self.recomputed]
+                made.append(f"{one.table}: readers pin versions {list(one.pinned)}: run it again")
+        made += [f"{name}: the rollup's next run recomputes it" for name in self.recomputed]
         found = self.searched.found
         made.append(f"searched {self.searched.files} files: {len(found)} places found")
         made += [f"  {one.table} {one.path}: {one.what} ({one.rows})" for one in found]
@@ -112,7 +114,7 @@ class Certificate:
 
 
 def write_certificate(site: Site, certificate: Certificate) -> str:
-    """Write the paper down, durable when this returns; return its path in the tenant's folder."""
+    """Write the certificate, durable when this returns; return its path in the tenant's folder."""
     path = f"{FOLDER}/{certificate.certificate_id}.json"
     data = orjson.dumps(certificate.json(), option=orjson.OPT_INDENT_2)
     LocalStorage(site.catalog.root).put(path, data)

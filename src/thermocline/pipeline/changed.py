@@ -1,16 +1,16 @@
-"""Which buckets of a table changed between two versions, from commits and sidecars alone.
+"""Finds the buckets of a table that changed between two versions, from commits and sidecars only.
 
 In:   a table, an earlier version and a later state
-Out:  `Changed`: buckets of the table, or everything
+Out:  `ChangedBuckets`: buckets of the table, or everything
 
-- No Parquet is opened. A sidecar that is missing or damaged is made up for by the times that the
-  log has of its segment, which hold all of its rows.
-- Never too little: rows that came, went or are hidden now lie in the buckets that are told. It may
-  be more: of a segment of which some rows were deleted, every bucket counts.
-- Compaction moves rows and changes none. It is known by its operation, and believed when what it
-  left is of a higher level and has as many rows as what it found.
-- What cannot be found out is everything, never nothing: a version that the log does not have, other
-  buckets, a column whose name stands for another one now.
+- No Parquet file is opened. If a sidecar is missing or damaged, the segment's first and last time
+  in the log are used instead; they include all of its rows.
+- The result never lacks a bucket in which rows were added, removed or hidden. It may contain more:
+  if some rows of a segment were deleted, every bucket of this segment counts.
+- Compaction moves rows and changes none. A commit counts as a compaction if its operation says so,
+  its output has a higher level, and the number of rows stayed the same.
+- If the changes cannot be determined, the result is everything, never nothing: the log lacks a
+  version, the buckets differ, or a column's name now means another column.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ COMMITS_WALKED_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What changed: everything, for the reason `why`, or these buckets of the table."""
+    """The changes: everything, for the reason `why`, or these buckets of the table."""
 
     is_everything: bool = False
     buckets: Buckets = field(default_factory=Buckets)
@@ -56,7 +56,7 @@ class Changed:
 
 
 def spread(buckets: Buckets, held: Bucket, every: Bucket) -> Buckets:
-    """Return the windows of width `every` that meet buckets of width `held`."""
+    """Return the windows of width `every` that overlap buckets of width `held`."""
     if held == every:
         return buckets
     stretches = (every.span(held.start(run.first), held.start(run.end)) for run in buckets.runs())
@@ -64,7 +64,7 @@ def spread(buckets: Buckets, held: Bucket, every: Bucket) -> Buckets:
 
 
 def everything(why: str) -> Changed:
-    """Return that everything may have changed."""
+    """Return that everything may have changed, for the reason `why`."""
     return Changed(is_everything=True, why=why)
 
 
@@ -83,14 +83,14 @@ def changed(table: Table, since: int, state: TableState) -> Changed:
 
 
 class _Unknown(Exception):
-    """What changed cannot be found out."""
+    """The changes cannot be determined."""
 
 
 def _state(table: Table, version: int) -> TableState | None:
     try:
         return table.log.state(version)
     except NotFound:
-        return None  # expired: its commits are still there, and mostly enough
+        return None  # expired; its commits still exist, and usually suffice
 
 
 def _commits(table: Table, since: int, newest: int) -> Iterator[Commit]:
@@ -102,7 +102,7 @@ def _commits(table: Table, since: int, newest: int) -> Iterator[Commit]:
 
 
 class _Walk:
-    """Follows commits one after another, and knows the segments that were live before each."""
+    """Follows commits in order and tracks the segments that were live before each."""
 
     def __init__(self, storage: Storage, before: TableState | None, after: TableState) -> None:
         self._storage = storage
@@ -112,7 +112,7 @@ class _Walk:
         self._live: dict[str, Segment | None] = {}
 
     def follow(self, commit: Commit) -> list[Buckets]:
-        """Return the buckets that one commit changed."""
+        """Return the buckets that a commit changed."""
         is_neutral = _is_neutral(commit)
         found: list[Buckets] = []
         for action in commit.actions:
@@ -160,7 +160,7 @@ class _Walk:
         self._is = (action.spec, action.schema)
 
     def _held(self, segment: Segment) -> Buckets:
-        """Return the buckets of a segment: by its sidecar, or all from its first to its last."""
+        """Return a segment's buckets from its sidecar, or all from its first to its last."""
         try:
             data = self._storage.read(segment.coverage_path)
             if sidecar_checksum(data) == segment.coverage_checksum:

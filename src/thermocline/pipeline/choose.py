@@ -1,14 +1,16 @@
-"""Which segments are worth writing anew, and in what pieces: found from the log alone.
+"""Chooses the segments that compaction rewrites, and how: from the log alone.
 
 In:   a state
 Out:  groups of segments, one commit each; slices of a group, one segment each
 
-- Small segments that lie near each other in time become one. Near is a day, then a month, then
-  a year, so that few and small ones end up together in the end, and many stay apart.
-- No segment is written anew that is larger than all the others of its group together: a row is
-  moved at most as often as the amount around it doubles.
-- A segment with many deleted rows is written anew whatever its size, alone if need be.
-- A group has limits in segments and bytes; `share` divides them, for who failed with the whole.
+- Small segments that are near each other in time are merged. The first pass groups by day, the
+  second by month, the third by year: many small segments are merged within a day, a few within
+  a year.
+- A segment that is larger than all others of its group together is not rewritten: a row is moved at
+  most as often as the amount of data around it doubles.
+- A segment with many deleted rows is rewritten at any size, alone if necessary.
+- A group has limits in segments and bytes. `share` divides these limits for a compaction that
+  failed with a larger group.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +38,7 @@ INPUTS_LEAST = 2
 BYTES_MAX = 4 << 30
 DELETED_SHARE_MAX = 0.2
 LEVEL_MAX = 16
-"""How often rows are written anew for their segments' size: a bound, should sizes mislead."""
+"""How often rows are rewritten because their segments are small: a bound if sizes mislead."""
 KEYS_LOOKED_AT_MAX = 1_000_000
 DAY_NS = 86_400 * NS_PER_S
 WINDOWS_NS = (DAY_NS, 32 * DAY_NS, 384 * DAY_NS)
@@ -44,10 +46,10 @@ WINDOWS_NS = (DAY_NS, 32 * DAY_NS, 384 * DAY_NS)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When segments are small, and how many become one commit.
+    """When a segment counts as small, and how many segments one commit rewrites.
 
-    `target_bytes` and `target_rows` are what a segment should have: one below half of both is
-    small. `inputs_min` small ones make it worth while.
+    A segment with less than half of `target_bytes` and of `target_rows` is small. Compaction
+    starts at `inputs_min` small segments.
     """
 
     target_bytes: int = TARGET_BYTES
@@ -60,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Segments that become fewer in one commit, in the order of their times."""
+    """Segments that one commit merges, in the order of their times."""
 
     segments: tuple[Segment, ...]
 
@@ -91,7 +93,7 @@ def live_bytes(segment: Segment) -> int:
 
 
 def groups(state: TableState, limits: Limits) -> Iterator[Group]:
-    """Yield what is worth writing anew now. No segment is in two groups."""
+    """Yield the groups that are worth rewriting now. No segment is in two groups."""
     is_keyed = ENTITIES in state.spec.features
     left = [s for s in state.segments if is_small(s, limits) or is_dirty(s, limits)]
     for width_ns in (None,) if is_keyed else WINDOWS_NS:
@@ -108,7 +110,7 @@ def groups(state: TableState, limits: Limits) -> Iterator[Group]:
 
 
 def is_small(segment: Segment, limits: Limits) -> bool:
-    """Tell whether a segment is less than half of what it should be."""
+    """Tell whether a segment has less than half of the target's rows and bytes."""
     has_few_rows = live_rows(segment) * 2 < limits.target_rows
     has_few_bytes = live_bytes(segment) * 2 < limits.target_bytes
     return has_few_rows and has_few_bytes and segment.level < LEVEL_MAX
@@ -120,7 +122,7 @@ def is_dirty(segment: Segment, limits: Limits) -> bool:
 
 
 def within_limits(segments: Sequence[Segment], limits: Limits, share: int) -> list[Segment]:
-    """Return the first of these segments that are not too much for one commit, at least two."""
+    """Return the first segments that fit the limits of one commit, at least two."""
     inputs_max, bytes_max = limits.inputs_max // share, limits.bytes_max // share
     taken: list[Segment] = []
     size_bytes = 0
@@ -134,7 +136,7 @@ def within_limits(segments: Sequence[Segment], limits: Limits, share: int) -> li
 
 
 def _near(segments: Iterable[Segment], width_ns: int | None) -> Iterator[list[Segment]]:
-    """Yield the segments that begin in the same stretch of time, each list in order."""
+    """Yield lists of segments that begin in the same period, each list in order of time."""
     ordered = sorted(segments, key=lambda s: (s.ts_min, s.segment_id))
     stretches: dict[int, list[Segment]] = {}
     for segment in ordered:
@@ -144,7 +146,7 @@ def _near(segments: Iterable[Segment], width_ns: int | None) -> Iterator[list[Se
 
 
 def _chosen(near: list[Segment], limits: Limits) -> tuple[list[Segment], list[Segment]]:
-    """Return the segments to take, and those that are larger than all that is to join them."""
+    """Return the segments to rewrite, and those that are larger than all others together."""
     dirty = [s for s in near if is_dirty(s, limits)]
     clean = sorted((s for s in near if not is_dirty(s, limits)), key=live_bytes)
     joining = sum(live_bytes(s) for s in (*dirty, *clean))
@@ -168,10 +170,10 @@ def _is_worth(part: Sequence[Segment], limits: Limits) -> bool:
 
 
 def slices(table: Table, state: TableState, group: Group, limits: Limits) -> list[Slice]:
-    """Return pieces that have all rows of a group, each once, about one new segment each.
+    """Return slices that contain every row of a group once, each for about one new segment.
 
-    Where a piece may end between two segments it does, so that few files are read twice. Of a
-    table of entities some keys are read, to see how they lie.
+    If a slice can end between two segments, it does, so that few files are read twice. For an
+    entity table some keys are read, to estimate their distribution.
     """
     count = max(
         -(-group.rows // limits.target_rows),
@@ -190,7 +192,7 @@ def slices(table: Table, state: TableState, group: Group, limits: Limits) -> lis
 
 
 class _Spread:
-    """How rows lie in time, as if those of each segment were spread evenly over it."""
+    """Estimates how rows are distributed in time: evenly within each segment."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._first = np.array([s.ts_min for s in segments], dtype=np.float64)
@@ -200,7 +202,7 @@ class _Spread:
         self._end = max(s.ts_max for s in segments)
 
     def cuts(self, rows_each: float) -> list[int]:
-        """Return the times at which to cut, each about so many rows after the one before."""
+        """Return the times at which to cut, about `rows_each` rows apart."""
         before = [(edge, self._before(edge)) for edge in self._edges]
         total, done = float(self._rows.sum()), 0.0
         cuts: list[int] = []
@@ -215,12 +217,12 @@ class _Spread:
         return cuts
 
     def _before(self, time: int) -> float:
-        """Return about how many rows are before a time."""
+        """Return the estimated number of rows before a time."""
         part = np.clip((time - self._first) / self._span, 0.0, 1.0)
         return float((part * self._rows).sum())
 
     def _at(self, rows: float) -> int:
-        """Return the time before which about so many rows are."""
+        """Return the time before which there are about this many rows."""
         low: int = self._edges[0]
         high: int = self._end + 1
         while high - low > 1:
@@ -232,7 +234,7 @@ class _Spread:
 def _key_cuts(
     table: Table, state: TableState, segments: Sequence[Segment], count: int
 ) -> list[str]:
-    """Return keys that cut the rows into about as many equal parts, by a look at some of them."""
+    """Return keys that cut the rows into about `count` equal parts, from a sample of keys."""
     parts: list[pa.Array] = []
     for segment in segments:
         looked = read_rows(table.storage, state, segment, [KEY_COLUMN])

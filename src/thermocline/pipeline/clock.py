@@ -1,15 +1,16 @@
-"""Runs jobs by the clock: each as often as its schedule says, until it is told to stop.
+"""Runs jobs by the clock: each as often as its schedule says, until `stop` is called.
 
 In:   a data folder, settings
-Out:  a `Ran` for every task, told to whoever listens
+Out:  a `TaskRecord` for every task, passed to the listener
 
-- A job is looked at when its time has come; what is due of it is done, one task after the other.
-- An error of one job, table or tenant is told and noted, and ends nothing. What failed is looked at
-  again when the job's time comes again.
-- Told to stop, the task under way is finished and no other is begun. Killed, it leaves nothing or
-  one commit, as every job does.
-- Two beside each other are safe: a table is one job's at a time, and the log decides in any case.
-- Spark is let go of after a look that found nothing to do.
+- When a job's interval has passed, its due tasks run one after the other.
+- An error of one job, table or tenant is reported and recorded, and does not stop the others. The
+  job is tried again after its next interval.
+- After `stop`, the running task finishes and no other task starts. If the process is killed, its
+  task leaves nothing or one commit, as every job does.
+- Two workers may run at the same time: a lease gives a table to one job at a time, and the log
+  decides in any case.
+- Spark is stopped after a pass that found nothing to do.
 """
 
 import time as clock
@@ -27,7 +28,7 @@ from thermocline.pipeline.settings import PipelineSettings
 from thermocline.pipeline.site import Site
 
 Listener = Callable[[str, Ran], None]
-"""Is told the tenant and what became of a task."""
+"""Receives the tenant and the record of an ended task."""
 
 
 class JobClock:
@@ -56,11 +57,11 @@ class JobClock:
         self._stopping = Event()
 
     def stop(self) -> None:
-        """Begin no other task. May be called from a handler of a signal."""
+        """Start no other task. May be called from a signal handler."""
         self._stopping.set()
 
     def run(self, listen: Listener) -> None:
-        """Look, do what is due, wait, until it is told to stop."""
+        """Run what is due, wait, and repeat until `stop` is called."""
         try:
             while not self._stopping.is_set():
                 if not self.look(listen):
@@ -73,7 +74,7 @@ class JobClock:
                     site.close()
 
     def look(self, listen: Listener) -> int:
-        """Do what is due now of the jobs whose time has come; return how many tasks were begun."""
+        """Run the due tasks of jobs whose interval has passed; return how many were started."""
         begun = 0
         for name in self._in_time():
             for tenant in self._tenants or tuple(Tenants(self._root, OsDisk())):
@@ -83,7 +84,7 @@ class JobClock:
         return begun
 
     def _in_time(self) -> list[str]:
-        """Return the jobs whose time has come, in order, and begin to count anew for each."""
+        """Return the jobs whose interval has passed, in order, and restart their intervals."""
         now_s, found = self._now_s(), []
         for name in ORDER:
             every_s = getattr(self._settings.schedule, name)
@@ -115,5 +116,5 @@ class JobClock:
         return self._sites[tenant]
 
     def _let_go(self) -> None:
-        with suppress(Exception):  # what ends badly has ended
+        with suppress(Exception):  # the session has ended, even if its end raised an error
             self._sessions.close()

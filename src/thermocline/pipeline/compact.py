@@ -1,14 +1,14 @@
-"""Compaction: many small segments become few large ones, sorted, without their deleted rows.
+"""Compaction: merges many small segments into few large ones, sorted, without deleted rows.
 
 In:   the live segments of a table, chosen by size and count from the log alone
-Out:  one version a task, with the same rows in fewer files
+Out:  one version for each task, with the same rows in fewer files
 
-- The workers read, sort, write and read back; the driver commits what they report, once, and only
-  when the rows say the same before and after.
-- Readers, flushes, appends, deletes and exports are never kept waiting: where one of them changes
-  an input first, the compaction gives way and begins again, a bounded number of times.
-- What a compactor that died left is removed by the next one, which also takes smaller batches.
-- The old files stay until a vacuum takes them: versions that are kept can still be read.
+- Workers read, sort, write and read back; the driver commits what they report, once, and only if
+  the digests of the rows before and after are equal.
+- Readers, flushes, appends, deletes and exports never wait for a compaction. If one of them changes
+  an input first, the compaction starts again, a bounded number of times.
+- The next compaction removes the files of one that died, and takes smaller batches.
+- The old files stay until a vacuum removes them: kept versions can still be read.
 """
 
 import logging
@@ -44,32 +44,32 @@ WAIT_S_MAX = 1.0
 REPORT = "merged binary"
 
 Kernel: TypeAlias = Callable[[Target, TableState, Sequence[Slice]], list[Merged]]
-"""Merges slices wherever it likes; what it returns is durable in the table's folder."""
+"""Merges slices in any process; the segments that it returns are durable in the table's folder."""
 
 Reporter: TypeAlias = Callable[
     [Target, TableState, Sequence[Slice], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]
 ]
-"""Runs in a worker: the numbers of slices in, what became of them out."""
+"""Runs in a worker: the numbers of slices in, their results out."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """The job. `kernel` is where slices are merged, in Spark's workers unless said otherwise."""
+    """The job. `kernel` merges the slices; by default Spark's workers do."""
 
     limits: Limits = field(default_factory=Limits)
     kernel: Kernel | None = None
     name: str = JOB
 
     def due(self, site: Site) -> Iterator[Task]:
-        """Yield what is worth writing anew in each table, from the log alone."""
+        """Yield the groups that are worth rewriting in each table, from the log alone."""
         for name in site:
             for group in groups(site.table(name).state(), self.limits):
                 yield _task(name, group)
 
     def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
-        """Write the segments of a task anew, in one commit; nothing when they are gone by now."""
+        """Rewrite the segments of a task in one commit; do nothing if they are gone."""
         table = site.table(task.table)
         kernel = self.kernel or on_spark(spark)
         return compact(table, list(task.detail), kernel, self.limits, tell)
@@ -83,7 +83,7 @@ def _task(name: str, group: Group) -> Task:
         "size_bytes": group.size_bytes,
     }
     count = len(group.segments)
-    why = f"{count} segments can be fewer" if count > 1 else "rows of a segment are deleted"
+    why = f"{count} segments can be merged" if count > 1 else "rows of a segment are deleted"
     return Task(JOB, name, why, numbers, tuple(s.segment_id for s in group.segments))
 
 
@@ -95,10 +95,10 @@ def compact(
     tell: Tell,
     operation: str = JOB,
 ) -> Done:
-    """Write these segments anew, as far as they are live; return the version that has it.
+    """Rewrite those of these segments that are live; return the version that was committed.
 
-    `Conflict` when others were first every time, `Unavailable` when workers died with the
-    smallest batch, too; nothing was changed then.
+    `Conflict` if other writers changed the segments first in every try, `Unavailable` if workers
+    died even with the smallest batch; the table is unchanged then.
     """
     share = swept(table, operation)
     for attempt in range(TRIES_MAX):
@@ -113,21 +113,21 @@ def compact(
             logger.info("%s of %s begins again: %s", operation, table.storage.root, error.message)
             clock.sleep(random.uniform(0, min(WAIT_S_MAX, 0.01 * 2**attempt)))  # noqa: S311
         except SparkNotStarted:
-            raise  # a smaller batch starts no Spark either
+            raise  # a smaller batch would not start Spark either
         except Unavailable as error:
             if share >= SHARE_MAX or len(group.segments) <= INPUTS_LEAST:
                 raise
             share *= 2
             logger.warning("%s of %s takes less: %s", operation, table.storage.root, error.message)
     raise Conflict(
-        "others changed the segments first every time",
-        hint="run it again later, or while less is deleted",
+        "other writers changed the segments first in every try",
+        hint="run it again later, or while fewer rows are deleted",
         tries=TRIES_MAX,
     )
 
 
 def _smaller(limits: Limits, share: int) -> Limits:
-    """Return limits under which a worker holds less at a time."""
+    """Return limits with which a worker holds fewer rows at a time."""
     return Limits(
         max(limits.target_bytes // share, 1),
         max(limits.target_rows // share, 1),
@@ -140,7 +140,7 @@ def _smaller(limits: Limits, share: int) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """One attempt at writing a group anew, from one state."""
+    """One attempt to rewrite a group, from one state."""
 
     table: Table
     state: TableState
@@ -177,19 +177,19 @@ class _Try:
             live = self.table.state().segments
             gone = sum(live.find(segment.segment_id) is None for segment in self.group.segments)
             if gone:
-                # Not a fault: somebody else removed what was being read, and was first.
+                # Not a fault: another writer removed segments while they were read.
                 raise Conflict(
-                    "segments have gone while they were read", hint="do it again", segments=gone
+                    "segments were removed while they were read", hint="try again", segments=gone
                 ) from error
             raise
 
 
 def _check(group: Group, merged: Merged) -> None:
-    """Raise `Corruption` unless the rows say the same before and after, and are all there."""
+    """Raise `Corruption` unless digest and number of the rows are the same before and after."""
     if merged.before != merged.after or merged.before.rows != group.rows:
         raise Corruption(
-            "rows that were written anew are not the rows that were read",
-            hint="nothing was committed; run fsck on the table, and tell us of it",
+            "the rewritten rows are not the rows that were read",
+            hint="nothing was committed; run fsck on the table, and report this bug",
             before=str(merged.before),
             after=str(merged.after),
             live_rows=group.rows,
@@ -202,7 +202,7 @@ def merge_here(target: Target, state: TableState, pieces: Sequence[Slice]) -> li
 
 
 def on_spark(spark: Sparks, work: Reporter | None = None) -> Kernel:
-    """Return the kernel that merges in Spark's workers; the session is started when it is used."""
+    """Return the kernel that merges in Spark's workers; its first use starts the session."""
     return lambda target, state, pieces: merge_on_spark(spark(), target, state, pieces, work)
 
 
@@ -213,7 +213,7 @@ def merge_on_spark(
     pieces: Sequence[Slice],
     work: Reporter | None = None,
 ) -> list[Merged]:
-    """Merge each slice in a task of its own; `Unavailable` when Spark or a worker fails."""
+    """Merge each slice in its own task; `Unavailable` when Spark or a worker fails."""
     frame = spark.range(0, len(pieces), 1, len(pieces))
     given = partial(work or reported, target, state, tuple(pieces))
     try:
@@ -234,12 +234,12 @@ def reported(
     pieces: Sequence[Slice],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Merge the slices whose numbers come in; yield what became of each. For workers."""
+    """Merge the slices whose numbers come in; yield the result of each. For workers."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             made: Merged | ThermoclineError
             try:
                 made = merge(target, state, pieces[number])
             except ThermoclineError as error:
-                made = error  # as it is: Spark would make a text of it
+                made = error  # returned, because Spark would turn a raised error into text
             yield pa.RecordBatch.from_pydict({"merged": [pickle.dumps(made)]})

@@ -1,17 +1,17 @@
-"""What a rollup is: declared in TOML or Python, checked before anything runs.
+"""The declaration of a rollup, in TOML or Python, checked before anything runs.
 
 In:   `name`, `source`, `every`, `by`, `aggregates` as short SQL, and a condition `where`
-Out:  a `Rollup`; against the columns of its source, the columns of its result
+Out:  a `Rollup`; with the columns of its source, the columns of its result
 
     count(*)  count(c)  count(distinct c)      whole numbers
     sum(c)                                     of numbers: whole, decimal or float, as c is
     avg(c)  stddev(c)  median(c)               of numbers, as float64; stddev is that of a sample
     percentile(c, 0.95)                        exact, interpolated, as float64
     min(c)  max(c)                             as c is; NaN is the greatest number
-    first(c)  last(c)                          by time, nulls left out; of equal times by value
+    first(c)  last(c)                          by time, without nulls; equal times by value
 
-- Nothing else is an aggregate: the list is closed, and what is wrong is said before it is run.
-- A declaration has a digest: another digest is another rollup.
+- No other aggregates exist, and a mistake is reported before the rollup runs.
+- Two declarations with different digests are different rollups.
 - A window is a bucket of the result: from one second to one day, in UTC.
 """
 
@@ -59,7 +59,7 @@ class Aggregate:
     share: float | None = None
 
     def __str__(self) -> str:
-        """Return it as it is declared."""
+        """Return the aggregate as it is declared."""
         of = "*" if self.column is None else f'"{self.column}"'
         share = "" if self.share is None else f", {self.share!r}"
         return f"{self.function}({'distinct ' * self.is_distinct}{of}{share})"
@@ -78,7 +78,7 @@ class Rollup:
 
     @property
     def declaration(self) -> dict[str, Any]:
-        """What was declared, in one form whatever way it was written."""
+        """The declaration in its canonical form."""
         return {
             "source": self.source,
             "every": str(self.every),
@@ -89,12 +89,12 @@ class Rollup:
 
     @property
     def digest(self) -> str:
-        """A name of the declaration: equal when it is the same."""
+        """A digest of the declaration: equal declarations have equal digests."""
         return hashlib.sha256(orjson.dumps(self.declaration)).hexdigest()[:32]
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the source that it reads, apart from time and condition."""
+        """The columns that it reads from the source, without those of time and condition."""
         named = [one.column for one in self.aggregates if one.column is not None]
         return list(dict.fromkeys([*self.by, *named]))
 
@@ -108,18 +108,19 @@ def rollup(
     aggregates: Mapping[str, str],
     where: str | None = None,
 ) -> Rollup:
-    """Return a rollup, declared in Python; `Invalid` says what is wrong with it."""
+    """Return a rollup that is declared in Python; `Invalid` says what is wrong with it."""
     if not (isinstance(name, str) and is_name(name)) or name == source:
         raise Invalid(
-            "this cannot be the name of a rollup",
-            hint="use letters, digits and underscores, and another name than its source's",
+            "invalid name of a rollup",
+            hint="use letters, digits and underscores, and not the name of its source",
             name=name,
         )
     if isinstance(by, str) or not all(isinstance(one, str) for one in by):
-        raise Invalid("`by` is a list of columns", hint='write by = ["host"]', rollup=name, by=by)
+        hint = 'write by = ["host"]'
+        raise Invalid("`by` must be a list of columns", hint=hint, rollup=name, by=by)
     if not isinstance(aggregates, Mapping) or not 0 < len(aggregates) <= AGGREGATES_MAX:
         raise Invalid(
-            "a rollup has at least one aggregate and at most the limit",
+            "a rollup needs at least one aggregate, and at most `aggregates_max`",
             hint='write aggregates = { n = "count(*)", mean = "avg(value)" }',
             rollup=name,
             aggregates_max=AGGREGATES_MAX,
@@ -135,7 +136,7 @@ def declared(entry: Mapping[str, Any]) -> Rollup:
     if unknown:
         near = difflib.get_close_matches(unknown[0], _DECLARED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"use {', '.join(_DECLARED)}"
-        raise Invalid("a rollup does not have this setting", hint=hint, setting=unknown[0])
+        raise Invalid("unknown setting of a rollup", hint=hint, setting=unknown[0])
     missing = [name for name in ("name", "source", "every", "aggregates") if name not in entry]
     if missing:
         hint = "a rollup has name, source, every and aggregates"
@@ -156,20 +157,20 @@ def _aggregate(rollup_name: str, name: str, text: str) -> Aggregate:
     facts = {"rollup": rollup_name, "aggregate": name, "got": text}
     if not found:
         hint = f"write one function of one column: {', '.join(FUNCTIONS)}"
-        raise Invalid("not an aggregate", hint=hint, **facts)
+        raise Invalid("invalid aggregate", hint=hint, **facts)
     word, distinct, star, quoted, bare, number = found.groups()
     function = word.lower()
     if function not in FUNCTIONS:
         near = [one for one in FUNCTIONS if one in function]
         near = near or difflib.get_close_matches(function, FUNCTIONS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(FUNCTIONS)}"
-        raise Invalid("not a function of a rollup", hint=hint, **facts)
+        raise Invalid("unknown function of a rollup", hint=hint, **facts)
     if (star or distinct) and (function != "count" or (star and distinct)):
-        hint = "`*` and `distinct` are for count: count(*), count(distinct column)"
-        raise Invalid("not an aggregate", hint=hint, **facts)
+        hint = "use `*` and `distinct` with count only: count(*), count(distinct column)"
+        raise Invalid("invalid aggregate", hint=hint, **facts)
     share = _share(number, facts) if function == "percentile" else None
     if function != "percentile" and number is not None:
-        raise Invalid("not an aggregate", hint="only percentile takes a number", **facts)
+        raise Invalid("invalid aggregate", hint="only percentile takes a number", **facts)
     return Aggregate(name, function, quoted or bare, bool(distinct), share)
 
 
@@ -189,16 +190,16 @@ def _check_where(name: str, where: str | None) -> None:
     if found:
         raise Invalid(
             "the condition of a rollup depends on when it runs",
-            hint="compare columns with values: windows that did not change are not looked at again",
+            hint="compare columns with constants: unchanged windows are not computed again",
             rollup=name,
             word=found.group(),
         )
 
 
 def result_columns(rollup: Rollup, schema: Schema, time_column: str) -> pa.Schema:
-    """Return the columns of the result over a source with these columns.
+    """Return the columns of the result for a source with these columns.
 
-    `NotFound` and `Invalid` name the rollup, the aggregate and the column that is wrong.
+    `NotFound` and `Invalid` name the rollup, the aggregate and the wrong column.
     """
     fields = [pa.field(time_column, plain(schema.column(time_column).type), nullable=False)]
     for name in rollup.by:
@@ -211,7 +212,7 @@ def result_columns(rollup: Rollup, schema: Schema, time_column: str) -> pa.Schem
     seen: set[str] = set()
     for one_field in fields:
         if not one_field.name or one_field.name.lower() in seen:
-            hint = "names differ from each other, from `by` and from the time column"
+            hint = "use each name once: aggregates, `by` and time column need different names"
             raise Invalid("a name is used twice", hint=hint, rollup=rollup.name, got=one_field.name)
         seen.add(one_field.name.lower())
     if rollup.where is not None:
@@ -245,13 +246,13 @@ def _result(rollup: Rollup, one: Aggregate, schema: Schema) -> pa.DataType:
         return pa.int64()
     if one.function in _NUMBERS:
         if not is_number:
-            hint = f"{one.function} is of numbers; count, first and last take any plain value"
+            hint = f"{one.function} needs numbers; count, first and last take any plain value"
             raise _does_not_suit(rollup, one.name, one.column, kind, hint)
         if one.function != "sum" or kinds.is_floating(kind):
             return pa.float64()
         return pa.int64() if kinds.is_integer(kind) else pa.decimal128(38, kind.scale)
     if not (_is_key(kind) or kinds.is_floating(kind)):
-        hint = f"{one.function} is of plain values, not of lists, maps and structs"
+        hint = f"{one.function} needs plain values, not lists, maps or structs"
         raise _does_not_suit(rollup, one.name, one.column, kind, hint)
     return kind
 

@@ -1,20 +1,22 @@
-"""Erasure of a subject: hot rows, cold rows, old versions, logs, rollups, entities; with a proof.
+"""Erases a subject: hot rows, cold rows, old versions, logs, rollups, entities; with a certificate.
 
 In:   a subject: a column and a value, or several, or the key of an entity
 Out:  a certificate: what was rewritten and removed, and what a search of every file found after
 
-    flush    what is hot becomes cold, and the journal's files go, that which is open as well
-    delete   one commit a table hides the rows
-    rewrite  segments that have them in their files are written anew without them
-    forget   older versions expire and their files go at once; the log's words are taken out
-    search   every file is opened and looked through: what is found is in the certificate
+    flush    hot rows become cold, and the journal's files are removed, the open one as well
+    delete   one commit for each table hides the rows
+    rewrite  segments with these rows in their files are rewritten without them
+    forget   older versions expire and their files are removed at once; the log is redacted
+    search   every file is opened and searched: the certificate lists what is found
 
-- Only files of versions go at once, never those of a writer under way. Readers that have pinned an
-  old version keep it until they end: the certificate says so, and running it again finishes.
+- Only files of expired versions are removed at once, never the files of a running writer. A reader
+  that has pinned an old version keeps it until the reader ends. The certificate says so; a second
+  run finishes the erasure.
 - Every step may be repeated: after a crash, run it again.
-- Rollups that have the column are erased like any table. Those that do not are computed anew from
-  what is left, by their own job, which sees that their source changed.
-- Rows of the subject that are written while it runs may stay: it is true of what was there before.
+- Rollups that have the column are erased like any table. The job `rollup` recomputes the others
+  from the remaining rows, because it detects that their source changed.
+- Rows of the subject that are written during the erasure may stay: the certificate covers what was
+  there when it started.
 """
 
 import getpass
@@ -61,7 +63,7 @@ ROUNDS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """How to erase: where segments are written anew, who asks for it, who is told."""
+    """How to erase: what rewrites the segments, who requests it, what receives the progress."""
 
     kernel: Kernel
     by: str = field(default_factory=getpass.getuser)
@@ -72,10 +74,10 @@ class Erasure:
 def erase(site: Site, subject: Subject | Sequence[Subject], how: Erasure) -> Certificate:
     """Erase a subject from every table of a tenant; return what was done and what is left.
 
-    Of several subjects the rows of each go: they are one whom several columns name. When this
-    returns, all that the certificate says is durable. It is complete when nothing was found
-    afterwards; otherwise it says where, and running it again goes on from there. `NotFound` when
-    no table has a subject's column.
+    Several subjects are one person whom several columns identify: the rows of each are erased.
+    When this returns, everything in the certificate is durable. It is complete if the search found
+    nothing; otherwise it lists what was found, and a second run continues. `NotFound` if no table
+    has a subject's column.
     """
     subjects = distinct([subject] if isinstance(subject, Subject) else subject)
     check_known(site, subjects)
@@ -115,7 +117,7 @@ def _now() -> str:
 
 
 def is_quarantine(name: str) -> bool:
-    """Tell whether a table keeps rows that were set aside, as texts."""
+    """Tell whether a table is a quarantine, which stores bad rows as texts."""
     return name.endswith(SUFFIX)
 
 
@@ -155,7 +157,7 @@ def _forgotten(table: Table, subjects: Sequence[Subject]) -> Forgotten:
 
 
 def _unexpired(site: Site, erased: TableErased) -> Iterator[Found]:
-    """Yield a table whose older versions are open to readers still, asked of its log anew."""
+    """Yield a table if readers can still open its older versions; this reads its log again."""
     oldest = Table(site.table(erased.table).storage).state().oldest
     left = max(erased.versions) - oldest
     if left > 0:
@@ -165,7 +167,7 @@ def _unexpired(site: Site, erased: TableErased) -> Iterator[Found]:
 def _purged(
     name: str, table: Table, subject: Subject, how: Erasure, *, is_aside: bool = False
 ) -> tuple[int, list[int]]:
-    """Write the segments anew whose files have rows of the subject; return how many, and where."""
+    """Rewrite the segments whose files contain rows of the subject; return number and versions."""
     versions: list[int] = []
     segments = 0
     for _ in range(ROUNDS_MAX):
@@ -186,8 +188,8 @@ def _purged(
             versions.append(done.version)
             segments += done.numbers["segments_before"]
     raise Unavailable(
-        "segments came back faster than they were written anew",
-        hint="run it again while less is deleted",
+        "other writers added segments with these rows faster than they were rewritten",
+        hint="run it again while fewer rows are written and deleted",
         table=name,
     )
 
@@ -220,7 +222,7 @@ def _told(
 def _of_entities(
     site: Site, name: str, given: Sequence[Subject], how: Erasure
 ) -> TableErased | None:
-    """Delete the entities through their store, export that, and take the traces out of both."""
+    """Delete the entities in their store, export that, and remove their traces from both tiers."""
     from thermocline.hot.postgres.purge import purge
 
     table = site.table(name)
@@ -268,25 +270,25 @@ def _entity(site: Site, name: str) -> "EntityTable":
     types = site.entities()
     if types is None:
         raise Unavailable(
-            "the PostgreSQL of these entities is not known here",
-            hint="name it as the node does; without it they would come back",
+            "the PostgreSQL server of these entities is not configured",
+            hint="set `postgres` as for the node; otherwise an export would restore the entities",
             table=name,
         )
     return types.table(name)
 
 
 def _traces(site: Site, name: str, subject: Subject) -> Iterator[Found]:
-    """Yield what PostgreSQL has of an entity's key."""
+    """Yield the rows in PostgreSQL that contain an entity's key."""
     from thermocline.hot.postgres.purge import traces
 
     if subject.column == KEY_COLUMN:
         rows = traces(_entity(site, name).store, [str(subject.value)])
         if rows:
-            yield Found(name, "postgres", "rows that name the key", rows)
+            yield Found(name, "postgres", "rows that contain the key", rows)
 
 
 def _recomputed(site: Site, subjects: Sequence[Subject], erased: set[str]) -> list[str]:
-    """Return the rollups of erased tables that do not have a subject's column themselves."""
+    """Return the rollups of erased tables that lack a subject's column."""
     made = []
     for name in site.tables():
         state: TableState = site.table(name).state()

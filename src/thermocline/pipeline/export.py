@@ -1,19 +1,19 @@
-"""Carries what changed in PostgreSQL into the lake, read by many workers from one snapshot.
+"""Exports PostgreSQL's changes to the lake: many workers read them from one snapshot.
 
-In:   a type's entities; how many connections PostgreSQL may be asked for
-Out:  one version that has every change of that snapshot, and PostgreSQL gone with it
+In:   a type's entities; the number of connections to PostgreSQL
+Out:  one version with every change of that snapshot; PostgreSQL then drops these changes
 
     1  share     the driver exports one snapshot and keeps its transaction: head, changes, keys
     2  stage     each worker imports it, reads a range of keys and writes segments sorted by key
-    3  claim     the driver ends the transaction; PostgreSQL knows of the try before the lake does
-    4  commit    put-if-absent of the next version, with the changes it contains: the only moment
-    5  retire    PostgreSQL's head moves and exactly those changes go, as `entity/export.py` has it
+    3  claim     the driver ends the transaction and records the try in PostgreSQL first
+    4  commit    put-if-absent of the next version, with its changes: the export happens here
+    5  retire    PostgreSQL's head moves and exactly those changes go, see `entity/export.py`
 
-- All partitions are one moment. Sessions of their own would each be another, and money on its way
-  between two rows would be in both or in neither.
-- A worker that cannot import the snapshot fails, and with it the job: nothing is committed, and
-  what was staged is named by no version.
-- A crash after the commit is finished by whoever looks next, here or in a node.
+- All partitions read the same snapshot. If each session took its own snapshot, money that is moved
+  between two rows could be in both or in neither.
+- If a worker cannot import the snapshot, the job fails: nothing is committed, and no version names
+  the staged files.
+- After a crash between commit and retire, the next export finishes it, in a job or in a node.
 """
 
 import logging
@@ -53,7 +53,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ExportLimits:
-    """How an export is cut: at least `part_keys` keys a part, and a connection for each part."""
+    """How an export is split: at least `part_keys` keys a part, and one connection a part."""
 
     part_keys: int = 20_000
     connections_max: int = 8
@@ -68,7 +68,7 @@ class Export:
         self._limits = limits or ExportLimits()
 
     def due(self, site: Site) -> Iterator[Task]:
-        """Yield every type with changes that the lake does not have, or has and is not told of."""
+        """Yield every type with changes to export, or with an export that is not finished."""
         types = site.entities()
         for name in types.names() if types is not None else ():
             assert types is not None
@@ -81,23 +81,23 @@ class Export:
                 yield Task(NAME, name, "an export was not finished", {"versions": behind})
 
     def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
-        """Export one type; `Conflict` when other exports were first every time."""
+        """Export one type; `Conflict` if other exports committed first in every try."""
         types = site.entities()
         if types is None:
-            hint = "set postgres: a DSN, or embedded for a server of the lake's own"
+            hint = "set postgres to a DSN, or to embedded for a server in the lake's folder"
             raise NotFound("this lake has no entities", hint=hint, table=task.table)
         entities = types.table(task.table)
         for _ in range(TRIES_MAX):
             roll_forward(entities.source, entities.table)
             if not entities.source.dirty.pressure().changes:
                 return Done(None)
-            with suppress(Conflict):  # somebody else exported: what it left is a new snapshot away
+            with suppress(Conflict):  # another export was first: take a new snapshot
                 done = self._exported(entities, spark(), tell)
-                # Crash here: between commit and retire. The log says that it happened.
+                # Crash here: between commit and retire. The log says that it committed.
                 roll_forward(entities.source, entities.table)
                 return done
         raise Conflict(
-            "other exports were first every time",
+            "other exports committed first in every try",
             hint="let fewer processes export this type",
             type=task.table,
             tries=TRIES_MAX,
@@ -111,10 +111,10 @@ class Export:
                 if moment is None:
                     return Done(None)
                 snapshot = moment.frozen.snapshot
-                # A commit of columns alone is neutral: the export goes onto it as onto the head.
+                # A commit that only adds columns is neutral: the export may follow it.
                 state = fit_table(table, snapshot.layout.contract)
                 if is_past(state.spec, snapshot.layout.contract):
-                    hint = "begin again from a new snapshot"
+                    hint = "run the export again, from a new snapshot"
                     raise Conflict("the type has a newer contract", hint=hint, type=entities.name)
                 target = Target(table.storage.root, state.spec, state.schema, mark)
                 parts = cut(entities, moment, self._limits)
@@ -141,7 +141,7 @@ class Export:
 
 
 def cut(entities: EntityTable, moment: Moment, limits: ExportLimits) -> list[Part]:
-    """Return the parts of a moment: ranges of as many keys each, that have every key once."""
+    """Return key ranges of equal size that contain every key of the snapshot once."""
     keys = moment.frozen.snapshot.keys
     wanted = min(max(len(keys) // limits.part_keys, 1), limits.connections_max, len(keys))
     edges = [len(keys) * place // wanted for place in range(wanted + 1)]
@@ -153,14 +153,14 @@ def cut(entities: EntityTable, moment: Moment, limits: ExportLimits) -> list[Par
 
 
 def staged_parts(spark: "SparkSession", parts: Sequence[Part], target: Target) -> list[Keyed]:
-    """Let workers read and write the parts; return the segments, in the order of their keys."""
+    """Let workers read and write the parts; return the segments in the order of their keys."""
     with without_warnings(), _unlogged():
         places = spark.range(0, len(parts), 1, len(parts))
         reports = places.mapInArrow(partial(_reports, tuple(parts), target), REPORT).collect()
     ended = sorted(report.part for report in reports if report.staged is None)
     if ended != list(range(len(parts))):
         raise Unavailable(
-            "not every part of the export came back once",
+            "Spark did not return every part of the export once",
             hint="run the export again; nothing was committed",
             parts=len(parts),
             ended=len(ended),
@@ -175,7 +175,7 @@ def staged_parts(spark: "SparkSession", parts: Sequence[Part], target: Target) -
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Keep what is sent to Spark out of a log that has everything: parts have an address."""
+    """Keep the parts out of debug logs: they contain the address of PostgreSQL."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -194,14 +194,14 @@ def _reports(
         for place in batch.column(0).to_pylist():
             written = write_part(parts[place], target)
             told = [(place, one.low, one.high, sealed([one.staged])) for one in written]
-            # The last row says that the part has ended: one without a segment is told, too.
+            # The last row says that the part has ended, even if it has no segment.
             columns = zip(*told, (place, None, None, None), strict=True)
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA)]  # noqa: B905
             yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def write_part(part: Part, target: Target) -> list[Keyed]:
-    """Read a part and write it as segments, durable when this returns. For workers."""
+    """Read a part and write its segments, durable when this returns. For workers."""
     stage = target.stage()
     bounds: list[tuple[str, str]] = []
     held: list[pa.Table] = []

@@ -1,12 +1,12 @@
-"""What an error of Spark, or of a worker under it, means to whoever ran the job.
+"""Translates errors of Spark and its workers into errors of this package.
 
-In:   whatever left a job
-Out:  an error of this package: the worker's own where a worker raised one, else `Unavailable`
+In:   an exception that a job raised
+Out:  an error of this package: the worker's error if a worker raised one, else `Unavailable`
 
-- A worker's error comes back as the text of its traceback. The last error of this package in it is
-  the one that counts; Spark only repeats it.
-- A job that failed has committed nothing: what is told is how to try again.
-- No password is in what is told: texts are masked as settings are.
+- Spark returns a worker's error as the text of its traceback. The last error of this package in
+  this text is the worker's; Spark only repeats it.
+- A failed job has committed nothing, so the hint says how to try again.
+- Passwords are masked in the text, as in settings.
 """
 
 import re
@@ -25,7 +25,7 @@ _LAST = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*)$"
 
 
 def told_of(error: BaseException) -> ThermoclineError:
-    """Return the error of this package that an error of a job stands for."""
+    """Return the error of this package that a job's exception means."""
     if isinstance(error, ThermoclineError):
         return error
     text = str(error)
@@ -40,7 +40,7 @@ def told_of(error: BaseException) -> ThermoclineError:
     if _PAGE_DAMAGED in text:
         file = _FILE.search(text)
         return Corruption(
-            "a page of a segment does not fit its checksum",
+            "a page of a segment does not match its checksum",
             hint="restore the file from a backup; `thermocline table fsck` lists all damaged files",
             path=file[1] if file else "",
         )
@@ -48,26 +48,26 @@ def told_of(error: BaseException) -> ThermoclineError:
     why = others[-1] if others else (text.strip().splitlines() or [""])[0]
     if "ModuleNotFoundError" in why or "ImportError" in why:
         return Unsupported(
-            "a package is missing where Spark's workers run",
+            "a package is not installed where Spark's workers run",
             hint="install the same thermocline[spark] there, and set PYSPARK_PYTHON to its Python",
             why=masked(why),
         )
     return Unavailable(
         "the job failed in Spark",
-        hint="nothing was committed; see what Spark told, then run it again",
+        hint="nothing was committed; see `why`, then run it again",
         why=masked(f"{type(error).__name__}: {why}" if why else type(error).__name__),
     )
 
 
 class SparkNotStarted(Unavailable):
-    """Spark could not be started. Nothing was changed, and no smaller task would help.
+    """Spark could not be started. Nothing was changed, and a smaller task would fail as well.
 
-    `is_known` says that an earlier task of the run has told why.
+    `is_known` is true if an earlier task of the run has reported the reason.
     """
 
     is_known = False
 
 
 def masked(text: str) -> str:
-    """Return a text without passwords, cut to a length that fits a line of history."""
+    """Return a text without passwords, cut to a length that fits a row of the history."""
     return str(shown(text))[:WHY_LENGTH_MAX]

@@ -1,15 +1,15 @@
-"""Reads a table with Spark's own Parquet reader: the pinned files, and what they do not say.
+"""Reads a table with Spark's own Parquet reader where that is exact, and with Python elsewhere.
 
-In:   a table, and what is wanted of it
+In:   a table, columns, a stretch of time
 Out:  a frame of one version, or one exact view, with the columns that `format("thermocline")` has
 
-- Files are read natively where they say all there is to say: no row of them is deleted, and Spark
-  reads their types as they are. Files that call a column otherwise, have it in a narrower type or
-  not at all are read natively, too, each kind on its own, and brought into line.
-- All others, and hot rows, go through Python, as shares. The frame is the union of both.
-- Every file's bytes are compared with its checksum where the frame is made. Executors read later:
-  they compare every page with its own checksum, and find what was damaged in between.
-- Only files of a file system are read natively; those of an object store go through Python.
+- Spark reads a file natively if no row of it is deleted and Spark reads its types exactly. Files
+  that lack a column, or have it under another name or in a narrower type, are read natively as
+  well: each kind separately, then converted.
+- Python reads all other files and the hot rows, as partitions. The frame is the union of both.
+- The driver compares every file's bytes with its checksum when it makes the frame. Executors read
+  later: they compare every page with its checksum, and so detect damage that happened meanwhile.
+- Spark reads only files of a file system natively; Python reads those of an object store.
 """
 
 import pickle
@@ -65,7 +65,7 @@ _VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 Stored = tuple[str, pa.DataType] | None
-"""What a file calls a column, and its type there; None where it has none."""
+"""A column's name and type in a file; None if the file lacks the column."""
 
 
 def read(
@@ -78,12 +78,12 @@ def read(
     hot: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return a frame of a table, read by Spark itself wherever that is exact.
+    """Return a frame of a table, read by Spark's own Parquet reader wherever that is exact.
 
-    `table` is a folder, an address or a table; with `hot` it is a table of `tc.connect`, whose hot
-    rows are in the frame exactly once. The frame is one version, the newest or the one `at` names,
-    whose files are kept for a day, whatever is done to the table meanwhile. `storage_options` are
-    those of an object store, for the workers, too.
+    `table` is a folder, an address or a table. With `hot` it is a table of `tc.connect`, and the
+    frame contains each of its hot rows once. The frame is one version, the newest or the one that
+    `at` names; its files are kept for a day, even if the table changes. `storage_options` are those
+    of an object store, for the driver and the workers.
     """
     lake, view, rows = _seen(table, at, storage_options, hot=check_flag(hot, "hot"))
     state = view.state
@@ -108,17 +108,17 @@ def read(
 def _seen(
     table: Any, at: object, options: Mapping[str, str] | None, *, hot: bool
 ) -> tuple[Table, View, pa.Table | None]:
-    """Return the table, what is read of it, and its hot rows where they are asked for."""
+    """Return the table, the view to read, and the hot rows if they are requested."""
     lake = getattr(table, "lake", None)
     if not hot:
         found = lake or Table(open_storage(table, options, "table"))
         return found, View(found.state(at)), None
     if at is not None:
-        hint = "leave out `at` or `hot`"
-        raise Invalid("a version of the past has no hot rows", hint=hint, at=at)
+        hint = "omit `at` or `hot`"
+        raise Invalid("an old version has no hot rows", hint=hint, at=at)
     if lake is None or not hasattr(table, "snapshot"):
         hint = "pass a table of tc.connect(folder)"
-        raise Invalid("hot rows are those of a table of a lake", hint=hint)
+        raise Invalid("only a table of a lake has hot rows", hint=hint)
     view = resolve(table.snapshot(), lake)
     return lake, view, hot_rows(view)
 
@@ -126,7 +126,7 @@ def _seen(
 def _sorted_out(
     lake: Table, state: TableState, names: Sequence[str], window: Window
 ) -> tuple[dict[tuple[Stored, ...], list[Segment]], list[Segment]]:
-    """Return the segments that Spark can read by how they store the columns, and the others."""
+    """Return the segments that Spark can read, grouped by stored columns, and the others."""
     loaded = [state.schema.column(name) for name in [*names, state.spec.time_column]]
     groups: dict[tuple[Stored, ...], list[Segment]] = {}
     odd = []
@@ -165,7 +165,7 @@ def _is_native(stored: Stored) -> bool:
 
 @lru_cache(FOOTERS_KNOWN_MAX)
 def _counts_nanoseconds(path: str) -> bool:
-    """Tell whether a file has no times in Parquet's old form, which Spark reads otherwise."""
+    """Tell whether a file has no times in Parquet's old form INT96, which Spark converts."""
     schema = pq.ParquetFile(path).schema
     return all(schema.column(place).physical_type != "INT96" for place in range(len(schema)))
 
@@ -177,7 +177,7 @@ def _native(
     kind: tuple[tuple[Stored, ...], list[Segment]],
     window: Window,
 ) -> DataFrame:
-    """Return the rows of files that store the columns alike, as Spark reads them."""
+    """Return the rows of files with the same stored columns, read by Spark."""
     stored, segments = kind
     physical = {one[0]: _physical(one) for one in stored if one is not None}
     fields = [spark_types.StructField(name, held) for name, held in physical.items()]
@@ -190,7 +190,7 @@ def _native(
         rows = rows.where(_within(time, window))
     pairs = list(zip(arrow, stored[:-1], strict=True))
     if all(_is_as_stored(field, one) for field, one in pairs):
-        # Each expression is a talk with Java: for many columns they cost more than a small read.
+        # Each expression is a call to Java: for many columns they cost more than a small read.
         return rows.select(*(_quoted(name) for name in arrow.names))
     return rows.select(*(part for field, one in pairs for part in _presented(field, one)))
 
@@ -208,7 +208,7 @@ def _physical(stored: tuple[str, pa.DataType]) -> spark_types.DataType:
 
 
 def _presented(field: pa.Field, stored: Stored) -> list[Expression]:
-    """Return the expressions of a column of the table, from what a file has of it."""
+    """Return the expressions that make a column of the table from a file's column."""
     shown = spark_schema(pa.schema([field]))
     if stored is None:
         return [f.lit(None).cast(one.dataType).alias(one.name) for one in shown.fields]
@@ -216,7 +216,7 @@ def _presented(field: pa.Field, stored: Stored) -> list[Expression]:
     if not is_nanoseconds(stored[1]):
         return [column.cast(shown[0].dataType).alias(field.name)]
     rest = f.pmod(column, f.lit(NS_PER_US))
-    # In whole numbers: a division by `/` is one of floating point, and not exact.
+    # `div` divides integers; `/` would divide floating-point numbers and lose digits.
     named = _quoted(stored[0])
     micros = f.expr(f"({named} - pmod({named}, {NS_PER_US})) div {NS_PER_US}")
     if field.type.tz is None:
@@ -244,7 +244,7 @@ def _is_inside(segment: Segment, window: Window) -> bool:
 
 
 def _within(time: tuple[str, pa.DataType], window: Window) -> Expression:
-    """Return the condition that a time lies in a window."""
+    """Return the condition that a time is in the window."""
     name, kind = time
     column = _column(name)
     conditions = []
@@ -254,7 +254,7 @@ def _within(time: tuple[str, pa.DataType], window: Window) -> Expression:
         if is_nanoseconds(kind):
             conditions.append(getattr(column, compare)(f.lit(bound)))
             continue
-        # Rounded up: the first whole unit that is not before the bound.
+        # Rounded up to the first whole unit that is not before the bound.
         unit_ns = max(NS_PER_UNIT[kind.unit], NS_PER_US)
         micros = -(-bound // unit_ns) * (unit_ns // NS_PER_US)
         conditions.append(getattr(column, compare)(_moment(micros, has_zone=bool(kind.tz))))
@@ -270,7 +270,7 @@ def _moment(micros: int, *, has_zone: bool) -> Expression:
 def _through_python(
     spark: "SparkSession", parts: list[Share], frame: spark_types.StructType
 ) -> DataFrame:
-    """Return the rows of shares, read by our own workers."""
+    """Return the rows of partitions, read by Python workers."""
     sealed = pa.table({"share": pa.array([pickle.dumps(one) for one in parts], pa.binary())})
     with without_warnings():
         return spark.createDataFrame(sealed, "share binary").mapInArrow(
@@ -283,5 +283,5 @@ def _read_sealed(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for sealed in batch.column(0).to_pylist():
-            share = pickle.loads(sealed)  # noqa: S301  our own driver's
+            share = pickle.loads(sealed)  # noqa: S301  pickled by our driver
             yield from read_share(share, frame)

@@ -1,12 +1,12 @@
-"""What workers do in a backfill: read files, check every row, write segments, report.
+"""A worker's task in a backfill: read files, check every row, write segments, report.
 
-In:   the files of a piece, the table they go to, and what to do about what does not fit
-Out:  segments that are durable and in no version; bad rows; the reason when it stopped
+In:   the files of a piece, their table, and the policies for bad rows and new columns
+Out:  durable segments that no version names yet; bad rows; the failure, if the task stopped
 
 - A large Parquet file that fits is copied byte for byte; small ones are written together.
-- A worker that stops removes what it wrote. What is wrong with the rows it tells, and is not tried
-  again; what is wrong with its machine it raises, and another worker may try.
-- It needs the package and the files, nothing else of the one who started it.
+- A worker that stops removes the segments that it wrote. It returns an error of the rows, and the
+  task is not retried. It raises an error of its machine, and Spark retries the task.
+- A worker needs only this package and the files.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,12 +26,12 @@ from thermocline.pipeline.ship import Target
 from thermocline.pipeline.sieve import Bad, Sieve
 
 TAKEN_BYTES_MIN = 16 << 20
-"""A Parquet file of this size is a segment as it is; smaller ones are written together."""
+"""A Parquet file of this size becomes a segment unchanged; smaller ones are written together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What every task of a backfill needs to know."""
+    """What every task of a backfill needs."""
 
     target: Target
     pieces: tuple[tuple[Incoming, ...], ...]
@@ -42,7 +42,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a task did: segments that are durable and in no version, bad rows, why it stopped."""
+    """A task's result: durable segments that no version names yet, bad rows, its failure."""
 
     staged: tuple[Staged, ...] = ()
     bad: tuple[Bad, ...] = ()
@@ -51,10 +51,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Columns that files would bring, and the first of the files.
+    """The columns of files that have the same columns, and the first of these files.
 
-    A Parquet file says its types itself. Of others `counts` has what their cells are, and `arrow`
-    is what they would come to without other files.
+    A Parquet file contains its types. For other files `counts` counts their cells by kind, and
+    `arrow` has the types that these counts would give without other files.
     """
 
     path: str
@@ -63,7 +63,7 @@ class Look:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the files say their types themselves."""
+        """Whether the files contain their types."""
         return self.counts is None
 
 
@@ -74,16 +74,16 @@ def look_at_piece(
     pieces: tuple[tuple[Incoming, ...], ...],
     number: int,
 ) -> list[Look]:
-    """Return the columns of the files of a piece that can be read. For workers.
+    """Return the columns of the readable files of a piece. For workers.
 
-    Files with the same columns are one look, named by the first of them.
+    Files with the same columns give one result, with the path of the first file.
     """
     found: list[Look] = []
     for file in pieces[number]:
         try:
             look = _look_at(file, spec, schema, declared)
         except (ThermoclineError, *BROKEN):
-            continue  # the task that reads the file says what is wrong with it
+            continue  # the task that reads the file reports the error
         if spec.time_column not in look.arrow.names:
             continue
         same = [
@@ -106,7 +106,7 @@ def _look_at(
 
 
 def write_piece(order: Order, number: int) -> Report:
-    """Read the files of a piece and write what fits of them. For workers."""
+    """Read the files of a piece and write the rows that fit. For workers."""
     sieve, target = Sieve(order.on_bad, order.bad_rows_max), order.target
     reading = Reading(target.schema, target.spec, sieve, is_strict=order.drift != "ignore")
     stage = target.stage()
@@ -115,20 +115,20 @@ def write_piece(order: Order, number: int) -> Report:
     except BaseException as error:
         stage.discard()
         if isinstance(error, ThermoclineError) and not isinstance(error, Unavailable):
-            return Report(failure=error)  # told, not raised: no other worker would do better
+            return Report(failure=error)  # returned: a retry by another worker would fail as well
         raise
     return Report(tuple(stage.staged), tuple(sieve.bad))
 
 
 def _left(stage: Stage, files: Iterable[Incoming], reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the files that are not taken as they are; those are staged meanwhile."""
+    """Stage the files that can be copied unchanged; yield the rows of all others."""
     for file in files:
         if not _is_taken(stage, file, reading):
             yield from read_file(file, reading)
 
 
 def _is_taken(stage: Stage, file: Incoming, reading: Reading) -> bool:
-    """Stage a Parquet file byte for byte if it is large and fits; tell whether it was."""
+    """Stage a Parquet file byte for byte if it is large and fits; tell whether it did."""
     if file.format != "parquet" or file.size_bytes < TAKEN_BYTES_MIN:
         return False
     try:
@@ -136,19 +136,19 @@ def _is_taken(stage: Stage, file: Incoming, reading: Reading) -> bool:
             arrow = opened_file.schema_arrow
             found = check_types(file, arrow, reading)
     except (Unreadable, *BROKEN):
-        return False  # the reader of its rows says what is wrong with it
+        return False  # reading its rows reports the error
     in_zone = reading.spec.timezone is None or arrow.field(reading.spec.time_column).type.tz
     if found.must_rewrite or found.unknown or found.wider or not in_zone:
         return False
     try:
         stage.take_parquet(file.path, reading.spec, link=False)
     except Invalid:
-        return False  # a row has no time, or the file is torn: it is read row by row
+        return False  # a row has no time, or the file is cut off: it is read row by row
     return True
 
 
 def _write(stage: Stage, batches: Iterator[pa.RecordBatch], spec: TableSpec) -> None:
-    """Write batches that were checked as segments of a bounded size."""
+    """Write checked batches as segments of bounded size."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

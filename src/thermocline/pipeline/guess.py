@@ -1,8 +1,8 @@
-"""The columns that a file would bring: of Parquet as they are, of CSV and JSON by their values.
+"""Finds the columns of files: Parquet files contain their types, CSV and JSON cells are counted.
 
 In:   files
-Out:  for Parquet an Arrow schema; for CSV and JSON what every cell is, counted by column, and the
-      type that the counts of all files come to
+Out:  for Parquet an Arrow schema; for CSV and JSON the kinds of all cells, counted by column, and
+      the types that follow from the counts of all files
 
 - Parquet says what it is. Of CSV and JSON every cell of every file is counted, not the first rows:
   what stands last may be another kind.
@@ -38,7 +38,7 @@ WHOLE_MAX = 1 << 53
 _FINE = r"[.]\d{7,9}"
 _ZONED = r"\d\d:\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _LONG = r"^[+-]?\d{16,}$"
-# Order matters: a cell is what the first pattern says that it fits.
+# Order matters: the first pattern that matches gives a cell's kind.
 _PATTERNS = {
     "padded": r"^[+-]?0\d+$",
     "whole": r"^-?\d{1,15}$",
@@ -54,7 +54,7 @@ _PATTERNS = {
 
 @dataclass(slots=True)
 class Census:
-    """How many cells of a column are of each kind; a cell is counted once."""
+    """The number of cells of each kind in a column; a cell is counted once."""
 
     whole: int = 0
     large: int = 0
@@ -71,11 +71,11 @@ class Census:
 
     @property
     def cells(self) -> int:
-        """How many cells have a value."""
+        """The number of cells with a value."""
         return sum(getattr(self, one.name) for one in fields(self) if one.type is int)
 
     def add(self, other: "Census") -> None:
-        """Count what another one has counted, too."""
+        """Add the counts of `other`."""
         for one in fields(self):
             if one.type is int:
                 setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
@@ -100,7 +100,7 @@ class Census:
         return pa.string()
 
     def time_type(self, *, in_zone: bool = False) -> pa.DataType:
-        """Return the type that the column gets as one of times."""
+        """Return the type that the column gets if it contains times."""
         is_counted = bool(self.whole or self.large)
         unit = "ns" if self.is_fine or is_counted else "us"
         return pa.timestamp(unit, tz="UTC" if self.has_zone or in_zone or is_counted else None)
@@ -116,7 +116,7 @@ class Census:
 
 
 Counts = dict[str, Census]
-"""What the cells of a file are, by column, in the order in which columns were met."""
+"""The counts of a file's cells by column, in the order of the columns' first cells."""
 
 
 def parquet_columns(file: Incoming) -> pa.Schema:
@@ -126,7 +126,7 @@ def parquet_columns(file: Incoming) -> pa.Schema:
 
 
 def counted(file: Incoming, spec: TableSpec) -> Counts:
-    """Return what the cells of a CSV or JSON file are, as far as it can be read."""
+    """Return the cell counts of a CSV or JSON file, as far as it can be read."""
     found: Counts = {}
     parts = _of_csv(file) if file.format == "csv" else _of_json(file, spec)
     try:
@@ -139,7 +139,7 @@ def counted(file: Incoming, spec: TableSpec) -> Counts:
 
 
 def add_counts(found: Counts, more: Counts) -> None:
-    """Add what was counted in one file to what was counted in others."""
+    """Add the counts `more` to the counts `found`."""
     for name, census in more.items():
         found.setdefault(name, Census()).add(census)
 
@@ -147,7 +147,7 @@ def add_counts(found: Counts, more: Counts) -> None:
 def columns_of(
     counts: Counts, spec: TableSpec, known: Schema, declared: Mapping[str, pa.DataType]
 ) -> pa.Schema:
-    """Return the columns that counts come to; a known or declared type is never guessed."""
+    """Return the columns that follow from counts; known and declared types are kept."""
     given = {column.name: column.type for column in known.columns} | dict(declared)
     found = []
     for name, census in counts.items():
@@ -162,7 +162,7 @@ def columns_of(
 
 
 def united(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
-    """Return the nested type that has the fields of both; a text where there is none."""
+    """Return the nested type with the fields of both; string if no type has them."""
     if one is None or one == other:
         return other
     try:
@@ -173,7 +173,7 @@ def united(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
 
 
 def count_texts(cells: pa.Array) -> Census:
-    """Return what the cells of a column of CSV are."""
+    """Return the counts of a CSV column's cells."""
     left = pc.utf8_trim_whitespace(cells.drop_null())
     left = left.filter(pc.not_equal(left, ""))
     found = Census()
@@ -196,7 +196,7 @@ def count_texts(cells: pa.Array) -> Census:
 
 
 def _count_long(cells: pa.Array, found: Census) -> pa.Array:
-    """Count whole numbers of many digits; return the other cells."""
+    """Count integers with many digits; return the other cells."""
     is_long = pc.match_substring_regex(cells, _LONG)
     for text in cells.filter(is_long).to_pylist():
         _count_whole(int(text), found)
@@ -209,7 +209,7 @@ def _count_whole(value: int, found: Census) -> None:
     elif -(1 << 63) <= value < 1 << 63:
         found.large += 1
     else:
-        found.text += 1  # no number of ours holds it
+        found.text += 1  # no integer type holds it
 
 
 def _of_csv(file: Incoming) -> Iterator[Counts]:
@@ -221,7 +221,7 @@ def _of_csv(file: Incoming) -> Iterator[Counts]:
             yield {name: count_texts(texts.column(place)) for place, name in enumerate(names)}
             done += texts.num_rows
     except (Invalid, pa.ArrowException):
-        # Order matters: as when it is read, what was counted is passed over, and nothing twice.
+        # Order matters: as when rows are read, counted rows are skipped, so none counts twice.
         yield from _slowly(file, names, done)
 
 
@@ -263,7 +263,7 @@ def _of_json(file: Incoming, spec: TableSpec) -> Iterator[Counts]:
 
 
 def _count_values(values: Iterable[Any], *, is_time: bool) -> Census:
-    """Return what the values of a column of JSON are; a text is a text, whatever it says."""
+    """Return the counts of a JSON column's values; a string is text, even if it has digits."""
     found, nested, texts = Census(), [], []
     for value in values:
         if isinstance(value, bool):

@@ -1,12 +1,12 @@
-"""What jobs did: one row each, in an ordinary table of the lake.
+"""The history of jobs: one row for each task, in an ordinary table of the lake.
 
-In:   `Ran`s, as tasks end
+In:   a `TaskRecord` when a task ends
 Out:  the table `pipeline_jobs`, which SQL reads like any other; its newest rows, without Spark
 
-- A row is written when its task has ended, done or failed. That a job could not write its row is
-  logged, and is no failure of the job: what it did is in the log of its table.
-- No password is in a row: messages are masked, and of the master only the address is kept.
-- Rows go after `RETENTION`, by the job that retains.
+- A row is written when its task has ended, done or failed. If the row cannot be written, that is
+  logged and the job has not failed: the log of its table says what it did.
+- A row contains no password: messages are masked, and only the address of the master is stored.
+- The job `retain` deletes rows older than `RETENTION`.
 """
 
 import logging
@@ -56,9 +56,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One task that has ended: `done`, `failed`, `nothing` to do, or `busy`: another had it.
+    """One task that has ended: `done`, `failed`, `nothing` (to do), or `busy` (another job had it).
 
-    `not run` is a task that needs Spark after Spark could not be started for another one.
+    `not run` is a task that needs Spark, after Spark could not be started for an earlier task.
     """
 
     started_at: datetime
@@ -72,7 +72,7 @@ class Ran:
     master: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Return the row of the table that says so."""
+        """Return the task as a row of the history."""
         error = self.error
         return {
             "started_at": self.started_at,
@@ -91,12 +91,12 @@ class Ran:
 
 
 def address_of(master: str) -> str:
-    """Return where Spark is, without tokens and logins: `sc://host:15002/;token=...` has one."""
+    """Return the master's address without tokens and logins, as in `sc://host:15002/;token=...`."""
     return re.sub(r"(?<=://)[^/@]*@", "", master.partition(";")[0]).rstrip("/")
 
 
 def note(site: "Site", ran: Ran) -> None:
-    """Write down what became of a task; what had nothing to do is not worth a row."""
+    """Write the row of a task; a task that was busy or had nothing to do gets no row."""
     if ran.state not in (DONE, FAILED, NOT_RUN):
         return
     try:
@@ -128,7 +128,7 @@ def last_runs(table: Table, limit: int = 100) -> list[dict[str, Any]]:
 
 
 def last_of_each(table: Table) -> dict[str, dict[str, Any]]:
-    """Return the newest row of each job, by its name, as far as the newest rows reach."""
+    """Return the newest row of each job by its name, from the newest `ROWS_MAX` rows."""
     found: dict[str, dict[str, Any]] = {}
     for row in last_runs(table, ROWS_MAX):
         found.setdefault(row["job"], row)
@@ -136,5 +136,5 @@ def last_of_each(table: Table) -> dict[str, dict[str, Any]]:
 
 
 def now() -> datetime:
-    """Return the time, as the history has it."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)

@@ -1,12 +1,12 @@
-"""Holds a version's files while a Spark job may read them.
+"""Keeps a version's files while a Spark job may read them.
 
-In:   a version, and for how long it may be read
+In:   a version, and how long it may be read
 Out:  a pin in the table's folder
 
-- Spark plans a read in a process that ends before the read begins, and tells nobody when a frame
-  is needed no more. So a pin is not let go of: it ends by itself, at the end of its lease.
-- The leases of reads of one version within one hour are one file, however many there are.
-- The lease is counted by the clock of the machine that plans, never by a worker's.
+- Spark plans a read in a process that ends before the read begins, and does not report when a frame
+  is no longer needed. So no process removes the pin: it ends with its lease.
+- All reads of one version that end within the same hour share one pin file.
+- The clock of the planning machine counts the lease, never a worker's clock.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ HOUR_S = 3_600
 
 
 def hold(table: Table, version: Version, lease_s: int) -> None:
-    """Keep the files of a version until the lease ends; `NotFound` when it has expired already."""
+    """Keep the files of a version until the lease ends; `NotFound` if the version has expired."""
     now_s = table.log.now() // NS_PER_S
     hour = -(-(now_s + lease_s) // HOUR_S)
     path = layout.pin_path(f"spark-{version}-{hour}")
@@ -30,4 +30,4 @@ def hold(table: Table, version: Version, lease_s: int) -> None:
         put_pin(table.storage, path, version, hour * HOUR_S * NS_PER_S)
     # Order matters: a vacuum that did not see the pin has let the version expire by now.
     if version < table.log.head().oldest:
-        table.log.state(version)  # raises, and says that it has expired
+        table.log.state(version)  # raises `NotFound`: it has expired

@@ -1,13 +1,13 @@
-"""The files of a backfill: which they are, what they are, and whether they were taken in before.
+"""Finds the files of a backfill, their formats, and the name of their batch.
 
 In:   paths, folders and patterns
 Out:  files in order of their paths, each with its format and size; the name of the batch
 
-- A folder is everything below it whose name ends like data, apart from names that begin with `.`
-  or `_`. What is named itself must be known by its ending, or its format be told.
-- A batch is named by its files: their paths, sizes and times of change. The same files again are
-  the same batch; a file that was written anew makes another one.
-- Workers open the same paths: on a cluster they lie where every worker sees them.
+- A folder means all files below it with a known ending, except names that begin with `.` or `_`. A
+  file that is named itself needs a known ending, or the caller gives its format.
+- A batch's name is a hash of its files' paths, sizes and modification times. The same files are the
+  same batch; a file that was written again makes another batch.
+- Workers open the same paths: on a cluster every worker must see them.
 """
 
 import glob
@@ -29,7 +29,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A file to take in."""
+    """A file to load."""
 
     path: str
     format: str
@@ -38,12 +38,12 @@ class Incoming:
 
     @property
     def is_gzip(self) -> bool:
-        """Whether it is compressed as a whole."""
+        """Whether the whole file is compressed with gzip."""
         return self.path.lower().endswith(".gz")
 
     @property
     def delimiter(self) -> str:
-        """What stands between the fields of a line."""
+        """The character between the fields of a line."""
         return "\t" if ".tsv" in os.path.basename(self.path).lower() else ","
 
 
@@ -51,21 +51,21 @@ def incoming(sources: Iterable[str | os.PathLike[str]], format: str | None) -> l
     """Return the files that paths, folders and patterns name, each once, in order of path."""
     if format is not None and format not in FORMATS:
         hint = f"use one of {', '.join(FORMATS)}"
-        raise Invalid("not a format that can be taken in", hint=hint, got=format)
+        raise Invalid("unknown file format", hint=hint, got=format)
     found: dict[str, Incoming] = {}
     for source in sources:
         for path in _paths(os.path.abspath(os.fspath(source)), format):
             found[path] = _incoming(path, format)
             if len(found) > FILES_MAX:
-                hint = "take them in by several batches"
+                hint = "load them in several batches"
                 raise Overloaded("too many files for one batch", hint=hint, files_max=FILES_MAX)
     if not found:
-        raise Invalid("there is no file to take in", hint="name files, folders or patterns")
+        raise Invalid("no file to load was found", hint="name files, folders or patterns")
     return [found[path] for path in sorted(found)]
 
 
 def batch_name(files: Sequence[Incoming], table_id: str) -> str:
-    """Return the name of the batch that these files are for a table."""
+    """Return the name of the batch that these files make for a table."""
     digest = hashlib.sha256(table_id.encode())
     for file in files:
         digest.update(f"\n{file.path}\0{file.size_bytes}\0{file.modified_ns}".encode())
@@ -107,7 +107,7 @@ def _incoming(path: str, format: str | None) -> Incoming:  # noqa: A002
     kind = format or _format(path)
     if kind is None:
         raise Invalid(
-            "the format of this file cannot be told by its name",
+            "the file's ending does not tell its format",
             hint=f"give its format: {', '.join(FORMATS)}",
             path=path,
         )
@@ -115,6 +115,6 @@ def _incoming(path: str, format: str | None) -> Incoming:  # noqa: A002
         found = os.stat(path)
     except OSError as error:
         raise Unavailable(
-            "a file cannot be looked at", hint="check who may read it", path=path, why=str(error)
+            "a file cannot be read", hint="check its permissions", path=path, why=str(error)
         ) from error
     return Incoming(path, kind, found.st_size, found.st_mtime_ns)

@@ -1,11 +1,11 @@
-"""What a job is: a look that finds what is due, and a run that does one piece of it.
+"""What a job is: `due` finds its tasks, `run` does one of them.
 
-In:   a `Site`
-Out:  `Task`s, found from metadata alone; `Done`, once a task is in a committed version
+In:   a `JobWorkspace`
+Out:  `Task`s, found from metadata alone; a `TaskResult` once a task is in a committed version
 
-- Looking needs no Spark and changes nothing: a dry run is a look.
-- A task that was done already is a no-op when it is run again.
-- A job is a pure function from frame to frame between a read of one pinned version and one commit.
+- `due` needs no Spark and changes nothing, so a dry run only calls `due`.
+- A task that is already done is a no-op when it runs again.
+- A job reads one pinned version, applies a pure function to the frame, and makes one commit.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Tell: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is being done, how many parts of it are done, and how many there are."""
+"""Receives what is being done, how many parts of it are done, and how many there are."""
 
 Sparks: TypeAlias = "Callable[[], SparkSession]"
-"""Gives the session, started when it is first asked for."""
+"""Returns the session; the first call starts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One piece of work on one table; `why` tells a person what makes it due."""
+    """One piece of work on one table; `why` says for a person why it is due."""
 
     job: str
     table: str
@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a task came to: the version that has it, None where there was nothing to do."""
+    """A task's result: the version that it committed, None if there was nothing to do."""
 
     version: Version | None
     numbers: Mapping[str, int] = field(default_factory=dict)
@@ -49,11 +49,11 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """What the job is called on the command line."""
+        """The job's name on the command line."""
         ...
 
     def due(self, site: Site) -> Iterator[Task]:
-        """Yield what is to be done now, from metadata alone."""
+        """Yield the tasks that are due now, from metadata alone."""
         ...
 
     def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
@@ -62,4 +62,4 @@ class Job(Protocol):
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""

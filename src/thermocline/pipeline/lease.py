@@ -1,11 +1,11 @@
-"""One job a table at a time: a lease that is taken by creating a file, and ends by itself.
+"""One job a table at a time: a job takes a lease by creating a file; the lease expires.
 
-    <lake>/leases/<table>/<epoch>.json    who took it, and until when
-    <lake>/leases/<table>/<epoch>.beat    until when it is held by now, written while it is held
-    <lake>/leases/<table>/<epoch>.end     it was given back
+    <lake>/leases/<table>/<epoch>.json    the holder, and when the lease expires
+    <lake>/leases/<table>/<epoch>.beat    when it expires now; the holder renews it
+    <lake>/leases/<table>/<epoch>.end     the holder has released it
 
-In:   a lake, a table's name, who asks
-Out:  a `Lease` with an epoch that nobody else has, or `Busy`
+In:   a lake, a table's name, the holder's name
+Out:  a `Lease` with a unique epoch, or `TableBusy`
 
 - Of many who ask, one creates the file of the next epoch and has the lease. One whose holder died
   ends after `term_s`; the next epoch is somebody else's then.
@@ -39,12 +39,12 @@ _UNSEALED_BEAT = frozenset({"until_ns"})
 
 
 class Busy(Conflict):
-    """Another job has the table now; it is not wrong to come again later."""
+    """Another job has the table's lease now; try again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease as others see it; `until_ns` is in the past when its holder died."""
+    """A lease as it is stored; if its holder died, `until_ns` is in the past."""
 
     epoch: int
     holder: str
@@ -54,7 +54,7 @@ class Held:
 
 
 class Lease:
-    """The right to work on a table, held until the block ends."""
+    """The right to work on a table, until the block ends."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Lease:
         self.epoch = 0
 
     def __enter__(self) -> "Lease":
-        """Take the lease; `Busy` when another has it."""
+        """Take the lease; `TableBusy` if another job has it."""
         found = held(self._storage, self._table)
         if found is not None and not found.is_ended and found.until_ns > self._now_ns():
             raise self._busy(found)
@@ -86,7 +86,7 @@ class Lease:
         taken = {"holder": self._holder, "job": self._job, "until_ns": self._until_ns()}
         if not self._storage.put_new(self._path("json"), seal(taken)):
             raise self._busy(held(self._storage, self._table))
-        # Somebody slow may have counted from an epoch whose successors are removed already.
+        # A slow process may have counted from an epoch whose successors were already removed.
         self.check()
         self._forget()
         self._beating = threading.Thread(target=self._beat, name="thermocline-lease", daemon=True)
@@ -94,20 +94,20 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._left.set()
         if self._beating is not None:
             self._beating.join()
-        with suppress(ThermoclineError):  # it ends by itself then
+        with suppress(ThermoclineError):  # otherwise the lease expires
             self._storage.put_new(self._path("end"), b"{}")
 
     def check(self) -> None:
-        """Raise `Conflict` when somebody else has the lease by now."""
+        """Raise `Conflict` if another job has taken the lease since."""
         newest = held(self._storage, self._table)
         if newest is not None and newest.epoch > self.epoch:
             raise Conflict(
                 "the lease of this table was lost while the job ran; it commits nothing",
-                hint="run it again; give the machine more room if it stood still",
+                hint="run it again; if the machine stalled, give it more memory and CPU",
                 table=self._table,
                 epoch=self.epoch,
                 newest=newest.epoch,
@@ -126,7 +126,7 @@ class Lease:
         return f"{self._folder}/{self.epoch:020d}.{kind}"
 
     def _forget(self) -> None:
-        """Remove what is left of epochs long ago."""
+        """Remove the files of old epochs."""
         for stored in list(self._storage.list(self._folder)):
             if _epoch(stored.path) <= self.epoch - EPOCHS_KEPT:
                 with suppress(ThermoclineError):
@@ -134,12 +134,12 @@ class Lease:
 
     def _busy(self, found: Held | None) -> Busy:
         facts: dict[str, Any] = {} if found is None else {"holder": found.holder, "job": found.job}
-        hint = "wait until it is done"
+        hint = "wait until it ends"
         return Busy("another job has this table", hint=hint, table=self._table, **facts)
 
 
 def held(storage: Storage, table: str) -> Held | None:
-    """Return the newest lease of a table, whatever became of it; None when there never was one."""
+    """Return the newest lease of a table, held, expired or released; None if there was none."""
     folder = f"{FOLDER}/{table.lower()}"
     paths = {stored.path.rpartition("/")[2] for stored in storage.list(folder)}
     epoch = max((_epoch(name) for name in paths if name.endswith(".json")), default=0)

@@ -1,13 +1,13 @@
-"""The kernel of every rewrite: rows of many segments, sorted, written as one and read back.
+"""The kernel of every rewrite: reads rows of many segments, sorts them, writes and reads back.
 
-In:   a `Slice`: segments, and the stretch of time or of keys whose rows are wanted
-Out:  staged segments, and what their rows say before and after
+In:   a `Slice`: segments, and the window or key range of the rows to rewrite
+Out:  staged segments, and the digests of the rows before and after
 
-- Runs in any process that has the table's folder; Spark is not known here.
+- Runs in any process that has the table's folder; this module does not import Spark.
 - Rows are sorted by entity and time; those of entity tables by key.
-- Memory is bounded: a slice that turns out larger than the limit is cut in two by its own rows.
+- Memory is bounded: a slice that is larger than the limit is cut in two by its rows.
 - Texts that repeat stay dictionaries from the file to the last step: that halves the time.
-- What was written is read back and compared before anybody may commit it.
+- The written segments are read back and compared before they can be committed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,16 +49,16 @@ from thermocline.lake.supersede import KEY_COLUMN
 from thermocline.pipeline.ship import Target
 
 LOADED_BYTES_MAX = 384 << 20
-"""What one slice may take in memory before it is sorted; sorting takes as much again, twice."""
+"""The memory limit of a slice before it is sorted; sorting takes twice as much in addition."""
 DICTIONARY_BYTES_PER_VALUE_MAX = 4
 WRITTEN_ROWS_MAX = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows of segments that belong together: those in the window whose keys are in the range.
+    """The rows of some segments that are in the window and whose keys are in the range.
 
-    `low` is the first key that is meant, `high` the first that is not; None is no bound.
+    `low` is inclusive, `high` is exclusive; None is no bound.
     """
 
     segments: tuple[Segment, ...]
@@ -69,7 +69,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of a slice."""
+    """A slice's staged segments, and the digests of its rows before and after."""
 
     staged: tuple[Staged, ...] = ()
     before: Content = Content()
@@ -81,7 +81,7 @@ class Merged:
 
 
 def bare(state: TableState) -> TableState:
-    """Return a state as workers need it: what the table and its columns are, no segment."""
+    """Return a state as workers need it: table and columns, without segments."""
     return replace(state, segments=SegmentSet(), txns={}, requests={}, holes=())
 
 
@@ -104,7 +104,7 @@ class _TooMuch(Exception):
 
 
 class _Merging:
-    """One slice on its way from files to files."""
+    """Rewrites one slice."""
 
     def __init__(self, storage: Storage, stage: Stage, state: TableState, bytes_max: int) -> None:
         self._storage = storage
@@ -114,7 +114,7 @@ class _Merging:
         self._is_keyed = ENTITIES in state.spec.features
 
     def run(self, piece: Slice) -> tuple[Content, Content]:
-        """Write a slice; return what its rows say before and after."""
+        """Write a slice; return the digests of its rows before and after."""
         try:
             rows = self._loaded(piece)
         except _TooMuch:
@@ -136,8 +136,8 @@ class _Merging:
         after = self._read_back(self._stage.staged[first:])
         if before != after:
             raise Corruption(
-                "rows that were written anew say something else than before",
-                hint="nothing was committed; run fsck on the table, and tell us of it",
+                "the rewritten rows differ from the rows that were read",
+                hint="nothing was committed; run fsck on the table, and report this bug",
                 before=str(before),
                 after=str(after),
                 segments=[segment.segment_id for segment in piece.segments][:5],
@@ -161,7 +161,7 @@ class _Merging:
         return total
 
     def _check_types(self, found: pa.Schema) -> None:
-        """Raise `Corruption` unless a file's types are the table's, however Arrow packs them."""
+        """Raise `Corruption` unless a file's types are the table's, in any encoding of Arrow."""
         wrong = [
             f"{column.name}: {column.type}, not {field.type}"
             for column, field in zip(self._state.schema.columns, found, strict=True)
@@ -169,15 +169,15 @@ class _Merging:
         ]
         if wrong:
             raise Corruption(
-                "a segment that was written anew has other types than the table",
-                hint="nothing was committed; tell us of it",
+                "a rewritten segment has other types than the table",
+                hint="nothing was committed; report this bug",
                 columns=wrong,
             )
 
     def _loaded(self, piece: Slice) -> pa.RecordBatch | None:
-        """Return the rows of a slice, texts that repeat as dictionaries; None when there are none.
+        """Return the rows of a slice, repeating texts as dictionaries; None if there are none.
 
-        `_TooMuch` when they take more than the limit, unless they cannot be cut.
+        `_SliceTooLarge` if they take more memory than the limit.
         """
         wanted: list[Column] | None = None
         parts: list[pa.RecordBatch] = []
@@ -193,7 +193,7 @@ class _Merging:
         return pa.concat_batches(parts) if parts else None
 
     def _working_columns(self, segment: Segment) -> list[Column]:
-        """Return the columns as they are worked on: texts that repeat in a file as dictionaries."""
+        """Return the columns with repeating texts as dictionaries, judged by one file."""
         state = self._state
         names = {c.id: stored_name(state, segment, c) for c in state.schema.columns}
         types = {n: c.type for c in state.schema.columns if (n := names[c.id]) is not None}
@@ -207,7 +207,7 @@ class _Merging:
     def _rows(
         self, segment: Segment, piece: Slice, wanted: Sequence[Column]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the live rows of a segment that a slice means, with the wanted columns."""
+        """Yield the live rows of a segment that are in the slice, with the wanted columns."""
         stored = {c.id: stored_name(self._state, segment, c) for c in wanted}
         deleted = decode_deletes(segment.deletes)
         with _opened(self._storage, segment, fresh=True) as file:
@@ -234,7 +234,7 @@ class _Merging:
                     yield rows if keep.all() else filtered(rows, keep)
         if first != segment.row_count:
             raise Corruption(
-                "a segment has another number of rows than the log says",
+                "a segment's number of rows differs from the log",
                 hint="restore the file from a copy",
                 path=segment.path,
                 expected=segment.row_count,
@@ -252,7 +252,7 @@ class _Merging:
         return keep
 
     def _halves(self, piece: Slice) -> list[Slice]:
-        """Return two slices with the rows of one: cut at the middle row, or else by segments."""
+        """Return two slices with the rows of one, cut at the middle row or between segments."""
         column = self._state.schema.column(self._state.spec.time_column)
         wanted = [column, self._state.schema.column(KEY_COLUMN)] if self._is_keyed else [column]
         parts = [
@@ -277,13 +277,13 @@ class _Merging:
             half = len(piece.segments) // 2
             groups = piece.segments[:half], piece.segments[half:]
             return [replace(piece, segments=group) for group in groups]
-        # One file, all of one moment: it was written in one piece and can be read in one.
+        # One file with equal times: it was written in one piece and can be read in one piece.
         self._bytes_max *= 2
         return [piece]
 
 
 def order_of(rows: pa.RecordBatch, spec: TableSpec) -> npt.NDArray[np.int64]:
-    """Return the places of rows in their new order: by key, or by entity and time."""
+    """Return the indices that sort the rows: by key, or by entity and time."""
     if ENTITIES in spec.features:
         keys = rows.column(KEY_COLUMN)
         return pc.array_sort_indices(cast(keys, pa.string())).to_numpy().astype(np.int64)
@@ -297,13 +297,13 @@ def order_of(rows: pa.RecordBatch, spec: TableSpec) -> npt.NDArray[np.int64]:
     first = int(times.min())
     span = int(times.max()) - first + 1
     if span * len(keys) < 1 << 62:
-        # One number instead of two keys, and files are runs of it: 7 times as fast as `lexsort`.
+        # One number instead of two keys, in runs that are sorted: 7 times as fast as `lexsort`.
         return np.argsort(ranks * span + (times - first), kind="stable")
     return np.lexsort((times, ranks))
 
 
 def _repeating(file: pq.ParquetFile, types: Mapping[str, pa.DataType]) -> list[str]:
-    """Return the columns of these names and types whose values a file keeps as a dictionary."""
+    """Return the text columns whose values a file stores as a dictionary."""
     if not file.metadata.num_row_groups:
         return []
     group = file.metadata.row_group(0)
@@ -333,10 +333,10 @@ def _opened(
     *,
     fresh: bool = False,
 ) -> Iterator[pq.ParquetFile]:
-    """Open a segment, live or staged, these texts as dictionaries.
+    """Open a segment, live or staged; the columns `texts` are read as dictionaries.
 
-    Its footer is read unless it is known. With `fresh` its bytes are compared with those that were
-    written, whatever is remembered of it.
+    The footer is read unless it is given. With `fresh` the file's checksum is verified, even if it
+    was verified before.
     """
     if isinstance(one, Staged):
         named = one.path, one.taken.size_bytes, one.taken.checksum

@@ -1,12 +1,12 @@
-"""What a user writes with `.option(...)`, checked, and the table that it leads to.
+"""Checks the options that a user gives with `.option(...)`, and opens the table that they name.
 
-In:   Spark's options: texts, whatever case their names have
-Out:  `Options`; the table behind them, and its hot rows where they are asked for
+In:   Spark's options: texts, with names in any case
+Out:  `SparkOptions`; the table that they name
 
-- A name that nobody knows is refused, and the nearest one is named: an option that is misspelled
-  is never ignored.
+- An unknown option is an error that suggests the closest name: a misspelled option is never
+  ignored.
 - `storage.<name>` goes to the object store's client as `<name>`; it is never shown.
-- Options name places as the driver sees them; workers get the table's folder.
+- Paths in options are paths of the driver; workers get the table's folder.
 """
 
 import difflib
@@ -33,7 +33,7 @@ _READ = (*_PLACE, "asOf", "hot", "columns", "start", "end", "pushdown", "lease",
 _READ_STREAM = ("startingVersion", "ignoreChanges", "maxFilesPerTrigger")
 _MAKE = ("timeColumn", "bucket", "entityColumns", "timezone", "retention")
 _WRITE = (*_PLACE, "overlap", "evolve", "batchId", *_MAKE)
-# Spark's own, which it hands on to every sink of a stream.
+# Spark's own options, which Spark passes to every sink of a stream.
 _SPARKS = ("checkpointLocation", "queryName", "outputMode", "trigger")
 
 READING = (*_READ, *_READ_STREAM)
@@ -42,39 +42,41 @@ WRITING = (*_WRITE, *_SPARKS)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options by their plain names; `storage` are those of the object store."""
+    """Options by their folded names; `storage` are those of the object store."""
 
     values: Mapping[str, str]
     storage: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str | None:
-        """Return an option, or None where it is not given."""
+        """Return an option, or None if it is not given."""
         return self.values.get(_plain(name))
 
     def flag(self, name: str) -> bool:
-        """Return an option that is true or false, false where it is not given."""
+        """Return an option that is true or false; False if it is not given."""
         given = (self.text(name) or "false").lower()
         if given not in ("true", "false"):
-            raise Invalid("not true or false", hint="use one of them", option=name, got=given)
+            hint = "use true or false"
+            raise Invalid("an option is not true or false", hint=hint, option=name, got=given)
         return given == "true"
 
     def number(self, name: str, default: int) -> int:
-        """Return an option that is a number of at least one."""
+        """Return an option that is an integer above zero."""
         given = self.text(name)
         if given is None:
             return default
         if not (given.isascii() and given.isdigit() and int(given)):
-            raise Invalid("not a number above zero", hint="use digits", option=name, got=given)
+            hint = "use digits"
+            raise Invalid("an option is not a number above zero", hint=hint, option=name, got=given)
         return int(given)
 
     def names(self, name: str) -> list[str] | None:
-        """Return an option that is a list, comma between its parts; None where not given."""
+        """Return an option that is a list separated by commas; None if it is not given."""
         given = self.text(name)
         return None if given is None else [part.strip() for part in given.split(",")]
 
     @property
     def as_of(self) -> object:
-        """The version (int) or instant (text) that is asked for; None is the newest."""
+        """The requested version (int) or instant (text); None is the newest."""
         given = self.text("asOf")
         if given is None:
             return None
@@ -85,7 +87,7 @@ class Options:
 
     @property
     def window(self) -> Window:
-        """The stretch of time that is asked for."""
+        """The requested stretch of time."""
         start, end = self.text("start"), self.text("end")
         return Window(
             None if start is None else instant(start), None if end is None else instant(end)
@@ -93,26 +95,26 @@ class Options:
 
     @property
     def lease_s(self) -> int:
-        """How long the files of what is read are kept."""
+        """How long the files of a read version are kept."""
         given = self.text("lease")
         return LEASE_S if given is None else parse_duration_s(given)
 
     @property
     def root(self) -> str:
-        """The path that was given; of a folder, the whole one."""
+        """The given path; a folder's path is made absolute."""
         given = self.text("path")
         if not given:
-            raise Invalid("no path is given", hint="name the table's folder: .load(path)")
+            raise Invalid("the path is missing", hint="name the table's folder: .load(path)")
         return given if "://" in given else os.path.abspath(given)
 
     @property
     def tenant(self) -> str:
-        """The tenant whose table it is."""
+        """The tenant that owns the table."""
         return self.text("tenant") or DEFAULT_TENANT
 
 
 def parsed(given: Mapping[str, str], known: tuple[str, ...]) -> Options:
-    """Return the options; `Invalid` names the nearest known one for one that is not."""
+    """Return the options; for an unknown option `Invalid` suggests the closest name."""
     names = {_plain(name): name for name in known}
     values, storage = {}, {}
     for name, value in given.items():
@@ -135,11 +137,11 @@ def _unknown(name: str, names: Mapping[str, str]) -> Invalid:
         hint = f"did you mean {names[near[0]]!r}?"
     else:
         hint = f"options are {', '.join(names.values())}, and storage.<name>"
-    return Invalid("no such option", hint=hint, option=name)
+    return Invalid("unknown option", hint=hint, option=name)
 
 
 def opened(options: Options, *, is_read_only: bool) -> Table:
-    """Return the table that options name; `NotFound` when there is none."""
+    """Return the table that options name; `NotFound` if there is none."""
     name = options.text("table")
     if name is None:
         table = Table(open_storage(options.root, options.storage or None))
@@ -152,11 +154,11 @@ def opened(options: Options, *, is_read_only: bool) -> Table:
 
 
 def catalog(options: Options, *, is_read_only: bool) -> Catalog:
-    """Return the tables of the tenant that options name; `NotFound` where there is no lake."""
+    """Return the tables of the tenant that options name; `NotFound` if there is no lake."""
     if options.root.partition("://")[0] in OBJECT_SCHEMES:
         raise Invalid(
-            "a lake's tables are found by name in a folder only",
-            hint="load the table's own address",
+            "tables have names only in a lake in a folder",
+            hint="load the table's address",
             scheme=options.root.partition("://")[0],
         )
     if Catalog(options.root).identity() is None:
@@ -167,7 +169,7 @@ def catalog(options: Options, *, is_read_only: bool) -> Catalog:
 
 
 def _named_tables(options: Options, error: NotFound) -> NotFound:
-    """Return the error for a path that is none of a table: a lake's, perhaps."""
+    """Return the error for a path that is not a table; name the tables if it is a lake."""
     if "://" in options.root:
         return error
     try:

@@ -1,13 +1,13 @@
-"""CSV, JSON and Parquet files as batches of a table's rows; what does not fit goes to a sieve.
+"""Reads CSV, JSON and Parquet files as batches of a table's rows; collects the bad rows.
 
-In:   a file, the columns it goes to
+In:   a file, the table's columns
 Out:  batches with these columns and types, checked; bad rows with their line and reason
 
-- A CSV file is read by Arrow as long as every row fits and is one line. From the first batch where
-  that ends it is read line by line, so that the line and the text of each bad row are exact.
-- Lines are counted from 1 as an editor does; rows of Parquet, and of a JSON array, from 1.
-- Numbers of JSON keep every digit: whole ones of any size, broken ones where a column is decimal.
-- A file that breaks off is told with the number of rows before that, which are taken in.
+- Arrow reads a CSV file while every row fits and is one line. From the first batch with another row
+  the file is read line by line, so that the line and the text of each bad row are exact.
+- Lines are counted from 1 as in an editor; rows of Parquet, and of a JSON array, from 1.
+- JSON numbers keep every digit: integers of any size, decimals if the column is decimal.
+- If a file breaks off, the error has the number of rows before that; these rows are loaded.
 """
 
 import gzip
@@ -36,14 +36,14 @@ from thermocline.pipeline.sieve import Sieve, sifted
 ROWS_AT_ONCE = 65_536
 BLOCK_BYTES = 4 << 20
 ARRAY_BYTES_MAX = 1 << 30
-# A number of so many digits may be more than a double or 64 bits hold.
+# A number with this many digits may not fit into a double or 64 bits.
 _LONG_NUMBER = re.compile(rb"\d{17}")
 BROKEN = (OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file is read into. `is_strict` refuses columns that the table does not have."""
+    """The table that a file is read into. `is_strict` refuses columns that the table lacks."""
 
     schema: Schema
     spec: TableSpec
@@ -51,12 +51,12 @@ class Reading:
     is_strict: bool
 
     def check_columns(self, file: Incoming, names: Sequence[str], line: int | None = None) -> None:
-        """Raise `Drifted` for columns that the table does not have, where that is not allowed."""
+        """Raise `SchemaDrift` for columns that the table lacks, if `is_strict`."""
         unknown = [name for name in names if name not in self.schema.by_name]
         if unknown and self.is_strict:
             raise Drifted(
                 "a file has columns that the table does not have",
-                hint="let them be added (--drift add), or left out (--drift ignore)",
+                hint="add them (--drift add), or ignore them (--drift ignore)",
                 file=file.path,
                 line=line,
                 columns=unknown[:20],
@@ -64,15 +64,15 @@ class Reading:
 
 
 class Drifted(Invalid):
-    """A file has other columns than the table, and that is not allowed: the job stops."""
+    """A file has other columns than the table, which the policy forbids: the job stops."""
 
 
 class Unreadable(Invalid):
-    """A file as a whole cannot be taken in."""
+    """A whole file cannot be loaded."""
 
 
 def read_file(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that fit; the others, or the file itself, go to the sieve."""
+    """Yield the rows of a file that fit; collect the other rows, or the file, as bad."""
     taken = 0
     try:
         reads = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet}[file.format]
@@ -82,10 +82,10 @@ def read_file(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
     except BROKEN as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         if getattr(error, "errno", None):
-            # Not the file is bad but the machine: a batch must not be done without it.
+            # The machine failed, not the file: a batch must not be committed without this file.
             raise Unavailable(
                 "a worker cannot read a file",
-                hint="put the files where every worker may read them, then run it again",
+                hint="put the files where every worker can read them, then run it again",
                 file=file.path,
                 why=why,
             ) from error
@@ -95,18 +95,18 @@ def read_file(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
 
 
 def open_bytes(file: Incoming) -> BinaryIO:
-    """Return the bytes of a file, inflated where it is compressed."""
+    """Open the bytes of a file, decompressed if it is compressed."""
     opened: Any = gzip.open if file.is_gzip else open
     return opened(file.path, "rb")
 
 
 def check_needed(names: Sequence[str], spec: TableSpec) -> None:
-    """Raise `Unreadable` for a file without the time column or an entity column."""
+    """Raise `UnreadableFile` for a file without the time column or an entity column."""
     missing = [name for name in (spec.time_column, *spec.entity_columns) if name not in names]
     if missing:
         raise Unreadable("the file lacks columns that the table needs", missing=missing)
     if len(set(names)) != len(names):
-        raise Unreadable("a column's name stands twice in the file", columns=list(names)[:20])
+        raise Unreadable("a column's name occurs twice in the file", columns=list(names)[:20])
 
 
 def csv_names(file: Incoming) -> list[str]:
@@ -114,7 +114,7 @@ def csv_names(file: Incoming) -> list[str]:
     with open_bytes(file) as data:
         first = next(records(data, file.delimiter), None)
     if first is None or first.fields is None:
-        raise Unreadable("the file has no row of names", format="csv")
+        raise Unreadable("the file has no header row", format="csv")
     return first.fields
 
 
@@ -129,12 +129,12 @@ def _read_csv(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
             done += texts.num_rows
             yield rows
     except (Invalid, pa.ArrowException):
-        # Order matters: every row before fitted, so as many are passed over, and none twice.
+        # Order matters: the first `done` rows fitted and are skipped, so no row is loaded twice.
         yield from _slowly(file, names, reading, done)
 
 
 def quick_texts(file: Incoming, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the fields of a CSV file as texts, as long as every row is one sound line."""
+    """Yield the fields of a CSV file as texts, while every row is one valid line."""
     data: Any = open_bytes(file) if file.is_gzip else file.path
     reader = arrow_csv.open_csv(
         data,
@@ -182,7 +182,7 @@ def _slowly(
     held: list[Record] = []
     with open_bytes(file) as data:
         for number, record in enumerate(records(data, file.delimiter)):
-            if number <= skipped:  # the row of names, and those that are in already
+            if number <= skipped:  # the header row, and the rows that are loaded already
                 continue
             if record.fields is None:
                 refuse(record, record.reason)
@@ -229,10 +229,10 @@ JsonRow = tuple[int, bytes, dict[str, Any]]
 def json_rows(
     file: Incoming, sieve: Sieve | None = None, *, is_exact: bool = False
 ) -> Iterator[list[JsonRow]]:
-    """Yield the objects of a JSON file by the line: some at once, each with number and text.
+    """Yield the objects of a JSON file in lists, each object with its line number and text.
 
-    What is no object goes to the sieve; without one it is passed over. With `is_exact`, broken
-    numbers are decimals.
+    A line that is not an object is collected as bad, or skipped without a `sieve`. With `is_exact`,
+    numbers with a fraction are decimals.
     """
     held: list[JsonRow] = []
     with open_bytes(file) as data:
@@ -256,7 +256,7 @@ def _object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None, str]:
     try:
         found = orjson.loads(raw)
         if is_exact or _LONG_NUMBER.search(raw):
-            # The quick parser makes a double of a whole number that 64 bits do not hold.
+            # The fast parser makes a double of an integer that does not fit into 64 bits.
             found = json.loads(raw, parse_float=Decimal if is_exact else float)
     except ValueError as error:
         return None, f"not JSON: {error}"
@@ -264,7 +264,7 @@ def _object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None, str]:
 
 
 def _array(data: BinaryIO) -> Iterator[tuple[int, bytes]] | None:
-    """Return the elements of a file that is one JSON array; None where it is lines."""
+    """Return the elements of a file that is one JSON array; None if it has lines."""
     start = data.read(64)
     data.seek(0)
     if not start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -280,7 +280,7 @@ def _array(data: BinaryIO) -> Iterator[tuple[int, bytes]] | None:
 
 
 def _elements(text: str) -> Iterator[bytes]:
-    """Yield the texts of the elements of a JSON array that was found to be sound, as they are."""
+    """Yield the unchanged texts of the elements of a valid JSON array."""
     decoder, place = json.JSONDecoder(), text.index("[") + 1
     while True:
         while text[place] in " \t\r\n,":
@@ -293,7 +293,7 @@ def _elements(text: str) -> Iterator[bytes]:
 
 
 def check_types(file: Incoming, arrow: pa.Schema, reading: Reading) -> Fit:
-    """Return how the columns of a Parquet file fit; `Drifted` or `Unreadable` when they do not."""
+    """Return how a Parquet file's columns fit; `SchemaDrift` or `UnreadableFile` if they do not."""
     check_needed(arrow.names, reading.spec)
     reading.check_columns(file, arrow.names)
     try:
@@ -305,7 +305,7 @@ def check_types(file: Incoming, arrow: pa.Schema, reading: Reading) -> Fit:
     if found.wider and reading.is_strict:
         raise Drifted(
             "a file has wider types than the table",
-            hint="let them be widened (--drift add)",
+            hint="allow wider types (--drift add)",
             file=file.path,
             columns=[f"{field.name}: {field.type}" for field in found.wider],
         )
@@ -340,7 +340,7 @@ def _plain(row: pa.RecordBatch) -> dict[str, Any]:
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
             found[name] = column.to_pylist()[0]
-        except (ValueError, OverflowError):  # bytes that are no text, years that no datetime has
+        except (ValueError, OverflowError):  # invalid UTF-8, or a year outside of datetime's range
             found[name] = str(column.cast(pa.binary()) if column.type == pa.string() else column)
     return found
 

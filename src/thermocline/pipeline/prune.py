@@ -1,12 +1,12 @@
-"""Filters that Spark pushes down, as what they say of segments.
+"""Uses the filters that Spark pushes down to skip segments.
 
-In:   the filters of a query, all of which hold for its rows
+In:   the filters of a query, all of which are true for its rows
 Out:  the stretch of time that may have rows, bounds of entity columns, and the filters that Spark
-      still has to look at
+      must still evaluate
 
-- What is said of the time column by a comparison is applied to each row, exactly: Spark need not.
-- What is said of entity columns only spares segments; Spark looks at the rows again.
-- A filter that is not understood spares nothing.
+- A comparison of the time column is applied to each row exactly, so Spark need not evaluate it.
+- A filter on an entity column only skips segments; Spark evaluates it for the rows.
+- An unknown filter skips nothing.
 """
 
 from collections.abc import Iterable
@@ -25,13 +25,13 @@ from thermocline.format.state import TableState
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the greatest value of a column that may be wanted; None is no bound."""
+    """The lowest and the highest value that a filter lets through; None is no bound."""
 
     low: Any = None
     high: Any = None
 
     def misses(self, low: Any, high: Any) -> bool:
-        """Tell whether values from `low` to `high` are all outside."""
+        """Tell whether all values from `low` to `high` are outside of the bounds."""
         is_below = _is_comparable(self.low, high) and high < self.low
         is_above = _is_comparable(self.high, low) and low > self.high
         return is_below or is_above
@@ -39,7 +39,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What filters say of segments; `rest` are those that Spark still has to look at."""
+    """Which segments the filters exclude; `rest` are the filters that Spark must evaluate."""
 
     window: Window = EVERYTHING
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Pruned:
 def pruned(
     filters: Iterable[pushed.Filter], time_column: str, entity_columns: Iterable[str]
 ) -> Pruned:
-    """Return what the filters say of a table with this time column and these entity columns."""
+    """Return which segments the filters exclude, for a table with these columns."""
     window, bounds = EVERYTHING, dict[str, list[Bounds]]()
     rest = []
     for one in filters:
@@ -86,7 +86,7 @@ def _column(one: pushed.Filter) -> str:
 
 
 def _stretch(one: pushed.Filter) -> Window | None:
-    """Return the times for which a filter holds, None where they are no one stretch."""
+    """Return the stretch of time for which a filter is true; None if there is no such stretch."""
     if isinstance(one, pushed.IsNotNull):
         return EVERYTHING  # the time column has no nulls
     value = getattr(one, "value", None)
@@ -96,7 +96,7 @@ def _stretch(one: pushed.Filter) -> Window | None:
         first = from_datetime(value)
     except Invalid:
         return None
-    # Spark sees whole microseconds: all nanoseconds of one are equal to it.
+    # Spark compares microseconds: all nanoseconds of a microsecond are equal to it.
     after = first + NS_PER_US
     match one:
         case pushed.EqualTo() | pushed.EqualNullSafe():

@@ -1,10 +1,10 @@
-"""Rows that cannot be taken in, kept where a person can look at them.
+"""Stores bad rows of a backfill in a table where a person can inspect them.
 
-In:   rows that do not fit, with their file, line and column, the reason and their text
-Out:  a table beside the one they were meant for, `<table>_quarantine`
+In:   bad rows, with their file, line and column, the reason and their text
+Out:  rows in `<table>_quarantine`, beside the table that they were meant for
 
-- The same bad rows of the same batch are kept once, however often the batch is run.
-- It is a table like any other: it is asked, kept for a while and emptied as they are.
+- The same bad rows of the same batch are stored once, even if the batch runs several times.
+- A quarantine is a table like any other: SQL reads it, and retention and deletes empty it.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ def quarantine_name(table: str) -> str:
     name = table + SUFFIX
     if not is_name(name):
         hint = "use a shorter name for the table, or on_bad='fail'"
-        raise Invalid("there is no name for the quarantine of this table", hint=hint, name=name)
+        raise Invalid("the name of the table's quarantine is too long", hint=hint, name=name)
     return name
 
 
 def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table | None:
-    """Keep bad rows of a batch, durable when this returns; those that are kept already stay once.
+    """Store the bad rows of a batch once, durable when this returns.
 
-    Returns their table, None when there is no bad row.
+    Returns their table; None if there is no bad row.
     """
     if not bad:
         return None
@@ -57,8 +57,8 @@ def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table 
     digest = hashlib.sha256(orjson.dumps(sorted(rows, key=str))).hexdigest()[:16]
     kept = site.ensure(quarantine_name(table), _spec())
     now_us = kept.log.now() // NS_PER_US
-    # Order matters: the digest above leaves the column out, so that a batch that an older version
-    # of this package set aside is still found.
+    # Order matters: the digest above omits the column, so that this finds a batch whose bad rows
+    # an older version of this package stored.
     rows = [[*row, one.column] for row, one in zip(rows, bad, strict=True)]
     columns = [
         pa.array([now_us] * len(bad), pa.int64()).cast(SCHEMA.field("time").type),
@@ -69,7 +69,7 @@ def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table 
         ),
     ]
     data = pa.Table.from_arrays(columns, schema=SCHEMA)
-    # A quarantine of before column_name was kept gets that column now.
+    # A quarantine that an older version made gets the column `column_name` now.
     wish = Wish(overlap="allow", evolve=True, txn=(f"backfill:{batch}:{digest}", 1))
     kept.append(data.to_reader(), wish)
     return kept

@@ -1,12 +1,12 @@
-"""Rows of CSV by the line: where each begins, what its text is, and what its fields are.
+"""Reads CSV rows line by line: the first line of each, its text, and its fields.
 
 In:   the bytes of a file
-Out:  records; one that cannot be read has a reason in the place of its fields
+Out:  records; a record that cannot be read has a reason instead of fields
 
-- Lines are counted from 1 as an editor does; a row may have several, inside of quotes.
-- A quote that is not closed, or closed in the middle of another field, costs its own line, not all
-  lines up to there: what looked like one long row is read again from its second line.
-- Bytes that are no text are carried as they are, for whoever makes values of them to refuse.
+- Lines are counted from 1 as in an editor; a row has several lines if a quoted field has.
+- A quote that is not closed, or closed in the middle of another field, costs one line, not all
+  lines up to there: the supposed row is read again from its second line.
+- Bytes that are not UTF-8 are kept; the conversion to values refuses them.
 """
 
 import csv
@@ -21,7 +21,7 @@ FIELD_LENGTH_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row of CSV: the line it begins in, its text, and its fields or why it has none."""
+    """One CSV row: its first line, its text, and its fields, or the reason why it has none."""
 
     line: int
     raw: str
@@ -30,11 +30,11 @@ class Record:
 
 
 class _Unclosed(Exception):
-    """A quote was not closed for so many lines that it will not be."""
+    """A quote is not closed within `LINES_PER_ROW_MAX` lines or where a field ends."""
 
 
 def records(data: BinaryIO, delimiter: str) -> Iterator[Record]:
-    """Yield the rows of CSV with their lines; a row that cannot be read costs one line."""
+    """Yield the rows of CSV with their lines; an unreadable row costs one line."""
     csv.field_size_limit(FIELD_LENGTH_MAX)
     lines, taken = _Lines(data), list[str]()
     reader = csv.reader(lines.fed(taken), delimiter=delimiter)
@@ -57,7 +57,7 @@ def records(data: BinaryIO, delimiter: str) -> Iterator[Record]:
 
 
 def _is_sound(lines: list[str], delimiter: str) -> bool:
-    """Tell whether a row of several lines ends its quotes where fields end."""
+    """Tell whether the quotes of a row of several lines are closed where fields end."""
     if len(lines) == 1:
         return True
     try:
@@ -68,9 +68,9 @@ def _is_sound(lines: list[str], delimiter: str) -> bool:
 
 
 class _Lines:
-    """Lines of text, of which some may be put back; `number` is that of the last one taken.
+    """Lines of text that may be put back; `number` is the number of the last line taken.
 
-    `is_over` says that a line was asked for and there was none: a row was not complete.
+    `is_over` is true if the reader requested a line after the last one: a row was not complete.
     """
 
     def __init__(self, data: BinaryIO) -> None:

@@ -1,16 +1,15 @@
-"""What is left of a subject: every file of a tenant is opened and searched.
+"""Searches every file of a tenant for traces of a subject.
 
-In:   a site, subjects
-Out:  `Found`s, one a file or a table of PostgreSQL that still says something of it
+In:   a workspace, subjects
+Out:  a `SubjectTrace` for each file or PostgreSQL table that still contains the subject
 
-- Nothing is trusted: files that no version names are searched like those that one does, and of a
-  segment the rows that are deleted as well.
-- Parquet is decoded, the journal's frames too; logs and sidecars are searched as bytes. A file of
-  the journal that nobody reads any more, or that was set aside, is told of as it is.
-- A version that can be read must have its files: where they are gone and it has not expired, a step
-  was left out, and what it was is not known.
-- A row is found by the subject's column. Texts that only mention the value are counted apart:
-  whether those are about the subject, a person decides.
+- The search trusts nothing: it also reads files that no version names, and deleted rows.
+- Parquet and the journal's frames are decoded; logs and sidecars are searched as bytes. Files in
+  the journal's folder that no reader opens, or that were set aside, are reported unread.
+- Every readable version must have its files. If files are missing and the version has not expired,
+  a step of the erasure was skipped, and the search reports that.
+- A row is found by the subject's column. Texts that only mention the value are counted separately:
+  a person decides whether they are about the subject.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +49,7 @@ JOURNAL = "journal"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A place that says something of the subject: rows of it, or texts that mention its value."""
+    """A file or table with rows of the subject, or with texts that mention its value."""
 
     table: str
     path: str
@@ -85,9 +84,9 @@ def remains(site: Site, *subjects: Subject) -> Searched:
 
 
 def check_known(site: Site, subjects: Sequence[Subject]) -> None:
-    """Raise `NotFound` where no table has, or ever had, the column of a subject.
+    """Raise `NotFound` if no table has, or ever had, the column of a subject.
 
-    A misspelt column would be found nowhere, and its certificate would be complete.
+    A misspelled column would be found nowhere, and its certificate would be complete.
     """
     known: set[str] = set()
     for name in site.tables():
@@ -98,27 +97,27 @@ def check_known(site: Site, subjects: Sequence[Subject]) -> None:
     for subject in subjects:
         if subject.column not in known:
             raise NotFound(
-                "no table has a column of this name",
+                "no table has a column with this name",
                 hint="check the column: a subject is COLUMN=VALUE",
                 column=subject.column,
             )
 
 
 def _hollow(name: str, table: Table) -> Iterator[Found]:
-    """Yield the table where a version that has not expired lacks a file."""
+    """Yield the table if a version that has not expired lacks a file."""
     state = table.state()
     try:
         missing = sum(table.storage.size(path) is None for path in _named(table, state))
     except NotFound:
-        return  # it has expired meanwhile
-    # A vacuum beside this lets versions expire before it takes a file of theirs.
+        return  # the version has expired meanwhile
+    # A concurrent vacuum expires versions before it removes their files.
     if missing and table.state().oldest == state.oldest:
-        what = "versions are open to readers, and files of theirs are gone"
+        what = "readers can open versions whose files are missing"
         yield Found(name, layout.LOG_FOLDER, what, missing)
 
 
 def _named(table: Table, state: TableState) -> set[str]:
-    """Return the files that a version which can be read names."""
+    """Return the files that readable versions name."""
     named = _named_segments(table, state)
     return {path for segment in named for path in (segment.path, segment.coverage_path)}
 
@@ -132,7 +131,7 @@ def _named_segments(table: Table, state: TableState) -> list[Segment]:
 
 
 def in_table(name: str, table: Table, subject: Subject) -> list[Found]:
-    """Search every file of one table, those that no version names as well."""
+    """Search every file of a table, including files that no version names."""
     state = table.state()
     try:
         live = {segment.path: segment for segment in _named_segments(table, state)}
@@ -164,13 +163,13 @@ def _searched(
         elif layout.checkpoint_version(path.rpartition("/")[2]) is not None:
             yield from _in_checkpoint(name, table, path, subject)
         elif _says(path, table.storage.read(path), subject):
-            yield Found(name, path, "its bytes have the value in them")
+            yield Found(name, path, "its bytes contain the value")
     except NotFound:
-        return  # it has gone meanwhile, and everything it said with it
+        return  # the file was removed meanwhile, with its content
 
 
 def _says(path: str, data: bytes, subject: Subject) -> bool:
-    """Tell whether the bytes of a file that holds no rows say something of the subject."""
+    """Tell whether a file without rows contains the subject's value."""
     if _has_bytes(data, subject):
         return True
     if path.endswith(".roar"):
@@ -196,10 +195,10 @@ def in_segment(
     subject: Subject,
     segment: Segment | None = None,
 ) -> Iterator[Found]:
-    """Search one file, deleted rows included, under every name the column ever had.
+    """Search one file, including deleted rows, by every name that the column ever had.
 
-    The bytes of a `segment` are compared with its checksum first. Of a file that no version names
-    only the checksums of its pages are known.
+    The checksum of a `segment` is verified first. For a file that no version names, only the
+    checksums of its pages are known and verified.
     """
     names = {
         column.name
@@ -214,7 +213,7 @@ def in_segment(
         else:
             source = open_segment(table.storage, segment, fresh=True)
     except Corruption as error:
-        if table.storage.size(path) is not None:  # gone, it was of a version that has expired
+        if table.storage.size(path) is not None:  # a missing file is of an expired version
             yield Found(name, path, f"cannot be read: {error.message}")
         return
     with source:
@@ -238,7 +237,7 @@ def in_segment(
 
 
 def _ids(state: TableState, name: str) -> set[int]:
-    """Return the ids of the columns that have this name now or had it once."""
+    """Return the ids of the columns that have or had this name."""
     return {
         column.id
         for schema in state.schemas.values()
@@ -257,11 +256,11 @@ def _in_checkpoint(name: str, table: Table, path: str, subject: Subject) -> Iter
             yield Found(name, path, f"cannot be read: {str(error).splitlines()[0]}")
             return
     if any(_has_bytes(data, subject) for data in held):
-        yield Found(name, path, "its segments have the value in their bounds")
+        yield Found(name, path, "the bounds of its segments contain the value")
 
 
 def _in_journal(site: Site, subjects: Sequence[Subject]) -> Iterator[Found]:
-    """Search the rows that the journal's files hold still, flushed ones included."""
+    """Search the rows in the journal's files, including flushed rows."""
     disk, folder = OsDisk(), Catalog(site.root).journal_folder
     identity = None if disk.size(folder) is None else read_identity(disk, folder)
     if identity is None:
@@ -276,12 +275,12 @@ def _in_journal(site: Site, subjects: Sequence[Subject]) -> Iterator[Found]:
             tests = [s.row_test for s in subjects if s.column in part.batch.schema.names]
             rows += sum(pc.sum(test(part.batch)).as_py() or 0 for test in tests)
         if rows:
-            yield Found(name, JOURNAL, "rows of the subject, in a file that is open still", rows)
+            yield Found(name, JOURNAL, "rows of the subject, in an open file", rows)
     yield from _beside_journal(disk, folder, identity)
 
 
 def _beside_journal(disk: Disk, folder: str, identity: Identity) -> Iterator[Found]:
-    """Yield files in the journal's folder that may have rows, and that no reader opens."""
+    """Yield files in the journal's folder that may contain rows and that no reader opens."""
     with translated(folder):
         entries = disk.entries(folder)
         aside = f"{folder}/{QUARANTINE_NAME}"
@@ -289,15 +288,15 @@ def _beside_journal(disk: Disk, folder: str, identity: Identity) -> Iterator[Fou
     for entry in entries:
         number = file_number(entry.name)
         if number is not None and number < identity.oldest:
-            yield Found(JOURNAL, entry.name, "a file that is trimmed and could not be removed")
+            yield Found(JOURNAL, entry.name, "a trimmed file that could not be removed")
         elif entry.name.endswith(TEMPORARY_SUFFIX):
-            yield Found(JOURNAL, entry.name, "a file that was not finished")
+            yield Found(JOURNAL, entry.name, "an unfinished file")
     for entry in kept:
         path = f"{QUARANTINE_NAME}/{entry.name}"
-        yield Found(JOURNAL, path, "bytes that were set aside: look at them, and remove them")
+        yield Found(JOURNAL, path, "bytes that a repair set aside: inspect and remove them")
 
 
 def columns_of(state: TableState, name: str) -> list[str]:
-    """Return what the columns that have a name, or had it once, are called now."""
+    """Return the current names of the columns that have or had this name."""
     ids = _ids(state, name)
     return [column.name for column in state.schema.columns if column.id in ids]

@@ -1,16 +1,16 @@
 """Rollups: aggregates of a table by windows, recomputed only where their source changed.
 
 In:   declarations; the cold version of each source
-Out:  tables of one row a window and group, equal to what a full recompute would give
+Out:  tables with one row for each window and group, equal to the result of a full recompute
 
-- What changed is found from the commits and coverage of the source since the version that the
-  target remembers. Late rows, deletes and retention are buckets that changed like any other.
-- What others did to the target meanwhile (a restore, a delete by hand) is put right as well, except
-  what is past the target's own retention.
-- One commit replaces the windows and moves what is remembered: whoever sees one sees the other.
-- Each window is read in one task, from the pinned version of the source: no row counts twice, and
-  nothing is sent through Spark but the names of segments.
-- Hot rows come with the flush that makes them cold. A job does not flush.
+- The target stores the version of its source that it was computed from. Commits and coverage of the
+  source since then give the changed buckets. Late rows, deletes and retention change buckets too.
+- Changes that others made to the target (a restore, a delete by hand) are corrected as well, except
+  in windows past the target's retention.
+- One commit replaces the windows and the stored version: a reader sees both or neither.
+- One task reads each window, from the pinned version of the source: no row counts twice, and Spark
+  transfers only the names of segments.
+- Hot rows count after the flush that makes them cold. A job does not flush.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,14 +39,14 @@ from thermocline.pipeline.window import Piece, Work, compute_piece
 
 ROWS_PER_PIECE = 2_000_000
 DECLARATION = "rollup"
-"""Where the spec of a target keeps what it was declared as."""
+"""The key of the declaration in the spec of a target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is due of a rollup, as of the states `read_at` and `seen` of source and target.
+    """A rollup's windows to compute, as of one state of its source and one of its target.
 
-    `target` is None where it was never made.
+    `target` is None if the table does not exist yet.
     """
 
     rollup: Rollup
@@ -61,7 +61,7 @@ class Due:
 
     @property
     def task(self) -> Task:
-        """What there is to do, for a person to read."""
+        """The task, described for a person."""
         what = "every window" if self.changed.is_everything else f"{len(self.windows):,} windows"
         why = self.changed.why or f"{self.rollup.source} changed"
         numbers = {"windows": len(self.windows), "version": self.read_at.version}
@@ -83,7 +83,7 @@ class Rollups:
                 yield found.task
 
     def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
-        """Recompute what is due now, in one commit. Nothing of `task` but its rollup is used."""
+        """Recompute what is due now, in one commit; `task` only gives the rollup."""
         rollup = task.detail
         assert isinstance(rollup, Rollup)
         found = made(site, rollup)
@@ -100,7 +100,7 @@ class Rollups:
                     tell("computing windows", len(work.pieces), len(work.pieces))
                 state = refill(found.target, staged, wish)
             except OutcomeUnknown:
-                raise  # the log may yet name what was staged
+                raise  # the commit may have succeeded, so its staged files must stay
             except BaseException:
                 sweep(found.target, mark)
                 raise
@@ -114,11 +114,11 @@ class Rollups:
 
 
 def in_order(rollups: Iterable[Rollup]) -> list[Rollup]:
-    """Return the rollups so that each comes after the one it is made of."""
+    """Return the rollups in an order in which each comes after its source."""
     named: dict[str, Rollup] = {}
     for one in rollups:
         if one.name.lower() in named:
-            hint = "give each rollup a name of its own"
+            hint = "give each rollup a different name"
             raise Invalid("two rollups have the same name", hint=hint, rollup=one.name)
         named[one.name.lower()] = one
     found: dict[str, Rollup] = {}
@@ -127,9 +127,9 @@ def in_order(rollups: Iterable[Rollup]) -> list[Rollup]:
         at: Rollup | None = one
         while at is not None and at.name not in found:
             if at in chain:
-                hint = "let the first of them have a table as its source"
+                hint = "use a table as the source of one of them"
                 names = [each.name for each in chain]
-                raise Invalid("rollups are made of each other", hint=hint, rollups=names)
+                raise Invalid("rollups are sources of each other", hint=hint, rollups=names)
             chain.append(at)
             at = named.get(at.source.lower())
         found |= {each.name: each for each in reversed(chain)}
@@ -137,7 +137,7 @@ def in_order(rollups: Iterable[Rollup]) -> list[Rollup]:
 
 
 def look(site: Site, rollup: Rollup) -> Due | None:
-    """Return what is due of a rollup, from metadata alone; None when nothing is."""
+    """Return the windows of a rollup that are due, from metadata alone; None if none are."""
     source = site.table(rollup.source)
     state = source.state()
     if not state.schema.columns:
@@ -164,7 +164,7 @@ def look(site: Site, rollup: Rollup) -> Due | None:
 
 
 def made(site: Site, rollup: Rollup) -> Due | None:
-    """Return what is due, with the rollup's table made if there was none."""
+    """Return the windows that are due; create the rollup's table if it does not exist."""
     found = look(site, rollup)
     if found is None or found.target is not None:
         return found
@@ -174,7 +174,7 @@ def made(site: Site, rollup: Rollup) -> Due | None:
 
 
 def prepared(found: Due) -> tuple[Work, Refill]:
-    """Return what to compute, cut into pieces, and the commit to make of it."""
+    """Return the work, cut into pieces, and the commit to make of its result."""
     assert found.target is not None
     assert found.seen is not None
     rollup, state, seen = found.rollup, found.read_at, found.seen
@@ -186,7 +186,7 @@ def prepared(found: Due) -> tuple[Work, Refill]:
     else:
         schema = columns_after(seen, [result], evolve=True).schema
     target = Target(found.target.storage.root, spec, schema, new_mark())
-    # A task reads the segments it is told; all it needs of the state is what columns there were.
+    # A task gets its segments in its piece and needs only the columns of the state.
     slim = replace(state, segments=SegmentSet(), requests={}, txns={}, marks={}, holes=())
     work = Work(
         kernel, found.source.storage.root, slim, target, _pieces(rollup, state, found.windows)
@@ -202,7 +202,7 @@ def prepared(found: Due) -> tuple[Work, Refill]:
 
 
 def _pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[Piece, ...]:
-    """Cut windows where about as many rows have gone by as one task should read."""
+    """Cut the windows into pieces of about `ROWS_PER_PIECE` rows."""
     if not windows:
         return ()
     every = rollup.every
@@ -236,7 +236,7 @@ def _pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[Piece,
 def _changed(
     rollup: Rollup, source: Table, state: TableState, target: Table, seen: TableState
 ) -> Changed:
-    """Return the windows that are to be computed again, as buckets of the target."""
+    """Return the windows to compute again, as buckets of the target."""
     version_key, time_key = _keys(state)
     since = seen.txns.get(version_key)
     if since is None:
@@ -246,13 +246,13 @@ def _changed(
     except NotFound:
         is_that = False
     if not is_that:
-        return everything("the history of its source is another one")
+        return everything("the history of its source was replaced")
     ours = changed(source, since, state)
     theirs = changed(target, _last_refill(target, seen, version_key), seen)
     if ours.is_everything or theirs.is_everything:
-        return ours if ours.is_everything else everything(f"it was changed: {theirs.why}")
+        return ours if ours.is_everything else everything(f"other writers changed it: {theirs.why}")
     windows = spread(ours.buckets, state.spec.bucket, rollup.every) | theirs.buckets
-    why = "" if ours else "it was changed by others"
+    why = "" if ours else "other writers changed it"
     return Changed(buckets=windows, why=why)
 
 
@@ -265,9 +265,9 @@ def _last_refill(target: Table, seen: TableState, key: str) -> int:
 
 
 def _keys(source: TableState) -> tuple[str, str]:
-    """Return by what names a target remembers the version of its source, and that one's time.
+    """Return the names under which a target stores its source's version and this version's time.
 
-    The time tells a version from one of the same number in a log that was put back from a copy.
+    The time differs if the source was restored from a copy and has another commit of that number.
     """
     return f"rollup:{source.spec.table_id}", f"rollup_time:{source.spec.table_id}"
 
@@ -277,7 +277,7 @@ def _held(source: Table, state: TableState, rollup: Rollup) -> Buckets:
 
 
 def _past_retention(target: Table, seen: TableState) -> Buckets:
-    """Return the windows of which the target's own retention leaves nothing."""
+    """Return the windows that the target's retention deletes completely."""
     if seen.spec.retention_s is None:
         return Buckets()
     bucket = seen.spec.bucket
@@ -290,7 +290,7 @@ def _target_spec(rollup: Rollup, source: TableState) -> TableSpec:
         "",
         source.spec.time_column,
         rollup.every,
-        # Only what the source counts as entities, which has a limit there.
+        # Only the entity columns of the source, whose number of entities is limited there.
         tuple(name for name in rollup.by if name in source.spec.entity_columns),
         entities_max=source.spec.entities_max,
         extra={DECLARATION: rollup.declaration},
@@ -300,7 +300,7 @@ def _target_spec(rollup: Rollup, source: TableState) -> TableSpec:
 def _check_target(rollup: Rollup, seen: TableSpec, wanted: TableSpec) -> None:
     if DECLARATION not in seen.extra:
         raise Conflict(
-            "there is a table of this name, and it is no rollup",
+            "a table with the rollup's name exists, and it is not a rollup",
             hint="give the rollup another name",
             rollup=rollup.name,
         )
@@ -308,8 +308,8 @@ def _check_target(rollup: Rollup, seen: TableSpec, wanted: TableSpec) -> None:
     differing = [name for name in names if getattr(seen, name) != getattr(wanted, name)]
     if differing:
         raise Invalid(
-            "a rollup's windows and groups cannot change once it is there",
-            hint="declare it under another name; aggregates and condition may change in place",
+            "windows and groups of an existing rollup cannot change",
+            hint="declare it under another name; only aggregates and condition may change",
             rollup=rollup.name,
             differing=differing,
             was=seen.extra[DECLARATION],

@@ -1,14 +1,14 @@
-"""Runs jobs: which are due, in order, one a table at a time, each noted in the history.
+"""Runs the jobs that are due, in order, one a table at a time, and records each in the history.
 
-In:   a site, settings, the names of jobs
-Out:  a `Ran` for every task; rows in the history
+In:   a workspace, settings, the names of jobs
+Out:  a `TaskRecord` for every task; rows in the history
 
-- In order: what comes into the lake first, then what makes it smaller, then what is made of it,
-  then what goes. `erase` and `backfill` run only when they are asked for, with what they need.
-- What is due is looked for when a job's turn comes: a rollup sees what the job before it brought.
-- A task that fails keeps no other from running.
-- Spark is started by the first task that needs it, and not at all when none does. When it cannot be
-  started, that task fails with the reason; later tasks that need it are not run, and say so.
+- Order: first exports, which bring rows into the lake, then compaction, then rollups, then
+  retention. `erase` and `backfill` run only on request, with their arguments.
+- The due tasks of a job are found when its turn comes: a rollup sees what earlier jobs committed.
+- A task that fails does not stop the others.
+- The first task that needs Spark starts it. If Spark cannot be started, that task fails with the
+  reason, and later tasks that need Spark are recorded as not run.
 """
 
 import os
@@ -48,7 +48,7 @@ TASKS_MAX = 10_000
 
 
 class Sessions:
-    """The Spark session of a run, started when it is first asked for."""
+    """The Spark session of a run, started at its first use."""
 
     def __init__(self, settings: PipelineSettings, master: str | None = None) -> None:
         self._settings = settings
@@ -64,7 +64,7 @@ class Sessions:
         return self._running
 
     def close(self) -> None:
-        """End the session, if there is one; the next call starts another."""
+        """End the session if there is one; the next call starts another."""
         running, self._running = self._running, None
         if running is not None:
             stop(running)
@@ -72,22 +72,22 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A job that runs once, because somebody asked for it: `erase` and `backfill`."""
+    """A job that runs once, on request: `erase` and `backfill`."""
 
     name: str
     work: Callable[[Site, Sparks, Tell], Done]
 
     def due(self, site: Site) -> Iterator[Task]:  # noqa: ARG002
-        """Yield nothing: it is never due by itself."""
+        """Yield no task: a requested job is never due by itself."""
         return iter(())
 
     def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:  # noqa: ARG002
-        """Do what was asked for."""
+        """Do the requested work."""
         return self.work(site, spark, tell)
 
 
 class Runner:
-    """Runs the jobs of one site."""
+    """Runs the jobs of one workspace."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Runner:
         is_stopping: Callable[[], bool] = lambda: False,
         is_confirmed: bool = False,
     ) -> None:
-        """With `is_confirmed` a retention may take every row of a table."""
+        """With `is_confirmed` a retention may delete every row of a table."""
         self._site = site
         self.settings = settings or PipelineSettings()
         self.sessions = sessions or Sessions(self.settings)
@@ -108,7 +108,7 @@ class Runner:
         self._holder = f"{socket.gethostname()}:{os.getpid()}"
 
     def due(self, names: Sequence[str] = (), table: str | None = None) -> Iterator[Task]:
-        """Yield what is due of these jobs, or of all that run by themselves; nothing is changed."""
+        """Yield the due tasks of these jobs, or of all scheduled jobs; change nothing."""
         for name in in_order(names):
             for task in job_named(name, self.settings, self._confirmed).due(self._site):
                 if table is None or task.table.lower() == table.lower():
@@ -120,14 +120,14 @@ class Runner:
         table: str | None = None,
         tell: Callable[[Task], Tell] = lambda task: silent,
     ) -> Iterator[Ran]:
-        """Do what is due, one task after the other, and yield what became of each."""
+        """Run the due tasks one after the other, and yield the record of each."""
         self._spark_failure = None
         for name in in_order(names):
             job = job_named(name, self.settings, self._confirmed)
             started_at = now()
             try:
                 tasks = list(self.due([name], table))[:TASKS_MAX]
-            except Exception as error:  # noqa: BLE001  one job's trouble is not another's
+            except Exception as error:  # noqa: BLE001  the other jobs must still run
                 failed = Ran(started_at, name, "", FAILED, error=told_of(error))
                 note(self._site, failed)
                 yield failed
@@ -138,7 +138,7 @@ class Runner:
                 yield self.run_task(job, task, tell(task))
 
     def run_task(self, job: Job, task: Task, tell: Tell = silent) -> Ran:
-        """Do one task under the table's lease, note it, and return what became of it."""
+        """Run one task under the table's lease, record it, and return its record."""
         started_at, began_s = now(), clock.monotonic()
         facts: dict[str, object] = {}
         try:
@@ -147,7 +147,7 @@ class Runner:
             state, facts["error"] = BUSY, busy
         except SparkNotStarted as error:
             state, facts["error"] = (NOT_RUN if error.is_known else FAILED), error
-        except Exception as error:  # noqa: BLE001  a worker survives whatever a job meets
+        except Exception as error:  # noqa: BLE001  a worker survives every error of a job
             state, facts["error"] = FAILED, told_of(error)
             if not isinstance(error, ThermoclineError):
                 self._let_go()
@@ -172,18 +172,18 @@ class Runner:
             term_s=self.settings.lease,
         )
         with lease, ExitStack() as guarded:
-            with suppress(NotFound):  # the table of a rollup may be made by the task itself
+            with suppress(NotFound):  # the task itself may create the table of a rollup
                 table = self._site.table(task.table)
                 before, table.guard = table.guard, lease.check
                 guarded.callback(setattr, table, "guard", before)
             return job.run(self._site, task, self._session, tell)
 
     def _session(self) -> "SparkSession":
-        """Return the session; `SparkNotStarted` when it cannot be started, or could not before."""
+        """Return the session; `SparkNotStarted` if it cannot or could not be started."""
         if self._spark_failure is not None:
             known = SparkNotStarted(
                 "not run, because Spark did not start",
-                hint="see why under the task that failed; nothing was changed",
+                hint="see the reason at the task that failed; nothing was changed",
             )
             known.is_known = True
             raise known
@@ -192,34 +192,34 @@ class Runner:
         except Exception as error:
             self._spark_failure = told = told_of(error)
             if not isinstance(told, Unavailable):
-                raise told from error  # its kind says more: a master that is none, no Spark here
+                raise told from error  # a more exact kind: an invalid master, Spark not installed
             raise SparkNotStarted(told.message, hint=told.hint, **told.facts) from error
 
     def _let_go(self) -> None:
-        """Start anew with the next task: Spark itself may be what failed."""
+        """Let the next task start a new session: Spark itself may have failed."""
         with suppress(Exception):
             self.sessions.close()
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Return the jobs that are meant, in the order in which they run; `Invalid` for no job."""
+    """Return these jobs, or all, in the order in which they run; `Invalid` for an unknown job."""
     for name in names:
         if name in BY_NAME:
-            hint = f"`thermocline pipeline {name}` takes it"
-            raise Invalid("this job needs to be told of what", hint=hint, job=name)
+            hint = f"run it with `thermocline pipeline {name}`"
+            raise Invalid("this job needs arguments", hint=hint, job=name)
         if name not in ORDER:
             known = (*ORDER, *BY_NAME)
-            hint = f"did you mean {nearest(name, known)}? There are {', '.join(known)}"
-            raise Invalid("no such job", hint=hint, job=name)
+            hint = f"did you mean {nearest(name, known)}? Jobs are {', '.join(known)}"
+            raise Invalid("unknown job", hint=hint, job=name)
     return [name for name in ORDER if not names or name in names]
 
 
 def job_named(
     name: str, settings: PipelineSettings, confirmed: frozenset[str] = frozenset()
 ) -> Job:
-    """Return a job that runs by itself, with its limits.
+    """Return a scheduled job with its limits.
 
-    `confirmed` names the tables of which every row may go, should their retention say so.
+    `confirmed` names the tables whose retention may delete every row.
     """
     try:
         return _LOADERS[name](settings, confirmed)

@@ -1,11 +1,11 @@
-"""A Spark session that works from the package install alone, quiet and quick where it is local.
+"""Starts a Spark session from installed packages only, tuned to be quiet and fast when local.
 
 In:   where to run: `local[*]`, `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect
 Out:  a session that knows `format("thermocline")`
 
-- One session a process, as Spark has it: asked again, the running one is given.
-- Times are UTC, whatever the machine's zone is.
-- Nothing is listened on but loopback, unless the cluster is elsewhere.
+- One session a process, as in Spark: a second call returns the running session.
+- Times are in UTC, regardless of the machine's zone.
+- A local session listens on loopback only.
 """
 
 import os
@@ -43,7 +43,7 @@ _ALWAYS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Batches that hold ten thousand rows cost as much in Python as ones that hold thirty.
+    # In Python, a batch of ten thousand rows costs as much as a batch of thirty.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
 }
 _DRIVEN = {
@@ -79,7 +79,7 @@ def session(
 
 
 def learning(path: Path) -> "SparkSession":
-    """Start a session on this machine whose Java writes down what it learned when it ends."""
+    """Start a session on this machine whose Java writes its AOT cache when it ends."""
     return _started(MASTER_DEFAULT, APP_DEFAULT, MEMORY_DEFAULT, {}, path)
 
 
@@ -88,7 +88,7 @@ def _started(
 ) -> "SparkSession":
     if not master.startswith(_SCHEMES):
         hint = "use local[*], spark://host:7077, k8s://..., yarn or sc://host:15002"
-        raise Invalid("not a place where Spark runs", hint=hint, master=master)
+        raise Invalid("unknown Spark master", hint=hint, master=master)
     spark_home()
     with without_warnings():
         if master.startswith(CONNECT_SCHEME):
@@ -111,22 +111,22 @@ def stop(spark: "SparkSession", limit_s: float = STOP_LIMIT_S) -> None:
     try:
         spark.stop()
     finally:
-        # Also where Java is gone already: PySpark would go on to use what it knows of it.
+        # Also if Java has ended: PySpark would go on to use its reference to it.
         if gateway is not None:
             _forget_java()
             gateway.stop(limit_s)
 
 
 def check_session(spark: Any) -> None:
-    """Raise `Invalid` for what is not a session of Spark, classic or Connect."""
+    """Raise `Invalid` unless this is a Spark session, classic or Connect."""
     if isinstance(spark, type) or not hasattr(spark, "createDataFrame"):
-        raise wrong_kind("not a session of Spark", "pass tc.spark.session()", "spark", spark)
+        raise wrong_kind("not a Spark session", "pass tc.spark.session()", "spark", spark)
 
 
 def is_running() -> bool:
-    """Tell whether a session has its Java in this process's care already.
+    """Tell whether this process has a running session.
 
-    A session whose Java has ended is forgotten: it can answer nothing any more.
+    A session whose Java has ended is removed, because it cannot be used any more.
     """
     from pyspark import SparkContext
 
@@ -145,13 +145,13 @@ def is_running() -> bool:
 
 
 def is_connected(spark: "SparkSession") -> bool:
-    """Tell whether a session is one of Spark Connect, which has no Java process here."""
+    """Tell whether a session uses Spark Connect, which has no Java process here."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Keep PySpark from warning of the pandas that is installed: it is not used here."""
+    """Suppress PySpark's warning about the installed pandas, which is not used here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
         yield
@@ -170,7 +170,7 @@ def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
     except Exception as error:
         raise Unavailable(
             "Spark Connect cannot be reached",
-            hint="start its server, and check address and port",
+            hint="start its server; check address and port",
             master=master,
             why=_first_word(error),
         ) from error
@@ -213,14 +213,14 @@ def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "
     try:
         found = builder.getOrCreate()
     except BaseException as error:
-        # Order matters: it is Java that knows the text of its errors.
+        # Order matters: the texts of Java's errors must be read before Java is stopped.
         why = _why_not(error, gateway)
         _forget_java()
         gateway.stop()
         if isinstance(error, Exception):
             raise Unavailable(
                 "Spark did not start",
-                hint="see why; check the master's address, and this machine's memory and disk",
+                hint="see `why`; check the master's address, and this machine's memory and disk",
                 master=settings["spark.master"],
                 why=why,
             ) from error
@@ -232,17 +232,17 @@ def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "
 
 
 def _forget_java() -> None:
-    """Keep PySpark from going on to talk to a Java process that ends."""
+    """Remove PySpark's references to a Java process that ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._gateway is not None:  # noqa: SLF001
-        with suppress(Exception):  # where Java has ended there is nothing to tell it
+        with suppress(Exception):  # Java may have ended already
             SparkContext._gateway.shutdown()  # noqa: SLF001
     SparkContext._gateway = None  # noqa: SLF001
     SparkContext._jvm = None  # noqa: SLF001
-    # A context that failed half way stays PySpark's active one; the next start would be given it,
-    # and end in an assertion of PySpark's.
+    # A context that failed during its start stays PySpark's active context. The next start would
+    # get this context and fail with an assertion of PySpark.
     SparkContext._active_spark_context = None  # noqa: SLF001
     SparkSession._instantiatedSession = None  # noqa: SLF001
 
@@ -259,14 +259,14 @@ def _why_not(error: BaseException, gateway: Gateway) -> str:
 
 
 def _first_word(error: BaseException) -> str:
-    """Return the line of an error that says what was wrong, not where."""
+    """Return the line of an error that says what is wrong."""
     lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
     named = [line for line in lines if "Exception:" in line or "Error:" in line]
     return (named or lines or [type(error).__name__])[0]
 
 
 def _know(spark: "SparkSession") -> None:
-    """Teach a session our format."""
+    """Register the format `thermocline` with a session."""
     from thermocline.pipeline.source import ThermoclineSource
 
     spark.dataSource.register(ThermoclineSource)

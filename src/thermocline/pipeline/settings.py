@@ -1,16 +1,16 @@
-"""How jobs are run: `[pipeline]` in the node's TOML file.
+"""The settings of jobs: `[pipeline]` in the node's TOML file.
 
-In:   what the file says
-Out:  frozen settings; `Invalid` that names the setting, what came and what is allowed
+In:   the parsed section of the file
+Out:  frozen settings; `Invalid` that names the setting, its value and what is allowed
 
     [pipeline]              master, memory, every, lease
-    [pipeline.schedule]     how often each job is looked at by a worker; 0 is never
-    [pipeline.limits]       how much a job takes at once
-    [pipeline.spark]        Spark's own settings, passed on as they are
+    [pipeline.schedule]     how often a worker runs each job; 0 is never
+    [pipeline.limits]       how much a job processes at once
+    [pipeline.spark]        Spark's settings, passed on unchanged
     [[pipeline.rollups]]    declared rollups
 
-- A name that is none is refused with the nearest one, as everywhere.
-- Nothing is started to read settings: rollups are checked against their sources when they run.
+- An unknown setting is an error that suggests the closest name.
+- Reading settings starts nothing: rollups are checked against their sources when they run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 ORIGIN = "[pipeline]"
 MASKED = "***"
-"""What is shown of Spark's own settings: some are credentials, and nobody knows which."""
+"""Shown instead of the values of Spark's settings: any of them may be a credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """How often a worker looks whether there is something to do for a job; 0 is never."""
+    """How often a worker checks whether a job has something to do; 0 is never."""
 
     export: float = setting(60.0, "seconds")
     compact: float = setting(600.0, "seconds")
@@ -41,7 +41,7 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """How much a job takes at once; after `vacuum_grace`, 0 for never, `retain` removes files."""
+    """How much a job processes at once; `retain` removes files after `vacuum_grace`, 0 is never."""
 
     export_connections: int = setting(8, "count", 1)
     export_part_keys: int = setting(20_000, "count", 1)
@@ -52,7 +52,7 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """Where jobs run, how often, with how much; and which rollups there are."""
+    """Where and how often jobs run, their limits, and the declared rollups."""
 
     master: str = setting("local[*]", "text")
     memory: str = setting("1g", "text")
@@ -65,7 +65,7 @@ class PipelineSettings:
 
 
 def pipeline_settings(given: Any) -> PipelineSettings:
-    """Return the settings that a file's `[pipeline]` stands for."""
+    """Return the settings of a file's section `[pipeline]`."""
     given = _table(given, "pipeline")
     known = {one.name for one in fields(PipelineSettings)}
     for name in given:
@@ -85,7 +85,7 @@ def pipeline_settings(given: Any) -> PipelineSettings:
 
 
 def described(settings: PipelineSettings) -> dict[str, Any]:
-    """Return every setting by its name in the file, as a person may see it."""
+    """Return every setting by its name in the file, with credentials masked."""
     told: dict[str, Any] = {}
     for part, prefix in (
         (settings, "pipeline."),
@@ -107,7 +107,7 @@ def _part(kind: Any, given: Mapping[str, Any], name: str) -> Any:
 def _table(given: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         hint = f"write it as [{name}]"
-        raise Invalid("this is a table of settings", hint=hint, setting=name, got=str(given)[:80])
+        raise Invalid("expected a TOML table", hint=hint, setting=name, got=str(given)[:80])
     return given
 
 
@@ -117,7 +117,7 @@ def _spark(given: Any) -> dict[str, str]:
         if not name.startswith("spark.") or isinstance(value, Mapping | list):
             hint = 'write Spark\'s own name in quotes: "spark.executor.memory" = "2g"'
             label = f"pipeline.spark.{name}"
-            raise Invalid("not a setting of Spark", hint=hint, setting=label, origin=ORIGIN)
+            raise Invalid("not a Spark setting", hint=hint, setting=label, origin=ORIGIN)
         found[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
 
@@ -129,10 +129,10 @@ def _rollups(given: Any) -> "tuple[Rollup, ...]":
 
     if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
         hint = "write each as [[pipeline.rollups]]"
-        raise Invalid("not a list of rollups", hint=hint, setting="pipeline.rollups")
+        raise Invalid("expected a list of rollups", hint=hint, setting="pipeline.rollups")
     rollups = tuple(declared(one) for one in given)
     names = [one.name.lower() for one in rollups]
     if len(set(names)) != len(names):
-        hint = "give each a name of its own"
-        raise Invalid("two rollups have one name", hint=hint, rollups=names)
+        hint = "give each rollup a different name"
+        raise Invalid("two rollups have the same name", hint=hint, rollups=names)
     return rollups

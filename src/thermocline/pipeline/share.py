@@ -1,11 +1,11 @@
-"""The share of a table that one task reads: some segments, or some hot rows.
+"""The partitions of a table that Spark's tasks read: some segments, or some hot rows.
 
-In:   a state, the segments of it that may have rows, hot rows
-Out:  shares, about equal in size; in a worker, the batches of one
+In:   a state, its segments that may have rows, hot rows
+Out:  partitions of about equal size; in a worker, the batches of one partition
 
-- A share says all that its worker needs to know: no worker reads the log, and none can read
-  another version than the others.
-- Rows come with the frame's columns and types; deleted ones do not come.
+- A partition contains all that its worker needs: no worker reads the log, so all workers read the
+  same version.
+- Rows have the frame's columns and types; deleted rows are omitted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ ROWS_PER_SHARE = 1 << 20
 
 @dataclass(frozen=True)
 class Plot:
-    """What is read of a table: its state, without its segments, the columns, the times."""
+    """What to read: the table's state without its segments, the columns, the window."""
 
     root: str
     state: TableState
@@ -38,7 +38,7 @@ class Plot:
 
 
 class Share(InputPartition):
-    """What one task reads."""
+    """The rows that one task reads."""
 
     def __init__(self, plot: Plot, segments: Sequence[Segment] = (), rows: bytes = b"") -> None:
         super().__init__(None)
@@ -54,13 +54,13 @@ def plotted(
     window: Window = EVERYTHING,
     options: Mapping[str, str] | None = None,
 ) -> Plot:
-    """Return what is read, as small as it goes over the wire."""
+    """Return what to read, without the parts of the state that workers do not need."""
     small = replace(state, segments=SegmentSet(), marks={}, txns={}, requests={}, holes=())
     return Plot(table.storage.root, small, tuple(names), window, dict(options or {}) or None)
 
 
 def shares(plot: Plot, segments: Iterable[Segment], size_bytes: int) -> list[Share]:
-    """Return the segments in shares of about this size, in the order of their times."""
+    """Return the segments as partitions of about this size, in the order of their times."""
     found: list[Share] = []
     held: list[Segment] = []
     total = 0
@@ -74,7 +74,7 @@ def shares(plot: Plot, segments: Iterable[Segment], size_bytes: int) -> list[Sha
 
 
 def hot_shares(plot: Plot, rows: pa.Table) -> list[Share]:
-    """Return hot rows in shares."""
+    """Return hot rows as partitions."""
     found = []
     for first in range(0, rows.num_rows, ROWS_PER_SHARE):
         part = rows.slice(first, ROWS_PER_SHARE).combine_chunks()
@@ -86,7 +86,7 @@ def hot_shares(plot: Plot, rows: pa.Table) -> list[Share]:
 
 
 def read_share(share: Share, frame: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a share as the frame has them. For workers."""
+    """Yield the rows of a partition in the frame's types. For workers."""
     plot = share.plot
     shape = canonical(frame)
     for batch in _batches(share):

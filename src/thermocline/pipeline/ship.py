@@ -1,11 +1,11 @@
-"""What goes to Spark's workers and what comes back: batches out, staged segments in.
+"""What Spark's workers need to stage segments, and how they report them to the driver.
 
-In:   a frame, and the table it goes to
+In:   a frame's batches, and the table to write
 Out:  segments that workers made durable in the table's folder, for the driver to commit
 
-- Spark gives the driver the results of one attempt of each task, whatever was retried or ran
-  twice. Only what those report is committed, so no row counts twice.
-- The clocks of workers are not asked for anything.
+- Spark gives the driver the results of one attempt of each task, even if a task was retried or ran
+  twice. The driver commits only what these attempts report, so no row counts twice.
+- The clocks of workers are never used.
 """
 
 import pickle
@@ -22,9 +22,10 @@ from thermocline.lake.stage import Stage, Staged
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table that workers write to, as they need to know it.
+    """The table that workers write to.
 
-    `schema` are the table's columns as of the commit to be made; `mark` is that of the work.
+    `schema` has the table's columns as of the commit to be made; `mark` is the prefix of the names
+    of the staged files.
     """
 
     root: str
@@ -34,7 +35,7 @@ class Target:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def stage(self) -> Stage:
-        """Return where to stage segments, in whatever process this is."""
+        """Return the stage for new segments, in any process."""
         return Stage(open_storage(self.root, self.options or None), workers=1, mark=self.mark)
 
 
@@ -50,10 +51,10 @@ def write(target: Target, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
 
 
 def sealed(staged: list[Staged]) -> bytes:
-    """Return what a worker reports, as bytes."""
+    """Return a worker's report as bytes."""
     return pickle.dumps(staged)
 
 
 def opened(report: bytes) -> list[Staged]:
-    """Return what a worker reported."""
-    return pickle.loads(report)  # noqa: S301  our own workers, who ran our own code
+    """Return the segments of a worker's report."""
+    return pickle.loads(report)  # noqa: S301  pickled by our workers

@@ -1,10 +1,10 @@
-"""Tells rows that do not fit from those that do, and takes them up to a limit.
+"""Separates bad rows from good ones, and collects the bad rows up to a limit.
 
-In:   rows that are to be converted, and what converts them
-Out:  the rows that fit; `Bad` ones with their file, their line and the reason
+In:   rows to convert, and a function that converts a range of them
+Out:  the converted rows; each `BadRow` with its file, line and reason
 
-- A bad row is told apart from its neighbours by halving: the good ones around it go on.
-- What is kept of a row is its text, cut at a limit; file, line and column lead to the rest.
+- Bisection separates a bad row from its neighbours: the good rows around it are converted.
+- A bad row keeps its text, cut at a limit; file, line and column lead to the rest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class Bad:
 
 @dataclass(slots=True)
 class Sieve:
-    """Takes bad rows until there are too many, or the first one where none is allowed."""
+    """Collects bad rows; fails at the first one if `on_bad` is `fail`, or above the limit."""
 
     on_bad: str
     rows_max: int
@@ -49,13 +49,13 @@ class Sieve:
         raw: str | None = None,
         column: str | None = None,
     ) -> None:
-        """Take a bad row; `Invalid` when it stops the job, `Overloaded` when they are too many."""
+        """Add a bad row; `Invalid` if it stops the job, `Overloaded` if there are too many."""
         kept = None if raw is None else raw.rstrip("\r\n")[:RAW_LENGTH_MAX]
         self.bad.append(Bad(file, line, reason[:REASON_LENGTH_MAX], kept, column))
         if self.on_bad == "fail":
             raise Invalid(
-                "a row cannot be taken in" if line is not None else "a file cannot be read",
-                hint="fix it, or let bad rows go to quarantine (--on-bad quarantine)",
+                "a row does not fit the table" if line is not None else "a file cannot be read",
+                hint="fix it, or send bad rows to the quarantine (--on-bad quarantine)",
                 file=file,
                 line=line,
                 reason=reason,
@@ -64,7 +64,7 @@ class Sieve:
 
 
 def check_count(bad: Sequence[Bad], rows_max: int) -> None:
-    """Raise `Overloaded` when there are more bad rows than a job may have."""
+    """Raise `Overloaded` if there are more than `rows_max` bad rows."""
     if len(bad) > rows_max:
         first = bad[0]
         raise Overloaded(
@@ -79,16 +79,16 @@ def check_count(bad: Sequence[Bad], rows_max: int) -> None:
 
 
 Convert: TypeAlias = Callable[[int, int], pa.RecordBatch]
-"""Makes rows of a stretch, from a first up to an end, or raises `Invalid`."""
+"""Converts the rows from a first to an end, or raises `Invalid`."""
 
 Refuse: TypeAlias = Callable[[int, str, str | None], None]
-"""Takes the place of a bad row, the reason, and the column where one column is the reason."""
+"""Receives the index of a bad row, the reason, and the column if one column is the reason."""
 
 
 def sifted(first: int, end: int, convert: Convert, refuse: Refuse) -> Iterator[pa.RecordBatch]:
-    """Yield what `convert` makes of rows from `first` to `end`, without those it cannot.
+    """Yield the rows from `first` to `end` that `convert` converts; pass bad rows to `refuse`.
 
-    `convert` raises `Invalid` for a stretch that has a bad row; it is then asked for its halves.
+    If `convert` raises `Invalid` for a range, it is called again for each half of the range.
     """
     if first >= end:
         return
@@ -105,7 +105,7 @@ def sifted(first: int, end: int, convert: Convert, refuse: Refuse) -> Iterator[p
 
 
 def reason_of(error: ThermoclineError) -> str:
-    """Return an error in one line, as a reason."""
+    """Return an error as a reason in one line."""
     facts = [f"{name} {error.facts[name]}" for name in ("column", "why") if name in error.facts]
     if "column" in error.facts and "expected" in error.facts:
         facts[0] += f" ({error.facts['expected']})"
@@ -113,6 +113,6 @@ def reason_of(error: ThermoclineError) -> str:
 
 
 def column_of(error: ThermoclineError) -> str | None:
-    """Return the column that an error names, None where it names no single one."""
+    """Return the column that an error names, or None."""
     found = error.facts.get("column")
     return None if found is None else str(found)

@@ -3,12 +3,12 @@
 In:   a frame's batches in workers; what they report, in the driver
 Out:  one version that has the whole frame, or none
 
-- Spark hands over the report of one attempt of each task. What the others wrote is named by no
-  version and carries the mark of this write: it is removed when the write ends, or by a vacuum.
-- A write with a batch id is made once: repeated, it changes nothing.
-- No clock of a worker is asked for anything: names are random, times are the rows' own.
-- No table is overwritten as a whole. `option("overlap", "replace")` replaces the buckets that the
-  new rows cover.
+- Spark returns the report of one attempt of each task. No version names the files of the other
+  attempts; they carry the mark of this write and are removed when it ends, or by a vacuum.
+- A write with a batch id is done once: a repeated one changes nothing.
+- The clocks of workers are never used: names are random, times come from the rows.
+- A write never replaces a whole table. `option("overlap", "replace")` replaces the buckets that
+  the new rows cover.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ from thermocline.pipeline.types import from_spark, table_schema
 
 @dataclass(frozen=True)
 class Report(WriterCommitMessage):
-    """What a task wrote, sealed, and in which attempt; `query` is the stream's that it is of."""
+    """The encoded segments of a task and its attempt; `query` is the id of the stream, if any."""
 
     staged: bytes
     mark: str
@@ -60,22 +60,22 @@ class TableWriter(DataSourceArrowWriter):
         return Report(sealed(staged), self._target.mark, attempt_now())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make one version of what the tasks report."""
+        """Commit the segments that the tasks report, as one version."""
         land(self._options, messages, self._wish)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote, where no commit of it was tried."""
+        """Remove the files of the tasks, unless a commit was tried."""
         clean_up(self._options, self._target.mark, messages)
 
 
 def target_for(options: Options, frame: StructType, *, is_overwrite: bool) -> Target:
-    """Return where workers write the rows of a frame; the table is made if options say what it is.
+    """Return the table to write; create it if it does not exist and the options declare it.
 
     `Invalid` for a frame that does not fit, before any task runs.
     """
     if is_overwrite:
         raise Unsupported(
-            "a table is not overwritten as a whole",
+            "a whole table cannot be overwritten",
             hint="use mode('append') with option('overlap', 'replace'), which replaces the"
             " buckets that the new rows cover",
         )
@@ -102,7 +102,7 @@ def _table(options: Options) -> Table:
     try:
         table.state()
     except NotFound:
-        with suppress(Conflict):  # another writer made it meanwhile
+        with suppress(Conflict):  # another writer created it meanwhile
             table.create(spec)
     return table
 
@@ -111,18 +111,18 @@ def _spec(options: Options) -> TableSpec:
     time_column, bucket = options.text("timeColumn"), options.text("bucket")
     if not time_column or not bucket:
         hint = "give option('timeColumn', ...) and option('bucket', '1h')"
-        raise Invalid("a table is made of a time column and a bucket", hint=hint)
+        raise Invalid("a new table needs a time column and a bucket", hint=hint)
     more: dict[str, Any] = {name: options.text(name) for name in ("timezone", "retention")}
-    from thermocline.table import new_spec  # loads what no worker needs
+    from thermocline.table import new_spec  # imports modules that workers do not need
 
-    # As elsewhere: rows of a lake come one by one, those of a table alone in whole buckets.
+    # As elsewhere: rows of a lake come one by one, rows of a single table in whole buckets.
     usual = "reject" if options.text("table") is None else "allow"
     more["overlap"] = options.text("overlap") or usual
     return new_spec(time_column, bucket, options.names("entityColumns") or (), **more)
 
 
 def batch_of(options: Options) -> tuple[str, int] | None:
-    """Return the batch that options name: `nightly:7`, or one that is alone of its name."""
+    """Return name and number of the batch id `nightly:7`; a batch without a number gets 0."""
     given = options.text("batchId")
     if given is None:
         return None
@@ -133,7 +133,7 @@ def batch_of(options: Options) -> tuple[str, int] | None:
 
 
 def wish_of(options: Options, txn: tuple[str, int] | None) -> Wish:
-    """Return what options want of an append."""
+    """Return the options of the append."""
     return Wish(options.text("overlap"), options.flag("evolve"), txn)
 
 
@@ -144,7 +144,7 @@ def staged_of(batches: Iterable[pa.RecordBatch], frame: StructType, target: Targ
 
 
 def attempt_now() -> int:
-    """Return which attempt at its task this is, from 0. For workers."""
+    """Return the number of this attempt at its task, from 0. For workers."""
     task = TaskContext.get()
     return 0 if task is None else task.attemptNumber()
 
@@ -152,30 +152,30 @@ def attempt_now() -> int:
 def land(
     options: Options, messages: Sequence[WriterCommitMessage | None], wish: Wish
 ) -> TableState:
-    """Make one version of what tasks report, and remove what failed attempts left beside it.
+    """Commit the segments that tasks report, as one version; remove files of failed attempts.
 
-    What an attempt left that lost a race, and did not fail, stays until a vacuum: nobody tells
-    of it, and to look for it would be to list all files of the table for each commit.
+    Files of an attempt that lost a race without failing stay until a vacuum: Spark does not report
+    such attempts, and finding them would mean listing all files of the table for each commit.
     """
     reports = [one for one in messages if isinstance(one, Report)]
     staged = [one for report in reports for one in unsealed(report.staged)]
     table = opened(options, is_read_only=False)
     before = table.state()
     if wish.txn and before.txns.get(wish.txn[0], -1) >= wish.txn[1]:
-        # What carries the mark may be named by a version of the first time: only ours goes.
+        # The version of the first run may name files with this mark: remove only ours.
         return append_staged(table, staged, wish)
     state = append_staged(table, staged, wish) if staged else before
     if any(report.attempt for report in reports):
         kept = {path for one in staged for path in (one.path, one.coverage_path)}
-        with suppress(ThermoclineError):  # the rows are in: what is left over goes with a vacuum
+        with suppress(ThermoclineError):  # the rows are committed; a vacuum removes what is left
             sweep(table, reports[0].mark, kept)
     return state
 
 
 def clean_up(options: Options, mark: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove what tasks wrote, unless all of them reported.
+    """Remove the files of tasks, unless all tasks reported.
 
-    If all did, a commit was tried: it removed its files if it was definitely not made, and
+    If all tasks reported, a commit was tried. It removed its files if it definitely failed;
     otherwise the log may name them.
     """
     if messages and all(message is not None for message in messages):

@@ -1,10 +1,10 @@
-"""Where jobs work: the tables of one tenant, beside whoever writes and reads them.
+"""The workspace of jobs: the tables of one tenant, beside its writers and readers.
 
-In:   a lake's folder, a tenant, and how its node is reached where one runs
-Out:  tables to rewrite, exact views, and rows carried from hot to cold on demand
+In:   a lake's folder, a tenant, and the address of its node if one runs
+Out:  tables to rewrite, exact views, and flushes on demand
 
-- Jobs commit through the tables' logs like anybody else; no node needs to run, and none is stopped.
-- Hot rows belong to the node that owns the journal: a job reads them there, and asks it to flush.
+- Jobs commit through the tables' logs like every writer; no node has to run or to stop.
+- The node that owns the journal owns the hot rows: a job reads them, and asks the node to flush.
 """
 
 import os
@@ -58,11 +58,11 @@ class Site:
         return [named.name for named in self.catalog]
 
     def table(self, name: str) -> Table:
-        """Return the cold half of a table; `NotFound` when there is none."""
+        """Return the cold half of a table; `NotFound` if it does not exist."""
         return self.catalog.table(name)
 
     def ensure(self, name: str, spec: TableSpec) -> Table:
-        """Return a table, made if there is none."""
+        """Return a table; create it if it does not exist."""
         assert is_name(name)
         with suppress(NotFound):
             return self.catalog.table(name)
@@ -75,16 +75,16 @@ class Site:
         return ENTITIES in self.table(name).state().spec.features
 
     def lake(self) -> Lake:
-        """Return the lake for reading: hot rows and cold ones, exactly once."""
+        """Return the lake for reading: each hot and each cold row exactly once."""
         if self._reading is None:
             self._reading = Node(self.root, self._settings, is_read_only=True)
         return self._reading.lake(self.tenant)
 
     def entities(self) -> "EntityTypes | None":
-        """Return the tenant's entity types; None where the lake has no PostgreSQL.
+        """Return the tenant's entity types; None if the lake has no PostgreSQL.
 
-        A server of the lake's own is started where it does not run, and stopped at `close` then.
-        One that a node started again since is followed to where it is now.
+        If the lake's embedded server does not run, this starts it, and `close` stops it. If a node
+        has restarted it since, the connections move to its new address.
         """
         if not self._settings.postgres:
             return None
@@ -95,22 +95,22 @@ class Site:
         if self._types is None:
             if is_own:
                 if not os.path.isdir(folder):
-                    return None  # none was ever made, so nothing was ever written to it
+                    return None  # the server never existed, so it has no entities
                 self._has_started = running_server(folder) is None
             self._half = EntityHalf(self._settings, self.root)
             self._types = self._half.types(self.tenant, self.catalog)
         elif self._half is not None:
-            pool = self._half.pool()  # a server of our own that died since is started again
+            pool = self._half.pool()  # restarts an embedded server that has died
             found = running_server(folder) if is_own else None
             if found is not None and found.dsn != pool.dsn:
-                pool.move_to(found.dsn)  # another had its port by then: it listens elsewhere
+                pool.move_to(found.dsn)  # its old port was taken, so it listens on another
         return self._types
 
     def flush(self, names: list[str]) -> None:
-        """Carry what is hot of these tables into the lake.
+        """Flush the hot rows of these tables into the lake.
 
-        Done by the node that owns the journal where one runs, and here where none does.
-        `Unavailable` when it runs and cannot be reached.
+        If a node owns the journal, the node flushes, otherwise this process does. `Unavailable` if
+        the node runs and cannot be reached.
         """
         from thermocline.entry import connect
 
@@ -125,7 +125,7 @@ class Site:
                 lake.flush(name)
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Close what was opened, and stop the server if this started it."""
         if self._half is not None:
             self._half.close(is_stopped=self._has_started)
             self._half = self._types = None

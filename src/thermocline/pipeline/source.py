@@ -1,16 +1,16 @@
-"""The format `thermocline` as Spark knows it: batch and stream, to read and to write.
+"""The Spark data source `thermocline`: batch and stream, reading and writing.
 
 In:   options and a path
 Out:  readers and writers, which do their work in Spark's workers
 
-- A frame is one version of a table, that which was newest when it was loaded, or the one asked
-  for. With hot rows it is one exact view, taken when its first query is planned.
-- Spark's interface for sources in Python tells them no columns: all that the frame has are read.
-  `option("columns", "a, b")` makes a frame of some, and `fast.read` lets Spark choose.
-- Filters are not pushed down unless asked for: Spark 4.3 keeps what one query pushed down, and
-  reads no more than that for every other query of the same frame. `option("start", ...)` and
-  `option("end", ...)` spare segments safely; `option("pushdown", "true")` is for a frame that one
-  query alone will use.
+- A frame is one version of a table: the newest one when it was loaded, or the requested one. With
+  hot rows it is one exact view, taken when its first query is planned.
+- Spark does not tell Python sources which columns a query needs, so all columns of the frame are
+  read. `option("columns", "a, b")` selects columns; `tc.spark.read` lets Spark select them.
+- Filters are pushed down only on request: Spark 4.3 keeps the filters that one query pushed down,
+  and applies them to every other query of the same frame. `option("start", ...)` and
+  `option("end", ...)` skip segments safely; use `option("pushdown", "true")` for a frame that only
+  one query uses.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,39 +50,39 @@ FORMAT = "thermocline"
 
 
 class ThermoclineSource(DataSource):
-    """A table of a lake, to read and to write."""
+    """A table of a lake, for reading and writing."""
 
     version: Version | None = None
     schema_id: int | None = None
 
     @classmethod
     def name(cls) -> str:
-        """Return what the format is called."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of the table; the frame stays at the version they are of."""
+        """Return the columns of the table; the frame stays at their version."""
         options = self._options(READING)
         state = opened(options, is_read_only=True).state(options.as_of)
         self.version, self.schema_id = state.version, state.schema_id
         return spark_schema(chosen(state.schema, options.names("columns")))
 
     def reader(self, schema: StructType) -> "TableReader":
-        """Return what reads one version, or one view."""
+        """Return a reader of one version, or of one view."""
         options = self._options(READING)
         as_of = options.as_of if options.as_of is not None else self.version
         kind = PushedReader if options.flag("pushdown") else TableReader
         return kind(options, schema, as_of)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what appends a frame in one commit."""
+        """Return a writer that appends a frame in one commit."""
         from thermocline.pipeline.sink import TableWriter, target_for
 
         options = self._options(WRITING)
         return TableWriter(options, schema, target_for(options, schema, is_overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads a table commit by commit."""
+        """Return a reader of a table's commits."""
         from thermocline.pipeline.stream import CommitReader
 
         return CommitReader(self._options(READING), schema, self.schema_id)
@@ -90,7 +90,7 @@ class ThermoclineSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Return what appends each batch of a stream in one commit."""
+        """Return a writer that appends each batch of a stream in one commit."""
         from thermocline.pipeline.sink import target_for
         from thermocline.pipeline.stream import BatchWriter
 
@@ -111,7 +111,7 @@ class TableReader(DataSourceReader):
         self._pruned = Pruned(options.window)
 
     def partitions(self) -> list[InputPartition]:
-        """Return the shares of the rows that may be wanted; their files are held from here on."""
+        """Return the partitions that may have rows; their files are kept from now on."""
         options = self._options
         table = opened(options, is_read_only=True)
         if options.flag("hot"):
@@ -129,16 +129,16 @@ class TableReader(DataSourceReader):
         return [*found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a share. For workers."""
-        if isinstance(partition, Share):  # Spark makes up a partition where there is none
+        """Yield the rows of a partition. For workers."""
+        if isinstance(partition, Share):  # without partitions Spark passes one of its own
             yield from read_share(partition, self._frame)
 
 
 class PushedReader(TableReader):
-    """Reads what the filters of one query let through. For a frame of one query."""
+    """Reads the rows that the filters of one query let through. For a frame of one query."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what the filters say of times and entities; return those Spark has to look at."""
+        """Use the filters of times and entities; return those that Spark must evaluate."""
         spec = opened(self._options, is_read_only=True).state(self._as_of).spec
         found = pruned(filters, spec.time_column, spec.entity_columns)
         asked = self._options.window
@@ -148,12 +148,12 @@ class PushedReader(TableReader):
 
 
 def table_names(frame: StructType, schema: Schema) -> list[str]:
-    """Return which columns of the table a frame has; `Conflict` where it has others by now."""
+    """Return the table's columns that a frame has; `Conflict` if the frame has other columns."""
     names = [name for name in frame.names if name in schema.by_name]
     if not is_same(spark_schema(chosen(schema, names)), frame):
         raise Conflict(
             "the frame has other columns than the table",
-            hint="load the table again, and leave its columns to it",
+            hint="load the table again, without a schema",
             frame=[f"{field.name}: {field.dataType.simpleString()}" for field in frame.fields],
             table=[f"{column.name}: {column.type}" for column in schema.columns],
         )
@@ -161,15 +161,15 @@ def table_names(frame: StructType, schema: Schema) -> list[str]:
 
 
 def _hot(options: Options) -> tuple[View, Any]:
-    """Return an exact view, and the hot rows of it."""
+    """Return an exact view and its hot rows."""
     name = options.text("table")
     if name is None:
         hint = "load the lake's folder with option('table', ...)"
-        raise Invalid("hot rows are those of a table of a lake", hint=hint, path=options.root)
+        raise Invalid("only a table of a lake has hot rows", hint=hint, path=options.root)
     if options.as_of is not None:
-        hint = "leave out one of the options"
-        raise Invalid("a version of the past has no hot rows", hint=hint, as_of=options.as_of)
-    from thermocline.pipeline.site import Site  # loads what no worker needs
+        hint = "omit one of the options"
+        raise Invalid("an old version has no hot rows", hint=hint, as_of=options.as_of)
+    from thermocline.pipeline.site import Site  # imports modules that workers do not need
 
     with Site(options.root, options.tenant) as site:
         found = site.lake().table(name)
@@ -178,7 +178,7 @@ def _hot(options: Options) -> tuple[View, Any]:
 
 
 def register(spark: Any) -> None:
-    """Teach a session the format."""
+    """Register the format with a session."""
     from thermocline.pipeline.session import check_session, without_warnings
 
     check_session(spark)

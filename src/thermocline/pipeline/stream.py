@@ -3,14 +3,14 @@
 In:   the commits of a table since an offset; the batches of a query
 Out:  the rows that they added; one commit a batch
 
-- An offset is a version. The first batch is the table as it was at its end; every later one are
-  the segments that were added between two versions.
-- A commit that only lays rows out anew, or drops those past their time, adds nothing. One that
-  changes or deletes rows is an error, because a stream cannot take back what it gave, unless
-  `ignoreChanges` is set: then what it added is given, and what it took is not.
-- A batch that is written names its query and its number in its commit: a query that is started
-  again, and repeats its last batch, changes nothing.
-- Rows that are still hot are not in a stream before they are flushed.
+- An offset is a version. The first batch is the table at the batch's end; every later batch has the
+  segments that were added between two versions.
+- A commit that only rewrites rows, or deletes rows past their retention, adds nothing. A commit
+  that changes or deletes rows is an error, because a stream cannot retract rows. With
+  `ignoreChanges` the stream gives the added rows and ignores the removed ones.
+- A written batch stores its query and its number in its commit: a restarted query that repeats its
+  last batch changes nothing.
+- Hot rows are in a stream after they are flushed.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, frame: StructType, schema_id: int | None) -> None:
         for name in ("asOf", "hot", "start", "end", "pushdown"):
             if options.text(name) is not None:
-                hint = "leave it out; startingVersion says where a stream begins"
+                hint = "omit it; startingVersion says where a stream begins"
                 raise Invalid("a stream has no such option", hint=hint, option=name)
         self._options = options
         self._frame = frame
@@ -80,7 +80,7 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._table_
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return where a new query begins: before the first version, or where it is asked to."""
+        """Return where a new query begins: before the first version, or at `startingVersion`."""
         given = self._options.text("startingVersion")
         if given is None:
             return _offset(0)
@@ -89,18 +89,18 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _offset(head.version)
         version = self._options.number("startingVersion", 0)
         if version > head.version:
-            self._table.log.state(version)  # raises, and says which is the newest
+            self._table.log.state(version)  # raises `NotFound`, with the newest version
         # The commit that makes this version is the first that is read.
         return _offset(version - 1)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch may have."""
+        """Return the limit of a batch."""
         if self._options.text("maxFilesPerTrigger") is None:
             return ReadAllAvailable()
         return ReadMaxFiles(self._options.number("maxFilesPerTrigger", 1))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the version up to which the next batch goes."""
+        """Return the version at which the next batch ends."""
         newest = int(self._table.state().version)
         newest = newest if self._target is None else min(newest, self._target)
         first = start["version"]
@@ -117,15 +117,15 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(version)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """Return the newest version there is."""
+        """Return the newest version."""
         return _offset(int(self._table.state().version))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Go no further than the version that is the newest now."""
+        """Stop at the version that is the newest now."""
         self._target = int(self._table.state().version)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Return the shares of what was added after one version and up to another."""
+        """Return the partitions of the rows that were added after `start`, up to `end`."""
         first, last = start["version"], end["version"]
         if first >= last:
             return []
@@ -145,14 +145,14 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*shares(plot, segments, size_bytes)]
 
     def _as_loaded(self, state: TableState) -> TableState:
-        """Return the state with the columns that the stream was loaded with."""
+        """Return the state with the columns with which the stream was loaded."""
         return state if self._schema_id is None else replace(state, schema_id=self._schema_id)
 
     def _check_kept(self, head: TableState, first: int) -> None:
         if first + 1 < head.oldest:
             raise NotFound(
-                "what the stream was to read next was vacuumed",
-                hint="begin anew with another checkpointLocation, and vacuum with a longer grace",
+                "the version that the stream must read next was vacuumed",
+                hint="start again with another checkpointLocation, and vacuum with a longer grace",
                 version=first + 1,
                 oldest=head.oldest,
             )
@@ -167,8 +167,8 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if takes and not self._options.flag("ignoreChanges"):
             raise Unsupported(
-                "a commit changed or deleted rows that a stream has given already",
-                hint="set option('ignoreChanges', 'true'), or begin anew after it with"
+                "a commit changed or deleted rows that the stream has already given",
+                hint="set option('ignoreChanges', 'true'), or start again after it with"
                 " option('startingVersion', ...) and another checkpointLocation",
                 version=commit.version,
                 operation=commit.operation,
@@ -176,15 +176,15 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [a.segment for a in commit.actions if isinstance(a, AddSegment)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a share. For workers."""
+        """Yield the rows of a partition. For workers."""
         if isinstance(partition, Share):
             yield from read_share(partition, self._frame)
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: Spark keeps the offsets."""
+        """Do nothing: Spark stores the offsets."""
 
     def stop(self) -> None:
-        """Let go of the table."""
+        """Release the table."""
         self._table_ = None
 
 
@@ -193,11 +193,11 @@ def _offset(version: int) -> Offset:
 
 
 class BatchWriter(DataSourceStreamArrowWriter):
-    """Appends each batch of a query to a table, once."""
+    """Appends each batch of a query to a table once."""
 
     def __init__(self, options: Options, frame: StructType, target: Target) -> None:
         if options.text("batchId") is not None:
-            hint = "leave it out: a stream numbers its batches"
+            hint = "omit it: a stream numbers its batches"
             raise Invalid("a stream takes no batch id", hint=hint)
         self._options = options
         self._frame = frame
@@ -210,14 +210,14 @@ class BatchWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         assert query is not None
         assert batch is not None
-        # All attempts at a batch leave their files under one mark, whichever run they are of.
+        # All attempts at a batch use one mark for their files, in every run of the query.
         mark = hashlib.blake2b(f"{query}:{batch}".encode()).hexdigest()[:MARK_LENGTH]
         target = replace(self._target, mark=mark)
         staged = staged_of(iterator, self._frame, target)
         return Report(sealed(staged), mark, attempt_now(), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make one version of a batch, unless an earlier run of the query did."""
+        """Commit a batch as one version, unless an earlier run of the query did."""
         reports = [one for one in messages if isinstance(one, Report)]
         if not reports:
             return
@@ -229,7 +229,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: ARG002, N803
     ) -> None:
-        """Remove what the tasks of a batch wrote, where no commit of it was tried."""
+        """Remove the files of a batch's tasks, unless a commit was tried."""
         marks = {one.mark for one in messages if isinstance(one, Report)}
         for mark in marks:
             clean_up(self._options, mark, messages)

@@ -1,13 +1,14 @@
-"""Whose rows are erased, and how they are found in rows, files and bytes.
+"""The subject of an erasure, and how its rows are found in tables, files and bytes.
 
 In:   columns and values
-Out:  tests of rows; words to look for where nothing is decoded
+Out:  tests of rows; words to search in bytes that are not decoded
 
-- A row is the subject's when the column has the value. Of tables that keep rows as texts, such as
-  those set aside by a backfill, it is when any text has the value in it.
-- Numbers are looked for in their column alone: as bytes they would be found everywhere.
-- Several subjects are one whom several columns name: a row is theirs when it is any one's.
-- A subject is never a condition: what a log, a coverage or a text must not say is found by a value.
+- A row belongs to the subject if the column has the value. In a table that stores rows as texts,
+  such as the quarantine of a backfill, it does if any text contains the value.
+- Numbers are searched in their column only: as bytes they would be found everywhere.
+- Several subjects are one person whom several columns identify: a row that belongs to any of them
+  is erased.
+- A subject is never a condition: logs, coverages and texts can only be searched for a value.
 """
 
 import hashlib
@@ -22,28 +23,28 @@ import pyarrow.types as kinds
 from thermocline.errors import Invalid, Overloaded
 
 SUBJECTS_MAX = 100
-"""How many values one erasure takes: every file is searched for each."""
+"""The number of values in one erasure: every file is searched for each."""
 
 PLAIN_WORD_LENGTH_MIN = 6
-"""A shorter text is looked for in quotes only: without, it would be part of other words."""
+"""A shorter text is searched with quotes only: without, it would be found in other words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Rows of one subject: those whose `column` has the `value`."""
+    """A subject, identified by a `value` in a `column`."""
 
     column: str
     value: str | int
 
     def __post_init__(self) -> None:
         if isinstance(self.value, bool) or not isinstance(self.value, str | int):
-            raise Invalid("not a value that names a subject", hint="use a text or a whole number")
+            raise Invalid("the value of a subject has the wrong type", hint="use text or integer")
         if not self.column or self.value == "":
             raise Invalid("a subject needs a column and a value", hint="name both")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The texts by which bytes that are not decoded are searched; none for a number."""
+        """The texts to search in bytes that are not decoded; none for a number."""
         if not isinstance(self.value, str):
             return ()
         quoted = orjson.dumps(self.value).decode()
@@ -52,25 +53,25 @@ class Subject:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The value as a number, where it is one."""
+        """The value as a number, if it is one."""
         number = _as_number(self.value)
         return () if number is None else (number,)
 
     @property
     def digest(self) -> str:
-        """What a certificate has instead of the value: it proves who is meant, and names nobody."""
+        """The hash that a certificate contains instead of the value: it identifies the subject."""
         return hashlib.sha256(orjson.dumps([self.column, self.value])).hexdigest()
 
     def matches(self, values: pa.Array) -> pa.Array:
-        """Tell for each value of the column whether it is the subject's."""
+        """Tell for each value of the column whether it is the subject's value."""
         kind = values.type.value_type if kinds.is_dictionary(values.type) else values.type
         has_texts = is_text(kind)
-        # A number may have been given as a text, as on a command line, and the other way round.
+        # A command line gives a number as a text; a text column may hold a given number.
         value = str(self.value) if has_texts else _as_number(self.value)
         try:
             wanted = pa.array([value], kind)
         except (pa.ArrowException, OverflowError):
-            wanted = None  # no value of this type is it
+            wanted = None  # no value of this type is equal to it
         if wanted is None or value is None:
             return pa.array([False] * len(values), pa.bool_())
         plain = pa.string() if has_texts else kind
@@ -78,11 +79,11 @@ class Subject:
         return pc.equal(decoded.cast(plain), wanted.cast(plain)[0]).fill_null(False)
 
     def row_test(self, batch: pa.RecordBatch) -> pa.Array:
-        """Tell for each row of a batch that has the column whether it is the subject's."""
+        """Tell for each row of a batch with the column whether it belongs to the subject."""
         return self.matches(batch.column(self.column))
 
     def mentions(self, batch: pa.RecordBatch) -> pa.Array:
-        """Tell for each row whether it is the subject's, or a text of it has the value in it."""
+        """Tell for each row whether it is the subject's, or whether a text contains the value."""
         found = pa.array([False] * batch.num_rows, pa.bool_())
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if field.name == self.column:
@@ -95,12 +96,12 @@ class Subject:
 
 
 def distinct(subjects: Sequence[Subject]) -> tuple[Subject, ...]:
-    """Return each subject once, in order; `Invalid` where there is none."""
+    """Return each subject once, in order; `Invalid` if there is none."""
     found = tuple(dict.fromkeys(subjects))
     if not found:
         raise Invalid("an erasure needs a subject", hint="name a column and its value")
     if len(found) > SUBJECTS_MAX:
-        hint = "erase them by several runs"
+        hint = "erase them in several runs"
         raise Overloaded("too many subjects for one erasure", hint=hint, subjects_max=SUBJECTS_MAX)
     return found
 
@@ -113,12 +114,12 @@ def _as_number(value: str | int) -> int | None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type holds texts, as they are or as a dictionary."""
+    """Tell whether a type holds texts, plain or as a dictionary."""
     if kinds.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
 def text_columns(schema: pa.Schema, *others: str) -> Sequence[str]:
-    """Return the columns that hold texts, and the others that are there."""
+    """Return the columns that hold texts, and those of `others` that exist."""
     return [f.name for f in schema if is_text(f.type) or f.name in others]

@@ -1,11 +1,11 @@
-"""Work by the number: one task of Spark each, and what each returned, in the driver.
+"""Runs a function of a number in Spark's workers, one task for each number.
 
-In:   a function of a number, and how many there are
-Out:  what it returned for each
+In:   a function of a number, and the count of numbers
+Out:  the function's results, in the driver
 
-- Spark gives the results of one attempt of each task, whatever was retried or ran twice.
-- Only what the function carries goes out, and only what it returns comes back: no rows.
-- Made of the frame's own calls, so that it runs through Spark Connect as well.
+- Spark gives the result of one attempt of each task, even if a task was retried or ran twice.
+- Only the function's bound values go out, and only its results come back: no rows.
+- It uses the frame API only, so that it also runs through Spark Connect.
 """
 
 import pickle
@@ -25,9 +25,9 @@ _REPORT = "report binary"
 
 
 def run_tasks(spark: "SparkSession", work: Callable[[int], Any], count: int) -> list[Any]:
-    """Let the workers do work 0, 1, 2 ... in a task each; return what it returned, in any order.
+    """Let workers call `work` with 0, 1, 2 ..., each in its own task; return the results unordered.
 
-    What a worker raised is raised here, as an error of this package.
+    An error of a worker is raised here, as an error of this package.
     """
     frame = spark.range(0, count, 1, count)
     try:

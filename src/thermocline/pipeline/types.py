@@ -1,14 +1,15 @@
-"""Arrow's types as Spark's and back: what a frame holds of a table, and a table of a frame.
+"""Converts Arrow's types to Spark's and back, without changing a value.
 
 In:   a table's columns and batches; a frame's schema and batches
-Out:  the frame's schema and batches that Spark takes as they are; rows that fit the table
+Out:  the frame's schema, and batches that Spark takes unchanged; rows that fit the table
 
-- Every value comes back as it went. A type that Spark cannot hold is refused by name, never cut.
-- Spark counts time in microseconds. A column of nanoseconds is two in a frame: the microseconds
-  under its own name, and what is left of them, 0 to 999, under `<name>_ns`.
-- Unsigned numbers are the next wider signed ones, and of 64 bits decimals of 20 digits.
-  Dictionaries, views and fixed sizes are what they hold.
-- A time with a zone is an instant (`timestamp`), one without is not (`timestamp_ntz`).
+- Every value survives the way to Spark and back. A column whose type Spark cannot hold is refused
+  by its name; no value is ever truncated.
+- Spark counts time in microseconds. A column of nanoseconds becomes two columns of a frame: the
+  microseconds under its name, and the remaining nanoseconds, 0 to 999, under `<name>_ns`.
+- Unsigned integers become the next wider signed type, 64-bit ones decimals of 20 digits.
+  Dictionaries, views and fixed-size types become the types that they hold.
+- A time with a zone becomes an instant (`timestamp`), one without a zone `timestamp_ntz`.
 """
 
 from collections.abc import Sequence
@@ -52,12 +53,12 @@ _PLAIN: dict[pa.DataType, spark.DataType] = {
     pa.date32(): spark.DateType(),
     pa.date64(): spark.DateType(),
 }
-# What Spark's own Parquet reader takes for the same values as Arrow does.
+# Types whose values Spark's Parquet reader does not read as Arrow does.
 _NOT_NATIVE = (pa.float16(), pa.null())
 
 
 def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
-    """Return the type that holds these values in Spark; `Unsupported` where none does."""
+    """Return the Spark type that holds these values; `Unsupported` if none does."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kinds.is_dictionary(kind):
@@ -66,7 +67,7 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
         return spark.BinaryType()
     if kinds.is_decimal(kind):
         if kind.precision > DECIMAL_DIGITS_MAX or not 0 <= kind.scale <= kind.precision:
-            raise _unsupported(kind, column, "it has decimals of up to 38 digits")
+            raise _unsupported(kind, column, "Spark's decimals have up to 38 digits")
         return spark.DecimalType(kind.precision, kind.scale)
     if kinds.is_temporal(kind):
         return _temporal(kind, column)
@@ -75,7 +76,7 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
 
 def _temporal(kind: pa.DataType, column: str) -> spark.DataType:
     if kind.unit == "ns":
-        raise _unsupported(kind, column, "it has microseconds")
+        raise _unsupported(kind, column, "Spark's times have microseconds")
     if kinds.is_timestamp(kind):
         return spark.TimestampType() if kind.tz else spark.TimestampNTZType()
     return spark.TimeType(6) if kinds.is_time(kind) else spark.DayTimeIntervalType()
@@ -96,13 +97,13 @@ def _nested(kind: pa.DataType, column: str) -> spark.DataType:
     if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
         element = spark_type(kind.value_type, column)
         return spark.ArrayType(element, kind.value_field.nullable)
-    raise _unsupported(kind, column, "it has no such type")
+    raise _unsupported(kind, column, "Spark has no such type")
 
 
 def _unsupported(kind: pa.DataType, column: str, why: str) -> Unsupported:
     return Unsupported(
         "Spark cannot hold this column without loss",
-        hint="leave it out with option('columns', ...), or read the table without Spark",
+        hint="omit it with option('columns', ...), or read the table without Spark",
         column=column,
         type=str(kind),
         why=why,
@@ -110,12 +111,12 @@ def _unsupported(kind: pa.DataType, column: str, why: str) -> Unsupported:
 
 
 def is_nanoseconds(kind: pa.DataType) -> bool:
-    """Tell whether a column is two in a frame."""
+    """Tell whether a column of this type becomes two columns of a frame."""
     return bool(kinds.is_timestamp(kind) and kind.unit == "ns")
 
 
 def spark_schema(table: pa.Schema) -> spark.StructType:
-    """Return the columns of a frame that holds rows of a table with these."""
+    """Return the columns of a frame for rows of a table with these columns."""
     fields = []
     for field in table:
         if not is_nanoseconds(field.type):
@@ -125,8 +126,8 @@ def spark_schema(table: pa.Schema) -> spark.StructType:
         rest = field.name + NANOSECONDS_SUFFIX
         if rest.lower() in (name.lower() for name in table.names):
             raise Unsupported(
-                "the rest of a column's nanoseconds has no name in Spark",
-                hint="rename the column that has it, or leave one out with option('columns', ...)",
+                "the name for a column's nanoseconds is taken",
+                hint="rename the other column, or omit one with option('columns', ...)",
                 column=field.name,
                 taken=rest,
             )
@@ -138,12 +139,12 @@ def spark_schema(table: pa.Schema) -> spark.StructType:
 
 
 def canonical(frame: spark.StructType) -> pa.Schema:
-    """Return the Arrow schema in which Spark gives and takes the rows of a frame, in UTC."""
+    """Return the Arrow schema in which Spark exchanges the rows of a frame, in UTC."""
     return to_arrow_schema(frame, timezone="UTC")
 
 
 def to_spark(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a table as those of a frame; `shape` is its canonical schema."""
+    """Return a table's rows as rows of a frame; `shape` is the frame's canonical schema."""
     arrays: dict[str, pa.Array] = {}
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if is_nanoseconds(field.type):
@@ -155,9 +156,9 @@ def to_spark(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
 
 
 def _halved(name: str, column: pa.Array) -> dict[str, pa.Array]:
-    """Return microseconds, rounded down, and what is left of them."""
+    """Return the microseconds, rounded down, and the remaining nanoseconds."""
     values = column.cast(pa.int64())
-    # Whole division rounds towards zero, and times before 1970 are negative.
+    # Integer division rounds towards zero, and times before 1970 are negative.
     rest = pc.subtract(values, pc.multiply(pc.divide(values, NS_PER_US), NS_PER_US))
     rest = pc.if_else(pc.less(rest, 0), pc.add(rest, NS_PER_US), rest)
     micros = pc.divide(pc.subtract(values, rest), NS_PER_US)
@@ -174,7 +175,7 @@ def _shaped(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def table_schema(frame: spark.StructType, table: Schema) -> pa.Schema:
-    """Return the columns that rows of a frame have as rows of a table."""
+    """Return the table's columns that the rows of a frame have."""
     nothing = pa.RecordBatch.from_arrays(
         [pa.nulls(0, field.type) for field in canonical(frame)], schema=_nullable(canonical(frame))
     )
@@ -182,10 +183,10 @@ def table_schema(frame: spark.StructType, table: Schema) -> pa.Schema:
 
 
 def from_spark(batch: pa.RecordBatch, frame: spark.StructType, table: Schema) -> pa.RecordBatch:
-    """Return rows of a frame in the types of the table's columns where they are the same values.
+    """Return rows of a frame in the types of the table's columns, if these hold the same values.
 
-    A pair of microseconds and their rest is one column again. A column the table does not know is
-    left as it is. `Invalid` for a value that does not fit.
+    Microseconds and their remaining nanoseconds become one column again. A column that the table
+    lacks is unchanged. `Invalid` for a value that does not fit.
     """
     shape = canonical(frame)
     columns = {
@@ -208,7 +209,7 @@ def from_spark(batch: pa.RecordBatch, frame: spark.StructType, table: Schema) ->
 
 
 def _pairs(frame: spark.StructType, table: Schema) -> dict[str, str]:
-    """Return which columns of a frame are the rest of which others' nanoseconds."""
+    """Return the columns of microseconds by name, each with its column of nanoseconds."""
     found = {}
     for field in frame.fields:
         rest = field.name + NANOSECONDS_SUFFIX
@@ -229,18 +230,18 @@ def _joined(name: str, micros: pa.Array, rest: pa.Array) -> pa.Array:
         is_fit = pc.and_(pc.greater_equal(left, 0), pc.less(left, NS_PER_US))
         if not pc.all(is_fit, min_count=0).as_py() or rest.null_count != micros.null_count:
             raise Invalid(
-                "what is left of a microsecond is not from 0 to 999",
-                hint="give both columns as they were read, or leave the second one out",
+                "the remaining nanoseconds are not from 0 to 999",
+                hint="write both columns as they were read, or omit the second one",
                 column=name + NANOSECONDS_SUFFIX,
             )
         return pc.add_checked(whole, left).cast(pa.timestamp("ns", tz=micros.type.tz))
     except pa.ArrowException as error:
-        hint = "nanoseconds reach from 1677 to 2262 only"
-        raise Invalid("a time does not fit nanoseconds", hint=hint, column=name) from error
+        hint = "use times from 1677 to 2262"
+        raise Invalid("a time does not fit into nanoseconds", hint=hint, column=name) from error
 
 
 def _is_held(kind: pa.DataType, held: spark.DataType) -> bool:
-    """Tell whether a frame's type is the one that the table's column is read as."""
+    """Tell whether a frame's type is the type in which the table's column is read."""
     if kinds.is_temporal(kind) and getattr(kind, "unit", "") == "ns":
         return False
     try:
@@ -250,12 +251,12 @@ def _is_held(kind: pa.DataType, held: spark.DataType) -> bool:
 
 
 def is_same(one: spark.StructType, other: spark.StructType) -> bool:
-    """Tell whether two frames have the same columns, whatever may be null in them."""
+    """Tell whether two frames have the same columns, apart from nullability."""
     return _loose(one) == _loose(other)
 
 
 def _loose(kind: spark.DataType) -> spark.DataType:
-    """Return a type without what frames forget: which values may be null."""
+    """Return a type without nullability, which frames do not keep."""
     match kind:
         case spark.ArrayType():
             return spark.ArrayType(_loose(kind.elementType))
@@ -282,7 +283,7 @@ def is_native(kind: pa.DataType) -> bool:
 
 
 def chosen(schema: Schema, names: str | Sequence[str] | None) -> pa.Schema:
-    """Return the table's columns of these names, all where none are named; `NotFound` else."""
+    """Return the table's columns with these names, or all; `NotFound` for an unknown name."""
     if not schema.columns:
         raise NotFound("the table has no columns yet", hint="append rows to it first")
     if names is None:

@@ -1,10 +1,10 @@
-"""What workers do in a rollup: read the segments of some windows, aggregate, write the result.
+"""A worker's task in a rollup: read the segments of some windows, aggregate, write the result.
 
-In:   the source at one version, the windows of a piece and the segments that meet them
-Out:  segments of the target that are durable and in no version
+In:   the source at one version, the windows of a piece and the segments that overlap them
+Out:  durable segments of the target that no version names yet
 
 - A window is computed in one piece, from every segment that may have rows in it.
-- It needs the package and the table's files, nothing else of the one who started it.
+- A worker needs only this package and the table's files.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from thermocline.pipeline.ship import Target, write
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one task computes: some windows, from the segments that may have rows in them."""
+    """The windows that one task computes, and the segments that may have rows in them."""
 
     windows: Buckets
     segments: tuple[Segment, ...]
@@ -29,7 +29,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the tasks of a run need to know: the source at one version, and the target."""
+    """What the tasks of a run need: the source at one version, and the target."""
 
     kernel: Kernel
     source_root: str

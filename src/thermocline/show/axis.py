@@ -1,10 +1,10 @@
-"""The ruler under a bar of blocks: round times at their places, with labels that fit.
+"""Draws the time axis under a bar of blocks: round times with labels that fit.
 
-In:   the first instant of a bar, the instant it ends before, its width in blocks
-Out:  the lines of the ruler and its labels
+In:   the first instant of a bar, the instant at which it ends, its width in blocks
+Out:  the lines of the axis and its labels
 
-- The beginning and the end are always written in full; between them stand round times only, and
-  only where a label has room.
+- The first and the last label are always complete; between them only round times are labelled, and
+  only if the label fits.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 6_000)
 
 
 def axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
-    """Return a ruler as wide as the blocks, and the times of its marks within `room` columns."""
+    """Return an axis as wide as the blocks, and its labels within `room` columns."""
     ruler = ["└", *"─" * (blocks - 2), "┘"] if blocks > 1 else ["╵"]
     left, right = clock_text(begin), clock_text(end)
     last = max(blocks, len(left) + LABEL_GAP + len(right))
@@ -43,7 +43,7 @@ def axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, .
 
 
 def _ticks(begin: datetime, end: datetime, blocks: int) -> list[tuple[datetime, str]]:
-    """Return round times between two others, as many as have room, and their labels."""
+    """Return round times between two times, as many as fit, and their labels."""
     span_s = (end - begin).total_seconds()
     for step_s in (*_STEPS_S, *(days * _DAY_S for days in _STEPS_DAYS)):
         form = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < _DAY_S else "%m-%d"

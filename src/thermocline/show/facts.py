@@ -1,6 +1,6 @@
-"""What one wants to know about a table first, in the order one wants to know it.
+"""The main facts about a table, the most important first.
 
-In:   a `Held`; for people, the table's root
+In:   what a version holds; for people, the table's root
 Out:  labels and texts, the same for a terminal and for a notebook; values by name, the same for the
       command line, the API and Python
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def table_facts(held: "Held", root: str) -> dict[str, str]:
-    """Return the facts of one version as labels and texts; the texts are not made harmless."""
+    """Return the facts of one version as labels and texts; control characters are not escaped."""
     state, whole = held.state, held.coverage.whole
     spec, totals = state.spec, state.totals
     facts = {
@@ -44,7 +44,7 @@ def table_facts(held: "Held", root: str) -> dict[str, str]:
 
 
 def table_values(held: "Held") -> dict[str, Any]:
-    """Return the facts of one version as values that JSON can hold, by the names they have."""
+    """Return the facts of one version by name, as values that JSON can hold."""
     state, whole = held.state, held.coverage.whole
     spec, totals = state.spec, state.totals
     first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
@@ -75,6 +75,6 @@ def table_values(held: "Held") -> dict[str, Any]:
 
 
 def covered_of(held: "Held", first: int, after: int) -> tuple[int, int]:
-    """Return how many buckets of a range are held and how many there are, over all entities."""
+    """Return how many buckets of a range are held, and how many there are, over all entities."""
     parts = list(held.coverage.entities.values()) or [held.coverage.whole]
     return sum(counts(parts, first, after)), (after - first) * len(parts)

@@ -1,12 +1,12 @@
 """A table as a notebook shows it: its facts, its coverage and its columns, in plain HTML.
 
-In:   a `Held` and the table's root
+In:   what a version holds, and the table's root
 Out:  one element of HTML
 
-- Everything that comes from the table is escaped: a column may be called `<script>`.
-- No script, no style sheet, no request to any other host: it is the same after the notebook was
-  saved, mailed and opened elsewhere.
-- Colours are the reader's own, with see-through greys, so that it suits light and dark.
+- Every text from the table is escaped: a column may have the name `<script>`.
+- It uses no script, no style sheet and no request to a host: a saved notebook looks the same on
+  another machine.
+- It inherits the notebook's colours and adds transparent greys, so it suits light and dark.
 """
 
 from html import escape
@@ -60,7 +60,7 @@ def _coverage(held: "Held") -> str:
 
 
 def _bar(lane: Lane) -> str:
-    """Return one lane as a drawing: full blocks, lower ones for in part, a line for missing."""
+    """Return one lane as a drawing: full blocks, lower blocks for in part, a line for missing."""
     shapes, place = [], 0
     for level, run in groupby(lane.levels):
         width = len(list(run))
@@ -84,7 +84,7 @@ def _bar(lane: Lane) -> str:
 def _columns(held: "Held") -> str:
     columns = held.state.schema.columns
     if not columns:
-        return _faint("no columns yet: the first append gives them")
+        return _faint("no columns yet: the first append adds them")
     rows = "".join(_row(_text(c.name), _faint(str(c.type))) for c in columns[:COLUMNS_MAX])
     more = len(columns) - COLUMNS_MAX
     rest = _row(_faint(f"and {more:,} more"), "") if more > 0 else ""

@@ -3,8 +3,8 @@
 In:   Arrow batches
 Out:  bytes, each line with its end
 
-- CSV: `\\n` at the end of a line, UTF-8. Null is nothing at all, an empty text is `""`.
-- JSON: one object a row, without spaces; columns of one name are told apart (`a`, `a_2`).
+- CSV: `\\n` at the end of a line, UTF-8. Null is an empty field, an empty text is `""`.
+- JSON: one object a row, without spaces; columns with the same name get a number (`a`, `a_2`).
 """
 
 import re
@@ -17,7 +17,7 @@ _NEEDS_QUOTES = re.compile('[",\r\n]').search
 
 
 def distinct_names(names: list[str]) -> list[str]:
-    """Return names that differ: the second `a` is `a_2`. Objects need them."""
+    """Return unique names, as objects need them: the second `a` becomes `a_2`."""
     taken: set[str] = set(names)
     seen: set[str] = set()
     found = []
@@ -31,7 +31,7 @@ def distinct_names(names: list[str]) -> list[str]:
 
 
 def json_objects(batch: pa.RecordBatch, names: list[str]) -> list[bytes]:
-    """Return each row as a JSON object under these names."""
+    """Return each row as a JSON object with these names."""
     columns = [json_values(column) for column in batch.columns]
     return [as_json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 

@@ -1,12 +1,12 @@
 """The coverage of a stretch of time as bars of blocks.
 
-In:   a `Held` (what a version holds), a stretch, a width
+In:   what a version holds, a stretch, a width
 Out:  a `Picture`, or its lines as one text
 
 - A block is full only if every bucket in it is held, and empty only if none is: one missing
-  bucket in a million shows, and so does one held bucket in a million.
-- Every bucket of the stretch is in exactly one block, or has blocks of its own.
-- The least complete entities come first; how many are left out is said.
+  bucket in a million is visible, and so is one held bucket in a million.
+- A block contains whole buckets, or a bucket spans whole blocks.
+- The least complete entities come first; the picture says how many are omitted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +52,7 @@ class Picture:
     label_width: int
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each line as what stands before its blocks, the blocks, and what follows."""
+        """Yield each line as the text before its blocks, the blocks, and the text after them."""
         for lane in self.lanes:
             blocks = "".join(BLOCKS[level] for level in lane.levels)
             yield padded(lane.label, self.label_width), blocks, lane.share.rjust(SHARE_WIDTH)
@@ -72,8 +72,8 @@ def coverage_bar(
 ) -> str:
     """Return the coverage of a stretch as bars of blocks with a time axis and a legend.
 
-    No line is wider than `width`, or than `WIDTH_MIN` where that is more. Where entities are
-    declared each has a bar, worst first, up to `LANES_MAX`.
+    No line is wider than `width`, or than `WIDTH_MIN` if that is more. If the table has entities,
+    each has a bar, the least complete first, up to `LANES_MAX`.
     """
     picture = coverage_picture(held, width, start, end, entity, per_entity=per_entity)
     return "\n".join("".join(parts) for parts in picture.lines())
@@ -88,7 +88,7 @@ def coverage_picture(
     *,
     per_entity: bool = True,
 ) -> Picture:
-    """Return the picture that `coverage_bar` writes, for callers that colour it."""
+    """Return the picture that `coverage_bar` writes, for callers that add colours."""
     width = max(width, WIDTH_MIN)
     first, after = held.span(start, end)
     if after <= first:
@@ -115,14 +115,14 @@ def coverage_picture(
 
 
 def level(held: int, total: int) -> int:
-    """Return a block's level: 0 only for nothing, `FULL` only for all, else between."""
+    """Return a block's level: 0 only if none is held, `FULL` only if all are, else between."""
     if held == 0:
         return 0
     return FULL if held == total else 1 + held * (FULL - 1) // total
 
 
 def counts(parts: Sequence["Buckets"], first: int, after: int) -> list[int]:
-    """Return how many buckets of the range each part holds, from the bitmaps' bytes at once."""
+    """Return how many buckets of the range each part holds, from the bytes of all bitmaps."""
     import numpy as np
 
     from thermocline.format.coverage import BIAS
@@ -152,7 +152,7 @@ def _label(values: Iterable[object]) -> str:
 def _worst_first(
     parts: Sequence[tuple[str, "Buckets"]], first: int, after: int
 ) -> tuple[list[tuple[str, "Buckets", str]], int]:
-    """Return the least complete parts with their shares, and how many are left out."""
+    """Return the least complete parts with their shares, and how many parts are omitted."""
     held = counts([buckets for _, buckets in parts], first, after)
     order = sorted(range(len(parts)), key=lambda place: (held[place], parts[place][0]))
     shown = [(*parts[place], share_text(held[place], after - first)) for place in order[:LANES_MAX]]

@@ -1,11 +1,12 @@
-"""Arrow values as JSON and as text, the same in every format that is not Arrow itself.
+"""Arrow values as JSON and as text, the same in every format except Arrow.
 
 In:   Arrow arrays of any type
 Out:  values that JSON can hold, or texts; None for null
 
-- Times are ISO 8601; those with a zone end in `Z`, those without have none.
-- Decimals keep every digit; float32 is written as short as it was, not as its float64.
-- What JSON cannot hold is text: `NaN`, `Infinity`, bytes in hexadecimal, durations as `PT5S`.
+- Times are ISO 8601; times with a zone end in `Z`, times without a zone do not.
+- Decimals keep every digit; float32 has its shortest form, not that of the same float64.
+- Values that JSON cannot hold are text: `NaN`, `Infinity`, bytes in hexadecimal, durations as
+  `PT5S`.
 """
 
 import math
@@ -22,11 +23,11 @@ import pyarrow.types as kinds
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, TIME_MAX, TIME_MIN, written
 
 _JSON_INTEGERS = range(-(1 << 63), 1 << 64)
-"""What the JSON writer takes as a number; larger ones are written digit by digit."""
+"""Integers that the JSON writer takes as numbers; larger ones are written digit by digit."""
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """Return the values as JSON can hold them; give `as_json` them to write."""
+    """Return the values as JSON can hold them; `as_json` writes them."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _extended(array)
@@ -52,7 +53,7 @@ def as_json(value: Any) -> bytes:
 
 
 def duration_text(months: int, days: int, nanoseconds: int) -> str:
-    """Return a duration in ISO 8601, such as `P1DT90S`; a sign is that of its part."""
+    """Return a duration in ISO 8601, such as `P1DT90S`; each part has its sign."""
     clock = _seconds_text(nanoseconds) if nanoseconds else ""
     parts = (f"{months}M" if months else "") + (f"{days}D" if days else "")
     return f"P{parts}{f'T{clock}' if clock else ''}" if parts or clock else "PT0S"
@@ -103,7 +104,7 @@ def _timestamps(array: pa.Array) -> list[Any]:
 
 
 def _written_at_once(array: pa.Array, *, has_zone: bool) -> list[Any]:
-    """Write times that a calendar holds as `written` does, a whole column at once."""
+    """Return times in the calendar's range as `written` does, a whole column at once."""
     unit = "ns" if array.type.unit == "ns" else "us"
     found = array.cast(pa.timestamp(unit, tz="UTC" if has_zone else None)).cast(pa.string())
     found = pc.replace_substring(found, pattern=" ", replacement="T")
@@ -114,7 +115,7 @@ def _written_at_once(array: pa.Array, *, has_zone: bool) -> list[Any]:
 
 def _time_text(instant: int, *, has_zone: bool) -> str:
     if not TIME_MIN <= instant <= TIME_MAX:
-        # The engine's infinities, and years that no calendar of ours can write.
+        # The engine's infinities, and years outside of the calendar's range.
         return "infinity" if instant > 0 else "-infinity"
     text = written(instant)
     return text if has_zone else text[:-1]
