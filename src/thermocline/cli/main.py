@@ -48,7 +48,8 @@ from thermocline.cli.failure import (
     failure_of,
     usage_failure,
 )
-from thermocline.errors import ThermoclineError
+from thermocline.errors import ThermoclineError, Unsupported
+from thermocline.extras import extra_with, install_command
 
 NAME = "thermocline"
 _NOTHING_ASKED = 2
@@ -337,6 +338,16 @@ def _run(words: list[str]) -> int:
             print(error.format_message(), file=sys.stderr)
             return _NOTHING_ASKED
         return _told(_misused(error), error, words, is_debug=is_debug)
+    except ImportError as error:
+        extra = extra_with(error.name or "")
+        if extra is None:
+            return _bug(error, is_debug=is_debug)
+        missing = Unsupported(
+            "this command needs a package that is not installed",
+            hint=install_command(extra),
+            package=error.name,
+        )
+        return _told(failure_of(missing), error, words, is_debug=is_debug)
     except Exception as error:  # noqa: BLE001  # the last place that can tell a person
         return _bug(error, is_debug=is_debug)
     return code

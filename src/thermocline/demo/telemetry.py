@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import Unsupported
+from thermocline.extras import require_extra
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -31,15 +31,10 @@ class Sent:
 
 def send(endpoint: str) -> Sent:
     """Let the shop be visited for a moment; returns when the node has acknowledged it all."""
-    try:
+    with require_extra("demo", feature="the demonstration's OpenTelemetry SDK"):
+        from opentelemetry.sdk._logs import LoggingHandler
+
         metrics, logs, traces = _providers(endpoint)
-    except ImportError as error:
-        raise Unsupported(
-            "OpenTelemetry's SDK is not installed",
-            hint="pip install 'thermocline[demo]'",
-            why=str(error),
-        ) from error
-    from opentelemetry.sdk._logs import LoggingHandler
 
     meter, tracer = metrics.get_meter("shop"), traces.get_tracer("shop")
     served = meter.create_counter("shop.visits", unit="1", description="pages that were served")

@@ -22,7 +22,8 @@ from dataclasses import replace
 from typing import Any
 
 from thermocline.config import NodeSettings
-from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.extras import require_extra
 from thermocline.node import Node
 from thermocline.server.audit import Audit
 from thermocline.server.certificate import Certificate
@@ -376,11 +377,8 @@ def serve(settings: NodeSettings, *, reread: Reread | None = None) -> int:
     `Conflict` when another process has the data or an address, `Invalid` when the settings cannot
     be. Does not return when something could not be ended in time: the process ends, with code 0.
     """
-    try:
+    with require_extra("server", feature="serving a node"):
         import uvloop
-    except ImportError as error:
-        hint = 'install it: pip install "thermocline[server]"'
-        raise Invalid("the server is not installed", hint=hint) from error
     prepare_process()
     log = Log()
 
