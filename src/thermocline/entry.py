@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.config import settings_of
 from thermocline.errors import Invalid
+from thermocline.extras import require_extra
 from thermocline.format.argument import check_flag, check_path, check_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def connect(
     if api_key is not None:
         check_text(api_key, "api_key")
     if where.startswith(("http://", "https://")):
-        from thermocline.client import Client
+        with require_extra("client", feature="a node's address"):
+            from thermocline.client import Client
 
         if read_only or settings:
             given = sorted([*settings, *(["read_only"] if read_only else [])])

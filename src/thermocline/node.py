@@ -29,8 +29,8 @@ from thermocline.errors import (
     Overloaded,
     ThermoclineError,
     Unavailable,
-    Unsupported,
 )
+from thermocline.extras import require_extra
 from thermocline.format import layout
 from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_US, TimeNs
@@ -381,7 +381,7 @@ def _export(lake: Lake, name: str) -> None:
 def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHalf | None":
     if not settings.postgres:
         return None
-    try:
+    with require_extra("entities", feature="the setting postgres", instead="omit the setting"):
         from thermocline.entity.half import EntityHalf
     except ImportError as error:
         hint = "pip install 'thermocline[entities]', or omit the setting postgres"

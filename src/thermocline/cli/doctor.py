@@ -30,6 +30,7 @@ from thermocline.cli.node import (
 )
 from thermocline.cli.screen import answers
 from thermocline.errors import Conflict, ThermoclineError
+from thermocline.extras import install_command
 from thermocline.machine import memory_bytes
 
 if TYPE_CHECKING:
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
 OK, WARN, FAIL = "ok", "warn", "fail"
 EXIT_FAILED = 1
 PYTHON_MIN = (3, 11)
-LIBRARIES = ("pyarrow", "duckdb", "numba", "orjson", "google-crc32c", "pyroaring")
-SERVER_LIBRARIES = ("starlette", "uvicorn", "uvloop", "httptools", "grpcio", "prometheus-client")
+LIBRARIES = ("pyarrow", "duckdb", "orjson", "google-crc32c", "pyroaring")
+SERVER_LIBRARIES = (
+    *("starlette", "uvicorn", "uvloop", "httptools", "grpcio", "prometheus-client"),
+    *("numba", "protobuf", "opentelemetry-proto"),
+)
 OPEN_FILES_MIN = 4_096
 SYNC_S_WARN = 0.1
 FREE_BYTES_WARN, FREE_BYTES_FAIL = 2 << 30, 128 << 20
@@ -131,7 +135,7 @@ def _process() -> Iterator[Look]:
 def _libraries() -> Iterator[Look]:
     for name, wanted, do in (
         ("libraries", LIBRARIES, "install thermocline again"),
-        ("server", SERVER_LIBRARIES, 'pip install "thermocline[server]"'),
+        ("server", SERVER_LIBRARIES, install_command("server")),
     ):
         found, missing = [], []
         for library in wanted:

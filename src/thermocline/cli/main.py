@@ -48,7 +48,8 @@ from thermocline.cli.failure import (
     failure_of,
     usage_failure,
 )
-from thermocline.errors import ThermoclineError
+from thermocline.errors import ThermoclineError, Unsupported
+from thermocline.extras import extra_with, install_command
 
 NAME = "thermocline"
 _NOTHING_ASKED = 2

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import Unsupported
+from thermocline.extras import require_extra
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -33,13 +33,6 @@ def send(endpoint: str) -> Sent:
     """Simulate visits to the shop; return when the node has acknowledged all telemetry."""
     try:
         metrics, logs, traces = _providers(endpoint)
-    except ImportError as error:
-        raise Unsupported(
-            "OpenTelemetry's SDK is not installed",
-            hint="pip install 'thermocline[demo]'",
-            why=str(error),
-        ) from error
-    from opentelemetry.sdk._logs import LoggingHandler
 
     meter, tracer = metrics.get_meter("shop"), traces.get_tracer("shop")
     served = meter.create_counter("shop.visits", unit="1", description="pages that were served")

@@ -39,6 +39,7 @@ from thermocline.errors import (
     Unavailable,
     Unsupported,
 )
+from thermocline.extras import require_extra
 from thermocline.format import layout
 from thermocline.format.instant import from_datetime
 from thermocline.lake.cache import Cache
@@ -71,8 +72,6 @@ PARTS_AT_ONCE = 4
 READ_WHOLE_BYTES_MAX = 1 << 20
 DOWNLOAD_CHUNK_BYTES = 16 << 20
 ERROR_CHARS_MAX = 200
-
-INSTALL_HINT = "pip install thermocline[object-store]"
 
 
 class ObjectStorage:
@@ -433,14 +432,10 @@ def memory_store() -> "ObjectStoreMethods":
 
 
 def _client() -> ModuleType:
-    try:
+    with require_extra("object-store", feature="an object store"):
         import obstore
         import obstore.exceptions
         import obstore.store
-    except ImportError as error:
-        raise Unsupported(
-            "object stores need a package that is not installed", hint=INSTALL_HINT
-        ) from error
     return obstore
 
 

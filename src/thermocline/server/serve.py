@@ -23,7 +23,8 @@ from dataclasses import replace
 from typing import Any
 
 from thermocline.config import NodeSettings
-from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.extras import require_extra
 from thermocline.node import Node
 from thermocline.server.audit import Audit
 from thermocline.server.certificate import Certificate
@@ -377,7 +378,7 @@ def serve(settings: NodeSettings, *, reread: Reread | None = None) -> int:
     `Conflict` when another process uses the data folder or an address; `Invalid` for settings that
     cannot work. If something did not end in time, this does not return: the process exits.
     """
-    try:
+    with require_extra("server", feature="serving a node"):
         import uvloop
     except ImportError as error:
         hint = 'run: pip install "thermocline[server]"'

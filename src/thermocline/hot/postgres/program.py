@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from thermocline.disk import OsDisk, translated
 from thermocline.errors import Unavailable, Unsupported
+from thermocline.extras import install_command
 
 SERVER_USER = "nobody"
 OUTPUT_TAIL_CHARACTERS = 2_000
@@ -85,7 +86,7 @@ def installed_programs(copy_folder: str) -> Programs:
     """Return the wheel's programs, or a copy of them in `copy_folder` if that is needed."""
     found = importlib.util.find_spec(WHEEL)
     if found is None or not found.submodule_search_locations:
-        hint = "pip install 'thermocline[entities]', or give the address of a PostgreSQL"
+        hint = f"{install_command('entities')}, or give the address of a PostgreSQL"
         raise Unsupported("the wheel with PostgreSQL is not installed", hint=hint, wheel=WHEEL)
     package = os.path.abspath(found.submodule_search_locations[0])
     if os.geteuid() != 0:
