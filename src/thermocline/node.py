@@ -383,11 +383,6 @@ def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHa
         return None
     with require_extra("entities", feature="the setting postgres", instead="omit the setting"):
         from thermocline.entity.half import EntityHalf
-    except ImportError as error:
-        hint = "pip install 'thermocline[entities]', or omit the setting postgres"
-        raise Unsupported(
-            "a package that entities need is not installed", hint=hint, why=str(error)
-        ) from error
     return EntityHalf(settings, root, is_read_only=is_read_only)
 
 

@@ -48,8 +48,7 @@ from thermocline.cli.failure import (
     failure_of,
     usage_failure,
 )
-from thermocline.errors import ThermoclineError, Unsupported
-from thermocline.extras import extra_with, install_command
+from thermocline.errors import ThermoclineError
 
 NAME = "thermocline"
 _NOTHING_ASKED = 2

@@ -31,7 +31,9 @@ class Sent:
 
 def send(endpoint: str) -> Sent:
     """Simulate visits to the shop; return when the node has acknowledged all telemetry."""
-    try:
+    with require_extra("demo", feature="the demonstration's OpenTelemetry SDK"):
+        from opentelemetry.sdk._logs import LoggingHandler
+
         metrics, logs, traces = _providers(endpoint)
 
     meter, tracer = metrics.get_meter("shop"), traces.get_tracer("shop")

