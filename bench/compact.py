@@ -28,16 +28,16 @@ import pyspark
 
 import measure
 from measure import Sample, milliseconds
-from thermocline.format.action import TableSpec
+from thermocline.cold.change.append import Wish
+from thermocline.cold.segment.row_digest import content_of
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.format.bucket import Bucket
-from thermocline.lake.append import Wish
-from thermocline.lake.content import content_of
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.pipeline.choose import Group, Limits, slices
-from thermocline.pipeline.compact import Kernel, compact, merge_here, on_spark
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.session import session, stop
+from thermocline.format.log.action import TableSpec
+from thermocline.pipeline.compact.job import Kernel, compact, merge_here, on_spark
+from thermocline.pipeline.compact.plan import Group, Limits, slices
+from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.spark.session import session, stop
 
 JUNE_US = 1_717_200_000_000_000
 FLUSH_US = 300_000_000

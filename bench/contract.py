@@ -22,8 +22,8 @@ import msgspec
 
 import measure
 from thermocline.contract.contract import Contract
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import decode
+from thermocline.contract.document.text import decode
+from thermocline.contract.schema.register import parse_contract
 
 GOAL = 300_000
 COUNT = 1_000

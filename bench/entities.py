@@ -33,15 +33,15 @@ from psycopg.types.json import set_json_loads
 
 import measure
 from measure import Sample, milliseconds
-from thermocline.contract.text import encode_text
-from thermocline.hot.postgres.cluster import Server, open_server, stop_server
-from thermocline.hot.postgres.filter import AllOf, Comparison
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.page import Page
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.contract.document.text import encode_text
+from thermocline.hot.postgres.page.filter import AllOf, Comparison
+from thermocline.hot.postgres.page.page import Page
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.server.cluster import Server, open_server, stop_server
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.store import EntityStore
 
 OURS, RAW, COPY = "thermocline", "raw inserts", "raw copy"
 BATCH_ROWS = 1_000

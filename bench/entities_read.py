@@ -27,15 +27,15 @@ import numpy as np
 import pyarrow as pa
 
 import measure
+from thermocline.cold.change.export_plan import Superseded
 from thermocline.config import LakeSettings
 from thermocline.entity.export import roll_forward
 from thermocline.entity.table import EntityTable
 from thermocline.format.instant import TimeNs
-from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.lake.supersede import Superseded
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.lake import Lake
 from thermocline.node import open_lake
-from thermocline.tenant import Lake
 
 TYPE = "thing"
 ROWS_PER_EXPORT = 1_000_000

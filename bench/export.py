@@ -19,13 +19,13 @@ from pathlib import Path
 import measure
 import thermocline as tc
 from thermocline.config import LakeSettings
-from thermocline.hot.postgres.cluster import open_server, stop_server
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.server.cluster import open_server, stop_server
+from thermocline.hot.postgres.session.pool import Pool
 from thermocline.pipeline.export import Export, ExportLimits
-from thermocline.pipeline.job import Task, silent
-from thermocline.pipeline.session import session, stop
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.job import Task, silent
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark.session import session, stop
 
 DRIVER = "org.postgresql:postgresql:42.7.4"
 CONNECTIONS = 4

@@ -21,21 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thermocline.cold.change.append import Wish
+from thermocline.cold.log.checkpoint import write_checkpoint
+from thermocline.cold.log.commit_log import CHECKPOINT_EVERY
+from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.segment.stage import Stage, new_id
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.format import layout
-from thermocline.format.action import AddSegment, Segment, TableSpec
 from thermocline.format.bucket import parse_bucket
-from thermocline.format.commit import Commit, encode_commit
 from thermocline.format.coverage import Buckets, Coverage, entity_key, united
 from thermocline.format.instant import NS_PER_S, TimeNs
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState, fold
-from thermocline.lake.append import Wish
-from thermocline.lake.checkpoint import write_checkpoint
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.log import CHECKPOINT_EVERY
-from thermocline.lake.stage import Stage, new_id
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan, transact
+from thermocline.format.log.action import AddSegment, Segment, TableSpec
+from thermocline.format.log.commit import Commit, encode_commit
+from thermocline.format.log.state import TableState, fold
 
 HOUR_NS = 3_600 * NS_PER_S
 DECADE_START = datetime(2015, 1, 1, tzinfo=UTC)

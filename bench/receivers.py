@@ -178,10 +178,10 @@ class _Anybody:
 
 async def _serve_official(root: str, port: int) -> None:
     from thermocline.node import Node
-    from thermocline.server.lane import Lane
-    from thermocline.server.otlp_http import OtlpHttp
-    from thermocline.server.receiver import Receiver as Way
-    from thermocline.server.room import Room
+    from thermocline.server.otlp.http import OtlpHttp
+    from thermocline.server.otlp.ingest_queue import Lane
+    from thermocline.server.otlp.memory_budget import Room
+    from thermocline.server.otlp.receiver import Receiver as Way
 
     node = Node(root)
     lane = Lane(node, is_compiled=False)

@@ -24,17 +24,17 @@ import pyarrow.parquet as pq
 
 import measure
 from measure import Sample, milliseconds
-from thermocline.format.action import TableSpec
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.change.append import Wish
+from thermocline.cold.table import Table
 from thermocline.format.bucket import Bucket
-from thermocline.lake.append import Wish
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.table import Table
-from thermocline.pipeline.backfill import backfill
-from thermocline.pipeline.declare import Rollup, rollup
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.rollup import Rollups
-from thermocline.pipeline.session import session, stop
-from thermocline.pipeline.site import Site
+from thermocline.format.log.action import TableSpec
+from thermocline.pipeline.backfill.job import backfill
+from thermocline.pipeline.rollup.job import Rollups
+from thermocline.pipeline.rollup.spec import Rollup, rollup
+from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark.session import session, stop
 
 HOUR_US = 3_600_000_000
 JUNE_US = 1_717_200_000_000_000

@@ -33,9 +33,9 @@ import pyspark
 import measure
 import peers
 import thermocline as tc
-from thermocline.pipeline.choose import Limits
-from thermocline.pipeline.compact import compact, on_spark
-from thermocline.pipeline.job import silent
+from thermocline.pipeline.compact.job import compact, on_spark
+from thermocline.pipeline.compact.plan import Limits
+from thermocline.pipeline.run.job import silent
 
 READ_MAX = 1.1
 FETCH_LIMIT_S = 300

@@ -74,11 +74,11 @@ def kills(more: More, seed: int) -> dict[str, Any]:
     import os
     import signal
 
+    from cold.test_processes import lines_of, spawn, wait_for_more, write_for_ever
     from fixtures.lake import closes, spec
-    from lake.test_processes import lines_of, spawn, wait_for_more, write_for_ever
-    from thermocline.lake.fsck import fsck
-    from thermocline.lake.local import LocalStorage
-    from thermocline.lake.table import Table
+    from thermocline.cold.care.fsck import fsck
+    from thermocline.cold.storage.local import LocalStorage
+    from thermocline.cold.table import Table
 
     rng, counts = random.Random(seed), {"kills": 0, "acked": 0, "lost": 0, "dup": 0, "unsound": 0}
     with tempfile.TemporaryDirectory() as folder:

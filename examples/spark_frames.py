@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import thermocline as tc
-from thermocline.pipeline.run import Runner
-from thermocline.pipeline.settings import pipeline_settings
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.runner import Runner
+from thermocline.pipeline.run.settings import pipeline_settings
+from thermocline.pipeline.run.workspace import Site
 
 DAYS = 3
 FIRST = datetime(2024, 6, 1, tzinfo=UTC)

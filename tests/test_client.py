@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.api import ENDLESS, FAILS_LATE, price, serving
 from fixtures.timing import soonest, wait_until
-from thermocline.client import Client, ClientTable, wire
+from thermocline.client import Client, ClientTable, http
 from thermocline.config import settings_of
 from thermocline.errors import (
     Conflict,
@@ -196,8 +196,8 @@ def test_one_program_runs_embedded_and_over_http_with_equal_answers(node, embedd
 
 
 def test_the_client_has_every_method_that_an_embedded_lake_shows():
-    from thermocline.live import LakeTable
-    from thermocline.tenant import Lake
+    from thermocline.lake import Lake
+    from thermocline.lake_table import LakeTable
 
     # Of the files beneath a table, and of the process that owns it: they do not travel.
     embedded_only = {
@@ -396,7 +396,7 @@ def test_what_is_no_address_is_refused(url):
 
 
 def test_something_that_is_no_node_is_told_from_one(monkeypatch):
-    monkeypatch.setattr(wire, "TRIES_MAX", 1)  # it answers once
+    monkeypatch.setattr(http, "TRIES_MAX", 1)  # it answers once
 
     def answer(near):
         received(near)
@@ -444,8 +444,8 @@ def test_Q03_a_stream_without_its_end_is_an_error_though_http_says_that_it_is_wh
 
 
 def test_kinds_of_errors_survive_the_wire():
-    from thermocline.client.wire import told_error
-    from thermocline.server.api.problem import problem_of
+    from thermocline.client.http import told_error
+    from thermocline.server.api.http.problem import problem_of
 
     for kind in (Conflict, Invalid, NotFound, Overloaded, OutcomeUnknown, Forbidden):
         error = kind("it is so", hint="do this", table="prices", count=3)

@@ -12,9 +12,9 @@ import pytest
 from fixtures.api import serving
 from fixtures.entities import CUSTOMER, ORDER, database, entity_node, new_type, serving_entities
 from fixtures.postgres import own_postgres, postgres_run, postgres_server, postgres_template
-from thermocline.client import Client, wire
+from thermocline.client import Client, http
 from thermocline.config import settings_of
-from thermocline.entity.answer import LAKE_ALONE
+from thermocline.entity.degraded_read import LAKE_ALONE
 from thermocline.errors import (
     Conflict,
     Forbidden,
@@ -24,8 +24,8 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Not
-from thermocline.hot.postgres.operation import Deed, Operation, Written
+from thermocline.hot.postgres.page.filter import AllOf, AnyOf, Comparison, Not
+from thermocline.hot.postgres.store.operation import Deed, Operation, Written
 from thermocline.node import Node
 
 __all__ = [
@@ -295,7 +295,7 @@ def test_a_write_that_is_not_answered_is_not_known_and_not_sent_again(
                 link.close()
 
         threading.Thread(target=hang_up, daemon=True).start()
-        monkeypatch.setattr(wire, "TRIES_MAX", 3)
+        monkeypatch.setattr(http, "TRIES_MAX", 3)
         with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=60) as lost:
             orders._wire = lost._wire
             with pytest.raises(OutcomeUnknown):

@@ -7,21 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thermocline.contract.register import parse_contract
-from thermocline.entity import answer as answers_module
-from thermocline.entity.answer import Answer, Answers
-from thermocline.entity.column import as_stored, fit_table, fitted, fitted_state
-from thermocline.entity.room import EntitySettings, Room
+from thermocline.cold.change.export_plan import Superseded, entity_spec
+from thermocline.cold.entity_view import (
+    HiddenPlaces,
+    KeyedView,
+    keyed_batches,
+    without_keys,
+)
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
+from thermocline.contract.schema.register import parse_contract
+from thermocline.entity import degraded_read as answers_module
+from thermocline.entity.change_limit import EntitySettings, Room
+from thermocline.entity.columns import as_stored, fit_table, fitted, fitted_state
+from thermocline.entity.degraded_read import Answer, Answers
 from thermocline.errors import Overloaded
-from thermocline.format.change import encode_changes
 from thermocline.format.instant import TimeNs
-from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres.cold import cold_schema
-from thermocline.hot.postgres.dirty import Pressure
-from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches, without_keys
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.supersede import Superseded, entity_spec
-from thermocline.lake.table import Table
+from thermocline.format.log.change_ids import encode_changes
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.hot.postgres.export.arrow_rows import cold_schema
+from thermocline.hot.postgres.export.dirty import Pressure
 
 
 def contract(properties, previous=None):

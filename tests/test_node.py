@@ -24,8 +24,8 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.format.layout import commit_path
-from thermocline.ingest.once import request_key
-from thermocline.live import DIRECT_BYTES_MIN
+from thermocline.ingest.idempotency import request_key
+from thermocline.lake_table import DIRECT_BYTES_MIN
 from thermocline.node import Node, open_lake
 
 

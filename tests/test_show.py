@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.format.action import TableSpec
+from thermocline.cold.coverage_report import Held
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets, Coverage, entity_key, united
 from thermocline.format.instant import from_datetime, written
+from thermocline.format.log.action import TableSpec
+from thermocline.format.log.state import SegmentSet, TableState, Totals
 from thermocline.format.schema import Column, Schema
-from thermocline.format.state import SegmentSet, TableState, Totals
-from thermocline.lake.answer import Held
 from thermocline.show import (
     clock_text,
     coverage_bar,

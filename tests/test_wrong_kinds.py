@@ -29,13 +29,13 @@ from fixtures.postgres import postgres_run, postgres_server
 from thermocline import Invalid, Session, ThermoclineError, TimeSeriesTable, connect
 from thermocline.client import Client, ClientTable
 from thermocline.client.entity import ClientEntityTable
+from thermocline.cold.coverage_report import Held
 from thermocline.config import LakeSettings, settings_of
 from thermocline.entity.table import EntityTable
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.lake.answer import Held
-from thermocline.live import LakeTable
+from thermocline.hot.postgres.store.store import EntityStore
+from thermocline.lake import Lake
+from thermocline.lake_table import LakeTable
 from thermocline.table import new_spec
-from thermocline.tenant import Lake
 
 __all__ = ["postgres_run", "postgres_server"]
 

@@ -8,9 +8,9 @@ Out:  the mark that the table's newest version has reached
   that names the segments also carries the mark.
 """
 
-from thermocline.format.action import Mark
+from thermocline.cold.table import Table
+from thermocline.format.log.action import Mark
 from thermocline.hot.tier import HotTable
-from thermocline.lake.table import Table
 from thermocline.snapshot import View, hot_rows, names_held
 
 

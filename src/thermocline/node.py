@@ -19,6 +19,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from thermocline.cold.catalog import LAKE_HINT, LAKE_PATH, Catalog, LakeIdentity, Named
+from thermocline.cold.table import Table
+from thermocline.cold.tenants import DEFAULT_TENANT, Tenants
 from thermocline.config import LakeSettings
 from thermocline.disk import Disk, OsDisk
 from thermocline.errors import (
@@ -32,25 +35,22 @@ from thermocline.errors import (
 )
 from thermocline.extras import require_extra
 from thermocline.format import layout
-from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_US, TimeNs
-from thermocline.format.note import NoteHole
+from thermocline.format.log.action import Mark
+from thermocline.format.log.commit_note import NoteHole
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.folder import read_identity
-from thermocline.hot.wal.follow import Follower
-from thermocline.hot.wal.quarantine import Aside, set_aside
+from thermocline.hot.wal.follower import Follower
 from thermocline.hot.wal.recovery import Recovered
+from thermocline.hot.wal.repair.quarantine import Aside, set_aside
 from thermocline.hot.wal.tier import WalTable, WalTier
-from thermocline.lake.catalog import LAKE_HINT, LAKE_PATH, Catalog, LakeIdentity, Named
-from thermocline.lake.table import Table
-from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
-from thermocline.live import LakeTable
-from thermocline.query.pool import QueryPool
-from thermocline.tenant import Lake, flush_table
+from thermocline.lake import Lake, flush_table
+from thermocline.lake_table import LakeTable
+from thermocline.query.worker.pool import QueryPool
 
 if TYPE_CHECKING:
-    from thermocline.entity.half import EntityHalf
-    from thermocline.entity.type import EntityTypes
+    from thermocline.entity.postgres_service import EntityHalf
+    from thermocline.entity.types import EntityTypes
 
 
 class Node:
@@ -382,7 +382,7 @@ def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHa
     if not settings.postgres:
         return None
     with require_extra("entities", feature="the setting postgres", instead="omit the setting"):
-        from thermocline.entity.half import EntityHalf
+        from thermocline.entity.postgres_service import EntityHalf
     return EntityHalf(settings, root, is_read_only=is_read_only)
 
 

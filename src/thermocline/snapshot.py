@@ -18,17 +18,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from thermocline.cold.entity_view import without_rows
+from thermocline.cold.segment.measure import measure
+from thermocline.cold.segment.parquet import (
+    filtered,
+    measure_segment,
+    presented,
+    within,
+)
+from thermocline.cold.table import Table
 from thermocline.errors import Corruption
-from thermocline.format.action import Mark
-from thermocline.format.conflict import Window
 from thermocline.format.coverage import Coverage, empty
+from thermocline.format.log.action import Mark
+from thermocline.format.log.conflict import Window
+from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema
-from thermocline.format.state import TableState
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
-from thermocline.lake.keyed import without_rows
-from thermocline.lake.measure import measure
-from thermocline.lake.segment import filtered, measure_segment, presented, within
-from thermocline.lake.table import Table
 
 CHUNKS_MAX = 128  # 5,000 batches cost the engine 300 ms of overhead, 50 cost nothing
 

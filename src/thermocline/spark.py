@@ -15,17 +15,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.fast import read
-    from thermocline.pipeline.session import session, stop
-    from thermocline.pipeline.source import register
+    from thermocline.pipeline.spark.native_read import read
+    from thermocline.pipeline.spark.session import session, stop
+    from thermocline.pipeline.spark.source import register
 
 __all__ = ["read", "register", "session", "stop"]
 
 _LAZY = {
-    "read": "thermocline.pipeline.fast",
-    "register": "thermocline.pipeline.source",
-    "session": "thermocline.pipeline.session",
-    "stop": "thermocline.pipeline.session",
+    "read": "thermocline.pipeline.spark.native_read",
+    "register": "thermocline.pipeline.spark.source",
+    "session": "thermocline.pipeline.spark.session",
+    "stop": "thermocline.pipeline.spark.session",
 }
 
 

@@ -19,8 +19,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from thermocline.cold import coverage_report
+from thermocline.cold.care.fsck import Checked, fsck
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.care.repair import Loss, Repaired, repair, survey
+from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.delete import everything
+from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.segment.parquet import filtered
+from thermocline.cold.segment.row_reader import RowReader
+from thermocline.cold.segment.stage import row_stream
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import Table
 from thermocline.errors import Corruption, Invalid, NotFound
-from thermocline.format.action import Mark, SetTable, TableSpec
 from thermocline.format.argument import (
     check_flag,
     check_function,
@@ -30,26 +43,13 @@ from thermocline.format.argument import (
     list_paths,
 )
 from thermocline.format.bucket import parse_bucket, parse_duration_s, write_duration
-from thermocline.format.conflict import Window
 from thermocline.format.instant import instant, to_datetime
 from thermocline.format.layout import Version
+from thermocline.format.log.action import Mark, SetTable, TableSpec
+from thermocline.format.log.conflict import Window
+from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, check_names
-from thermocline.format.state import TableState
-from thermocline.hot.wal.retired import retired_above
-from thermocline.lake import answer
-from thermocline.lake.append import Wish
-from thermocline.lake.delete import everything
-from thermocline.lake.fsck import Checked, fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import pinned
-from thermocline.lake.place import open_storage
-from thermocline.lake.repair import Loss, Repaired, repair, survey
-from thermocline.lake.row_reader import RowReader
-from thermocline.lake.segment import filtered
-from thermocline.lake.stage import row_stream
-from thermocline.lake.supersede import check_not_entities
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
+from thermocline.hot.wal.retired_marks import retired_above
 from thermocline.snapshot import View, covered, hot_within
 
 At = object
@@ -279,13 +279,13 @@ class TimeSeriesTable:
         """Return the view to read now, or at a version or instant."""
         return View(self.lake.state(at))
 
-    def held(self, at: At = None) -> answer.Held:
+    def held(self, at: At = None) -> coverage_report.Held:
         """Return a report of what is held, now or at a version or instant."""
         return self._held(self._view(at))
 
-    def _held(self, view: View) -> answer.Held:
+    def _held(self, view: View) -> coverage_report.Held:
         is_verified = self.lake.index.is_verified(view.state)
-        return answer.Held(view.state, covered(view, self.lake), is_verified)
+        return coverage_report.Held(view.state, covered(view, self.lake), is_verified)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -298,13 +298,13 @@ class TimeSeriesTable:
         """Keep a version's files from being vacuumed while the `with` block runs."""
         return pinned(self.lake, self.lake.state(at).version)
 
-    def history(self, limit: int = answer.HISTORY_ROWS_MAX) -> pa.Table:
+    def history(self, limit: int = coverage_report.HISTORY_ROWS_MAX) -> pa.Table:
         """Return the commits, newest first, as an Arrow table."""
-        return answer.history(self.lake, limit)
+        return coverage_report.history(self.lake, limit)
 
-    def diff(self, old: At, new: At = None) -> answer.Diff:
+    def diff(self, old: At, new: At = None) -> coverage_report.Diff:
         """Return what changed from one version or instant to another, or to the newest."""
-        return answer.diff(self.lake, old, new)
+        return coverage_report.diff(self.lake, old, new)
 
     # Coverage, from metadata alone
 
@@ -364,7 +364,7 @@ class TimeSeriesTable:
 
     def holes(self) -> pa.Table:
         """Return the writes that were lost before they were flushed: source, numbers, when."""
-        return answer.holes(self.lake.state())
+        return coverage_report.holes(self.lake.state())
 
     # Care
 
@@ -461,7 +461,7 @@ def new_spec(
 
 def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Window]:
     """Return the condition, and the window narrowed to the times at which it can be true."""
-    from thermocline.query.predicate import compile_predicate
+    from thermocline.query.sql.predicate import compile_predicate
 
     predicate = compile_predicate(where, state.schema.arrow)
     return predicate, window.narrowed(*predicate.window(state.spec.time_column))

@@ -16,9 +16,9 @@ from thermocline.cli.argument import (
     txn_value,
     type_value,
 )
+from thermocline.cold.coverage_report import held
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.instant import Nanoseconds
-from thermocline.lake.answer import held
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from fixtures.wal import calm, ticks
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 ANY = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--api", "127.0.0.1:0")
 
@@ -112,7 +112,7 @@ def test_O10_a_folder_that_is_no_lake_fails(shell):
 
 
 def test_O12_a_disk_without_room_or_inodes_fails(monkeypatch, tmp_path):
-    from thermocline.cli import doctor
+    from thermocline.cli.node import doctor
 
     class Full:
         f_files, f_favail = 1_000, 3

@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from thermocline.cli.failure import KINDS, failure_of, in_shell_words, usage_failure
+from thermocline.cli.terminal.report_error import (
+    KINDS,
+    failure_of,
+    in_shell_words,
+    usage_failure,
+)
 from thermocline.errors import (
     Conflict,
     Corruption,

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.wal import calm
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 KEY = re.compile(r"tck_[a-z0-9]{8}_[A-Za-z0-9_-]{43}")
 

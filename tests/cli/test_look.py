@@ -5,7 +5,7 @@ import csv
 
 def test_info_tells_what_a_notebook_tells(market):
     import thermocline as tc
-    from thermocline.lake.answer import held
+    from thermocline.cold.coverage_report import held
     from thermocline.show import table_facts
 
     out = market.ok("table", "info", "prices").out

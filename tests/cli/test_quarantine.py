@@ -9,8 +9,8 @@ import pytest
 
 from thermocline.cli.main import run
 from thermocline.node import Node
-from thermocline.server.health import Health
-from thermocline.server.metrics import node_numbers
+from thermocline.server.observe.health import Health
+from thermocline.server.observe.metrics import node_numbers
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from fixtures.entities import ORDER
 from thermocline.errors import Unavailable
-from thermocline.pipeline.history import COLUMNS, DONE, FAILED, Ran
-from thermocline.pipeline.history import NAME as JOBS
+from thermocline.pipeline.run.history import COLUMNS, DONE, FAILED, Ran
+from thermocline.pipeline.run.history import NAME as JOBS
 
 MARKUP = '<img src=x onerror="document.title=1">'
 HOURS = 120

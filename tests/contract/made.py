@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from thermocline.contract.register import parse_contract
+from thermocline.contract.schema.register import parse_contract
 
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6)
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from contract.made import contract_of, kind_column
-from thermocline.contract.column import decode_columns, widens
-from thermocline.contract.register import parse_contract
+from thermocline.contract.document.column import decode_columns, widens
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Corruption, Invalid
 
 TEXT = {"type": "string"}

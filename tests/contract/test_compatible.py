@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from contract.made import contracts_and_documents, fields
-from thermocline.contract.compatible import compatible, evolved
-from thermocline.contract.difference import diff
-from thermocline.contract.register import parse_contract
+from thermocline.contract.evolve.compatible import compatible, evolved
+from thermocline.contract.evolve.difference import diff
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.cli.schema import COMMANDS
-from thermocline.contract.compatible import evolved
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import decode
-from thermocline.contract.vocabulary import PATTERN_LENGTH_MAX
+from thermocline.cli.entity.schema import COMMANDS
+from thermocline.contract.document.text import decode
+from thermocline.contract.evolve.compatible import evolved
+from thermocline.contract.schema.register import parse_contract
+from thermocline.contract.schema.vocabulary import PATTERN_LENGTH_MAX
 from thermocline.errors import Invalid
 
 PAGE = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()

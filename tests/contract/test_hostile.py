@@ -6,8 +6,8 @@ import time
 import pytest
 
 from contract.made import contract_of
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import DOCUMENT_BYTES_MAX, NESTING_MAX
+from thermocline.contract.document.text import DOCUMENT_BYTES_MAX, NESTING_MAX
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import BodyTooLarge, Invalid
 
 SECONDS_MAX = 10

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contract.made import ANY_JSON, NAMES, contract_of, kind_column
 from thermocline.contract.infer import infer
-from thermocline.contract.register import parse_contract
+from thermocline.contract.schema.register import parse_contract
 from thermocline.contract.tool import tool_schema
 from thermocline.errors import Invalid
 

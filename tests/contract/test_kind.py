@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from contract.made import contract_of, kind_column
-from thermocline.contract.register import parse_contract
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 UTC = pa.timestamp("us", tz="UTC")

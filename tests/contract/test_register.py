@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from contract.made import contract_of
-from thermocline.contract.key import parse_id
-from thermocline.contract.register import parse_contract
+from thermocline.contract.document.key import parse_id
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"

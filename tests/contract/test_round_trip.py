@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from contract.made import contract_of, contracts_and_documents
-from thermocline.contract.register import parse_contract, stored_contract
-from thermocline.contract.text import decode, encode_text
+from thermocline.contract.document.text import decode, encode_text
+from thermocline.contract.schema.register import parse_contract, stored_contract
 
 MONEY = {"type": "number", "x-type": "decimal(18,2)"}
 INSTANT = {"type": "string", "format": "date-time"}

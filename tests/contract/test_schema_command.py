@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from thermocline.cli import schema
 from thermocline.cli.argument import examples
-from thermocline.contract.compatible import evolved
-from thermocline.contract.register import parse_contract
+from thermocline.cli.entity import schema
+from thermocline.contract.evolve.compatible import evolved
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid, NotFound
 
 ORDER = {"type": "object", "properties": {"total": {"type": "number", "x-type": "decimal(18,2)"}}}

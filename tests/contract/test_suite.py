@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.contract.register import parse_contract
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 SUITE = Path(__file__).parent / "suite" / "draft2020-12"

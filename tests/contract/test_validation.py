@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.made import ANY_JSON, contract_of, contracts_and_documents
-from thermocline.contract.pointer import PROBLEMS_MAX
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import encode_text
+from thermocline.contract.document.text import encode_text
+from thermocline.contract.schema.pointer import PROBLEMS_MAX
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -24,20 +24,20 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from fixtures.wal import calm, ticks
+from thermocline.backup.backup import backup, restore
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import Corruption, ThermoclineError
 from thermocline.format.layout import Version
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
 from thermocline.node import Node
-from thermocline.pipeline.choose import Limits
-from thermocline.pipeline.compact import compact, merge_here
-from thermocline.pipeline.hold import hold
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.lease import Lease
-from thermocline.pipeline.site import Site
-from thermocline.server.backup import backup, restore
-from thermocline.server.keys import KeyStore
+from thermocline.pipeline.compact.job import compact, merge_here
+from thermocline.pipeline.compact.plan import Limits
+from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.run.lease import Lease
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark.read_lease import hold
+from thermocline.server.access.keys import KeyStore
 
 CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
 START, END = "2024-06-01T00:00:00Z", "2024-06-01T12:00:00Z"

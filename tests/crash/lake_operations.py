@@ -26,17 +26,17 @@ from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import MUTATING
 from fixtures.sim_node import File, Keeping
 from fixtures.sim_volume import Volume
+from thermocline.cold.change.append import Wish
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.config import LakeSettings, WalSettings
 from thermocline.errors import OutcomeUnknown, ThermoclineError
 from thermocline.format.instant import parse
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.segment import read_rows
-from thermocline.lake.table import Table
+from thermocline.lake import Lake
 from thermocline.node import open_lake
-from thermocline.tenant import Lake
 
 ROOT = "/lake"
 JOURNAL = f"{ROOT}/journal"

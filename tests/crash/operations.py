@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_verbs import write
-from thermocline.format.conflict import Window
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import Wish
+from thermocline.cold.table import Table
 from thermocline.format.instant import parse
-from thermocline.lake.append import Wish
-from thermocline.lake.fsck import fsck
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
+from thermocline.format.log.conflict import Window
 
 INCOMING = "/incoming/day.parquet"
 CHECKPOINT_EVERY = 5

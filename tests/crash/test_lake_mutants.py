@@ -15,17 +15,18 @@ from crash.lake_operations import Life, Looker, made_disk, opened, read, write_b
 from crash.test_lake_power_cut import Cuts
 from fixtures import sim_states
 from thermocline import flush as flush_module
-from thermocline import live, tenant
+from thermocline import lake as lake_module
+from thermocline import lake_table
+from thermocline.cold.change.flush_plan import Carrying
+from thermocline.cold.log.commit_log import Log
+from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.table import Table
 from thermocline.errors import OutcomeUnknown, ThermoclineError
-from thermocline.format.action import SetMark
+from thermocline.format.log.action import SetMark
 from thermocline.hot.tier import Frozen
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.journal import Journal
 from thermocline.hot.wal.recovery import Recovery
-from thermocline.lake.carry import Carrying
-from thermocline.lake.log import Log
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan, transact
 from thermocline.snapshot import View, hot_rows
 
 STATES_PER_CALL = 12
@@ -207,7 +208,7 @@ def trims_before_the_commit(patch):
         return real(hot, table)
 
     real = flush_module.flush
-    patch.setattr(tenant, "flush", flush)
+    patch.setattr(lake_module, "flush", flush)
 
 
 def retires_before_the_commit(patch):
@@ -222,11 +223,11 @@ def retires_before_the_commit(patch):
         hot.retire(frozen.mark)
         return frozen.mark
 
-    patch.setattr(tenant, "flush", flush)
+    patch.setattr(lake_module, "flush", flush)
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(live, "resolve", lambda hot, table: View(table.state(), hot.parts))
+    patch.setattr(lake_table, "resolve", lambda hot, table: View(table.state(), hot.parts))
 
 
 def reads_the_version_first(patch):
@@ -236,7 +237,7 @@ def reads_the_version_first(patch):
         arrived = state.marks.get(hot.source, 0)
         return View(state, tuple(part for part in hot.parts if part.mark > arrived))
 
-    patch.setattr(live.LakeTable, "_view", view)
+    patch.setattr(lake_table.LakeTable, "_view", view)
 
 
 def publishes_before_the_sync(patch):

@@ -216,7 +216,7 @@ def test_F15_no_version_ever_names_a_file_that_is_not_whole():
 def test_F16_a_name_that_is_taken_fails_the_flush_and_overwrites_nothing(monkeypatch):
     life = Life(made_disk(), is_recorded=False)
     with monkeypatch.context() as patched:
-        patched.setattr("thermocline.lake.stage.new_id", lambda *_: "0" * 32)
+        patched.setattr("thermocline.cold.segment.stage.new_id", lambda *_: "0" * 32)
         life.write("prices", 1)
         life.flush("prices")
         life.numbers = count(101, 2)  # the same hour, so that the names are the same

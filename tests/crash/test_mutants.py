@@ -12,11 +12,11 @@ from crash.operations import base_disk, contents, opened, seen
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
+from thermocline.cold.change.append import Appending, Wish
+from thermocline.cold.log.commit_log import Log
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
-from thermocline.lake.append import Appending, Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.log import Log
 
 CALLS_MAX = 200
 STATES_PER_CALL = 12
@@ -181,7 +181,7 @@ def test_T16_an_overlap_check_that_is_not_repeated_lets_two_writers_into_one_buc
         return land(commit)
 
     table.log.land = beaten
-    monkeypatch.setattr("thermocline.lake.table.Appending", appending)
+    monkeypatch.setattr("thermocline.cold.table.Appending", appending)
     if twice:
         table.append(rows([1]).to_reader(), Wish())
     else:

@@ -9,14 +9,14 @@ from functools import cache
 
 import pytest
 
+from cold.test_supersede import COLUMNS, export, held
 from fixtures.lake import lake_on
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
-from lake.test_supersede import COLUMNS, export, held
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.change.export_plan import entity_spec, last_flush
 from thermocline.errors import OutcomeUnknown, ThermoclineError
 from thermocline.format.instant import parse
-from thermocline.lake.fsck import fsck
-from thermocline.lake.supersede import entity_spec, last_flush
 
 ERRNOS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]
 CALLS_MAX = 500

@@ -16,27 +16,27 @@ import pytest
 
 from fixtures.lake import spec
 from thermocline import errors
-from thermocline.cli.failure import KINDS
+from thermocline.cli.terminal.report_error import KINDS
+from thermocline.cold.catalog import Catalog, LakeIdentity, Named
+from thermocline.cold.log.checkpoint import encode_checkpoint, read_checkpoint
+from thermocline.cold.segment.parquet import decode_deletes, encode_deletes
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.format import layout
-from thermocline.format.action import (
+from thermocline.format.coverage import decode_coverage, encode_coverage, sidecar_checksum
+from thermocline.format.instant import written
+from thermocline.format.log.action import (
     Action,
     decode_action,
     decode_segment,
     encode_action,
     encode_segment,
 )
-from thermocline.format.commit import FORMAT_VERSION, decode_commit, encode_commit
-from thermocline.format.conflict import RULES
-from thermocline.format.coverage import decode_coverage, encode_coverage, sidecar_checksum
-from thermocline.format.instant import written
-from thermocline.format.state import coverage_digest
+from thermocline.format.log.commit import FORMAT_VERSION, decode_commit, encode_commit
+from thermocline.format.log.conflict import RULES
+from thermocline.format.log.state import coverage_digest
 from thermocline.format.types import _PLAIN, decode_type, encode_type
 from thermocline.hot.wal import folder, frame
-from thermocline.hot.wal.damage import Damage, decode_hole, encode_hole
-from thermocline.lake.catalog import Catalog, LakeIdentity, Named
-from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.segment import decode_deletes, encode_deletes
+from thermocline.hot.wal.repair.damage import Damage, decode_hole, encode_hole
 
 DOCS = Path(__file__).parents[2] / "docs"
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"

@@ -10,9 +10,13 @@ import pytest
 
 from thermocline import connect
 from thermocline.config import node_settings
-from thermocline.pipeline.history import COLUMNS, NAME
-from thermocline.pipeline.run import BY_NAME, ORDER
-from thermocline.pipeline.settings import PipelineSettings, described, pipeline_settings
+from thermocline.pipeline.run.history import COLUMNS, NAME
+from thermocline.pipeline.run.runner import BY_NAME, ORDER
+from thermocline.pipeline.run.settings import (
+    PipelineSettings,
+    described,
+    pipeline_settings,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pipeline.md").read_text()

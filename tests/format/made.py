@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from thermocline.format.action import Segment, TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.commit import Commit
 from thermocline.format.instant import NS_PER_S, TIME_MAX, TIME_MIN, TimeNs
 from thermocline.format.layout import Version, segment_coverage_path, segment_path
+from thermocline.format.log.action import Segment, TableSpec
+from thermocline.format.log.commit import Commit
 from thermocline.format.schema import Schema, adopt
 
 JUNE_NS = 1_717_200_000 * NS_PER_S

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from format.made import schema, segment, spec
-from thermocline.format.action import (
+from thermocline.format.instant import TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -17,10 +19,15 @@ from thermocline.format.action import (
     removal,
     with_deletes,
 )
-from thermocline.format.conflict import EVERYTHING, RULES, Touched, Window, broken_rule, touched
-from thermocline.format.instant import TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.note import NoteFlush
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.format.log.conflict import (
+    EVERYTHING,
+    RULES,
+    Touched,
+    Window,
+    broken_rule,
+    touched,
+)
 
 HERE, THERE = Window(0, 100), Window(1_000, 1_100)
 NOTHING = touched(())
@@ -179,7 +186,7 @@ def test_every_rule_is_tried_both_ways():
 
 
 def test_the_page_of_the_rules_names_every_rule():
-    from thermocline.format import conflict
+    from thermocline.format.log import conflict
 
     lines = [line.split() for line in conflict.__doc__.splitlines() if line.startswith("    ")]
     assert [words[0] for words in lines] == ["rule", *RULES]

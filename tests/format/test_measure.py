@@ -12,12 +12,12 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from format.made import spec
+from thermocline.cold.segment import measure as measure_module
+from thermocline.cold.segment.measure import entity_stats, measure, row_entities
 from thermocline.errors import Invalid, Overloaded
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import encode_coverage
 from thermocline.format.instant import NS_PER_UNIT, TIME_MAX, TIME_MIN
-from thermocline.lake import measure as measure_module
-from thermocline.lake.measure import entity_stats, measure, row_entities
 
 UNITS = ("s", "ms", "us", "ns")
 

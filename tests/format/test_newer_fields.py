@@ -7,12 +7,12 @@ import pyarrow.compute as pc
 import pytest
 
 from format.made import JUNE_NS, spec
-from thermocline.format.action import AddSegment, SetTable, removal
+from thermocline.cold.change.append import Wish
+from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.format.layout import commit_path
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan, transact
+from thermocline.format.log.action import AddSegment, SetTable, removal
 
 NEWER_TABLE = {"comment": "prices", "layout": {"by": ["hour"], "depth": 2}}
 NEWER_SEGMENT = {"bloom": {"path": "_index/b", "bits": 10}, "sorted_by": ["ts"]}

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from thermocline.format.bitmap_runs import Runs, complement, runs_of
 from thermocline.format.coverage import BIAS, Buckets
-from thermocline.format.runs import Runs, complement, runs_of
 
 CONTAINER = 1 << 16
 

@@ -7,7 +7,9 @@ import pytest
 
 from format.made import JUNE_NS, commit, schema, segment, spec
 from thermocline.errors import Corruption
-from thermocline.format.action import (
+from thermocline.format.instant import NS_PER_US, TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -17,9 +19,7 @@ from thermocline.format.action import (
     removal,
     with_deletes,
 )
-from thermocline.format.instant import NS_PER_US, TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.state import SegmentSet, Totals, coverage_digest, fold
+from thermocline.format.log.state import SegmentSet, Totals, coverage_digest, fold
 
 TABLE = SetTable(spec(), 1, schema())
 

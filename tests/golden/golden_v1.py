@@ -5,7 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from thermocline.format.action import (
+from thermocline.format.bucket import Bucket
+from thermocline.format.coverage import Buckets, Coverage
+from thermocline.format.instant import TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -17,14 +21,9 @@ from thermocline.format.action import (
     TableSpec,
     removal,
 )
-from thermocline.format.bucket import Bucket
-from thermocline.format.commit import Commit
-from thermocline.format.coverage import Buckets, Coverage
-from thermocline.format.instant import TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.note import NoteFlush, NoteHole
+from thermocline.format.log.commit import Commit
+from thermocline.format.log.commit_note import NoteFlush, NoteHole
 from thermocline.format.schema import Column, Schema
-from thermocline.hot.wal.damage import Damage
 from thermocline.hot.wal.folder import Identity, Watermark
 from thermocline.hot.wal.frame import (
     CODEC_NONE,
@@ -34,6 +33,7 @@ from thermocline.hot.wal.frame import (
     FrameHeader,
     Lsn,
 )
+from thermocline.hot.wal.repair.damage import Damage
 
 JUNE_NS = 1_717_200_000_000_000_000
 """2024-06-01T00:00:00Z."""

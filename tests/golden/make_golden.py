@@ -19,13 +19,18 @@ import golden_v2 as v2
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.change.append import Wish
+from thermocline.cold.log.checkpoint import encode_checkpoint
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.disk import OsDisk
-from thermocline.format.action import Mark, SetTable, TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.commit import encode_commit
 from thermocline.format.coverage import encode_coverage
 from thermocline.format.layout import CURRENT_PATH, PINS_FOLDER, Version
-from thermocline.format.state import TableState, fold
+from thermocline.format.log.action import Mark, SetTable, TableSpec
+from thermocline.format.log.commit import encode_commit
+from thermocline.format.log.state import TableState, fold
 from thermocline.hot.wal.folder import IDENTITY_NAME, encode_watermark, write_identity
 from thermocline.hot.wal.frame import (
     CODEC_LZ4,
@@ -37,13 +42,8 @@ from thermocline.hot.wal.frame import (
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.repair import hole_frame
-from thermocline.hot.wal.retired import encode_retired
-from thermocline.lake.append import Wish
-from thermocline.lake.checkpoint import encode_checkpoint
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import pinned
-from thermocline.lake.table import Table
+from thermocline.hot.wal.repair.repair import hole_frame
+from thermocline.hot.wal.retired_marks import encode_retired
 
 HOUR_US = 3_600_000_000
 CHECKPOINT_EVERY = 4

@@ -15,21 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import LEASE_S, pinned_versions
+from thermocline.cold.log.checkpoint import read_checkpoint
+from thermocline.cold.segment.parquet import decode_deletes
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import OsDisk
-from thermocline.format.change import decode_changes, encode_changes
-from thermocline.format.commit import decode_commit
 from thermocline.format.coverage import decode_coverage, entity_values
 from thermocline.format.layout import PINS_FOLDER, checkpoint_path
-from thermocline.hot.wal.damage import decode_hole
+from thermocline.format.log.change_ids import decode_changes, encode_changes
+from thermocline.format.log.commit import decode_commit
 from thermocline.hot.wal.folder import file_path, read_identity, read_watermark
 from thermocline.hot.wal.frame import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, KIND_HOLE
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import FrameReader, JournalFile, JournalReader
-from thermocline.lake.checkpoint import read_checkpoint
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import LEASE_S, pinned_versions
-from thermocline.lake.segment import decode_deletes
+from thermocline.hot.wal.repair.damage import decode_hole
 from thermocline.table import TimeSeriesTable
 
 GOLDEN = Path(__file__).parent / "v1"

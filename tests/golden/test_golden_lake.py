@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from thermocline.cold.catalog import Catalog, LakeIdentity, Named
+from thermocline.cold.tenants import Tenants
 from thermocline.disk import OsDisk
-from thermocline.format.sealed import seal, unseal
-from thermocline.lake.catalog import Catalog, LakeIdentity, Named
-from thermocline.lake.tenants import Tenants
+from thermocline.format.sealed_json import seal, unseal
 
 FOLDER = Path(__file__).parent / "lake"
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from fixtures.sim_disk import SimDisk
 from thermocline.errors import Corruption
-from thermocline.hot.wal.damage import decode_hole
 from thermocline.hot.wal.folder import Identity, file_path, write_identity
 from thermocline.hot.wal.frame import (
     KIND_HOLE,
@@ -19,6 +18,7 @@ from thermocline.hot.wal.frame import (
 from thermocline.hot.wal.journal import Entry, Journal
 from thermocline.hot.wal.payload import encode_rows
 from thermocline.hot.wal.reader import JournalReader, Tail
+from thermocline.hot.wal.repair.damage import decode_hole
 
 FOLDER = "/lake/journal"
 JOURNAL_ID = uuid.UUID(int=7).bytes

@@ -7,8 +7,8 @@ import pytest
 
 import thermocline as tc
 from fixtures.wal import opened, ticks
-from thermocline.format import blank
-from thermocline.format.blank import made_alike, without_blanks
+from thermocline.format import null_columns
+from thermocline.format.null_columns import made_alike, without_blanks
 from thermocline.hot.wal.buffer import FAN_IN
 from thermocline.hot.wal.payload import encode_rows
 
@@ -19,7 +19,7 @@ WORD = pa.dictionary(pa.int32(), pa.string())
 @pytest.fixture(autouse=True)
 def many(monkeypatch):
     """Let a few rows be many."""
-    monkeypatch.setattr(blank, "BLANK_ROWS_MIN", 2)
+    monkeypatch.setattr(null_columns, "BLANK_ROWS_MIN", 2)
 
 
 def given(number):

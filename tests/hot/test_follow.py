@@ -8,7 +8,7 @@ import pytest
 from fixtures.sim_disk import SimDisk
 from fixtures.wal import numbers, opened, ticks
 from thermocline.errors import Corruption, Unavailable
-from thermocline.hot.wal.follow import Follower
+from thermocline.hot.wal.follower import Follower
 from thermocline.node import open_lake
 
 ROOT = "/data/lake"

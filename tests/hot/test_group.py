@@ -10,7 +10,7 @@ from thermocline.config import Sync
 from thermocline.errors import OutcomeUnknown, Overloaded, Unavailable
 from thermocline.hot.wal.folder import Identity, write_identity
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.group import GroupCommit, Request
+from thermocline.hot.wal.group_commit import GroupCommit, Request
 from thermocline.hot.wal.journal import Entry, Journal
 from thermocline.hot.wal.reader import JournalReader, Tail
 

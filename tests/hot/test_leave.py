@@ -11,7 +11,7 @@ from fixtures.wal import opened, ticks
 from hot.test_recovery import PRICES, SCHEMA_ID, TRADES, batch, killed, numbers
 from thermocline import connect
 from thermocline.config import Sync, WalSettings
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.wal.folder import numbers as files_of
 from thermocline.hot.wal.folder import read_identity
 from thermocline.hot.wal.reader import JournalReader

@@ -6,13 +6,13 @@ import pytest
 from fixtures.sim_disk import SimDisk
 from thermocline.config import WalSettings
 from thermocline.errors import Conflict, Corruption, Unavailable
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.wal.folder import QUARANTINE_NAME, file_path
-from thermocline.hot.wal.follow import Follower
+from thermocline.hot.wal.follower import Follower
 from thermocline.hot.wal.frame import FILE_HEADER_BYTES, decode_frame_header
-from thermocline.hot.wal.group import Request
+from thermocline.hot.wal.group_commit import Request
 from thermocline.hot.wal.journal import Entry
-from thermocline.hot.wal.quarantine import UNREADABLE, set_aside
+from thermocline.hot.wal.repair.quarantine import UNREADABLE, set_aside
 from thermocline.hot.wal.tier import WalTier
 
 FOLDER = "/lake/journal"

@@ -31,8 +31,8 @@ from thermocline.hot.wal.frame import (
 )
 from thermocline.hot.wal.journal import Entry, Journal
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.hot.wal.repair import inspect, repair
-from thermocline.hot.wal.survey import State
+from thermocline.hot.wal.repair.repair import inspect, repair
+from thermocline.hot.wal.repair.survey import State
 
 NOW_NS = 1_800_000_000 * 10**9
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import parse_bucket
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema, adopt
 from thermocline.ingest.exact_values import from_json, from_texts
 from thermocline.ingest.rows import fitted, rows_table

@@ -21,7 +21,7 @@ from ingest.otlp_requests import (
     pairs,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp import fast
+from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
 from thermocline.ingest.otlp.outcome import Limits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
@@ -42,7 +42,7 @@ def official(data, limits=LIMITS):
 
 
 def fast_or_none(data, limits=LIMITS):
-    decoded = fast.decode_metrics(data, limits)
+    decoded = compiled_metrics.decode_metrics(data, limits)
     return None if decoded is None else batches_of(decoded)
 
 
@@ -132,7 +132,7 @@ def test_nothing_past_the_end_is_read():
     for length in range(1, len(data)):
         # The same bytes continue after the end: a read past the end would find a complete request.
         cut = memoryview(data)[:length]
-        assert fast.decode_metrics(cut, LIMITS) is None
+        assert compiled_metrics.decode_metrics(cut, LIMITS) is None
 
 
 UNUSUAL = {
@@ -188,12 +188,12 @@ def test_I13_limits_hold_and_are_told_on_the_fast_way_too():
 
 
 def test_what_is_remembered_is_bounded_and_then_forgotten(monkeypatch):
-    monkeypatch.setattr(fast, "ENTRIES_MAX", 64)
-    monkeypatch.setattr(fast, "ARENA_BYTES_MAX", 4_096)
-    monkeypatch.setattr(fast, "_threads", threading.local())
+    monkeypatch.setattr(compiled_metrics, "ENTRIES_MAX", 64)
+    monkeypatch.setattr(compiled_metrics, "ARENA_BYTES_MAX", 4_096)
+    monkeypatch.setattr(compiled_metrics, "_threads", threading.local())
     for turn in range(20):
         assert check(gauge_request(20, name=f"m{turn}").SerializeToString())
-        assert len(fast._threads.memory.entries) <= 64
+        assert len(compiled_metrics._threads.memory.entries) <= 64
     assert not check(gauge_request(100).SerializeToString()), "more than can be remembered"
     assert check(gauge_request(20).SerializeToString())
 
@@ -220,8 +220,10 @@ def test_threads_do_not_disturb_each_other():
 def test_what_was_taken_the_fast_way_is_the_same_for_the_caller(monkeypatch):
     data = common_request().SerializeToString()
     ways = []
-    decode = fast.decode_metrics
-    monkeypatch.setattr(fast, "decode_metrics", lambda *given: ways.append(1) or decode(*given))
+    decode = compiled_metrics.decode_metrics
+    monkeypatch.setattr(
+        compiled_metrics, "decode_metrics", lambda *given: ways.append(1) or decode(*given)
+    )
     assert batches_of(decode_protobuf("metrics", data, arrived_ns=NOW_NS)) == official(data)
     assert ways == [1]
 
@@ -246,7 +248,7 @@ def test_neither_protobuf_nor_the_compiler_is_loaded_before_it_is_needed():
 
 def test_the_cache_of_the_compiler_goes_where_it_is_told(tmp_path):
     code = """
-from thermocline.ingest.otlp.wire import read_varint
+from thermocline.ingest.otlp.compiled.protobuf_wire import read_varint
 import numpy
 print(read_varint(numpy.array([172, 2], numpy.uint8), 0, 2))
 """
@@ -255,9 +257,11 @@ print(read_varint(numpy.array([172, 2], numpy.uint8), 0, 2))
 
 
 def test_the_batch_does_not_change_when_more_is_decoded():
-    first = fast.decode_metrics(gauge_request(5).SerializeToString(), LIMITS)
+    first = compiled_metrics.decode_metrics(gauge_request(5).SerializeToString(), LIMITS)
     before = batches_of(first)
     for number in range(50):
-        fast.decode_metrics(gauge_request(30, name=f"n{number}").SerializeToString(), LIMITS)
+        compiled_metrics.decode_metrics(
+            gauge_request(30, name=f"n{number}").SerializeToString(), LIMITS
+        )
     assert batches_of(first) == before
     first.batches["metric_points"].validate(full=True)

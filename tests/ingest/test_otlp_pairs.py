@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from ingest.otlp_requests import KEY_VALUES, field, pairs
-from thermocline.ingest.otlp import pairs as module
-from thermocline.ingest.otlp.fast import POINT_ATTRIBUTES
+from thermocline.ingest.otlp.compiled import attribute_text as module
+from thermocline.ingest.otlp.compiled.attribute_text import Pairs
+from thermocline.ingest.otlp.compiled.metrics import POINT_ATTRIBUTES
 from thermocline.ingest.otlp.outcome import Limits, Tally
-from thermocline.ingest.otlp.pairs import Pairs
 from thermocline.ingest.otlp.value import Values
 
 SMALL = Limits(attributes_max=3, key_bytes_max=8, value_bytes_max=12, nesting_max=2)

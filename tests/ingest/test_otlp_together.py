@@ -19,10 +19,10 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
-from thermocline.ingest.otlp import together
+from thermocline.ingest.otlp import batch_decode
+from thermocline.ingest.otlp.batch_decode import Body, Way, decode_bodies, is_whole
 from thermocline.ingest.otlp.outcome import Decoded, Limits
 from thermocline.ingest.otlp.protobuf import warm_up
-from thermocline.ingest.otlp.together import Body, Way, decode_bodies, is_whole
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,7 +123,7 @@ def test_a_bomb_and_an_unknown_coding_are_refused_alone():
 
 def test_more_than_the_limit_is_decoded_in_several_steps(monkeypatch):
     data = gauge_request(10).SerializeToString()
-    monkeypatch.setattr(together, "TOGETHER_BYTES_MAX", 2 * len(data))
+    monkeypatch.setattr(batch_decode, "TOGETHER_BYTES_MAX", 2 * len(data))
     shares = decode("metrics", [body(data)] * 5)
     assert [share.places for share in shares] == [(0, 1), (2, 3), (4,)]
 
@@ -137,15 +137,15 @@ def padded(size_bytes):
 @pytest.mark.parametrize("is_together", [True, False])
 def test_I01_bodies_are_inflated_by_rounds_of_a_limited_size(monkeypatch, is_together):
     sizes = []
-    real = together.inflate
+    real = batch_decode.inflate
 
     def counted(data, coding, *, limit_bytes):
         found = real(data, coding, limit_bytes=limit_bytes)
         sizes.append(len(found))
         return found
 
-    monkeypatch.setattr(together, "inflate", counted)
-    monkeypatch.setattr(together, "ROUND_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(batch_decode, "inflate", counted)
+    monkeypatch.setattr(batch_decode, "ROUND_BYTES_MAX", 1_000_000)
     given = [400_000, 400_000, 400_000, 3_000_000, 100, 999_000, 100_000]
     bodies = [body(gzip.compress(padded(size)), "gzip") for size in given]
     seen, places = [], []

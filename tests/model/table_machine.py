@@ -21,15 +21,15 @@ from hypothesis.stateful import (
 
 from fixtures.lake import HOUR_US, JUNE_US, spec
 from fixtures.sim_disk import SimDisk
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import Wish
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.errors import CoverageOverlapError, NotFound
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S, parse
-from thermocline.lake.append import Wish
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import pinned
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
 
 ROOT = "/lake/prices/"
 FIRST_HOUR = JUNE_US // HOUR_US

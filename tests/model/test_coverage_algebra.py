@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from thermocline.format.bitmap_runs import complement, runs_of
 from thermocline.format.coverage import (
     BIAS,
     Buckets,
@@ -17,7 +18,6 @@ from thermocline.format.coverage import (
     encode_coverage,
     united,
 )
-from thermocline.format.runs import complement, runs_of
 
 EDGE = 1 << 16
 places = st.one_of(

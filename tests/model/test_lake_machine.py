@@ -24,15 +24,15 @@ from hypothesis.stateful import (
 from crash.lake_operations import abandon, opened, write_back
 from fixtures.lake import HOUR_US, JUNE_US
 from fixtures.sim_disk import SimDisk
-from thermocline import live, snapshot
+from thermocline import lake_table, snapshot
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.flush_plan import Carrying
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.errors import Corruption
-from thermocline.format.action import SetMark
+from thermocline.format.log.action import SetMark
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.recovery import Recovery
-from thermocline.lake.append import Wish
-from thermocline.lake.carry import Carrying
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
 from thermocline.snapshot import View
 
 NAMES = ("low", "high", "note")
@@ -227,7 +227,7 @@ TestLake.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(live, "resolve", lambda hot, table: View(table.state(), hot.parts))
+    patch.setattr(lake_table, "resolve", lambda hot, table: View(table.state(), hot.parts))
 
 
 def hides_every_part_once_a_flush_has_landed(patch):
@@ -235,7 +235,7 @@ def hides_every_part_once_a_flush_has_landed(patch):
         state = table.state()
         return View(state, () if state.marks.get(hot.source, 0) > hot.mark else hot.parts)
 
-    patch.setattr(live, "resolve", resolve)
+    patch.setattr(lake_table, "resolve", resolve)
 
 
 def reads_columns_by_name(patch):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.frame import Lsn

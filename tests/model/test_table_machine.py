@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from model.table_machine import TableMachine
+from thermocline.cold.coverage import CoverageIndex
+from thermocline.cold.table import Table
 from thermocline.format import layout
-from thermocline.format.action import SetDeletes, SetTable
-from thermocline.lake.coverage import CoverageIndex
-from thermocline.lake.table import Table
+from thermocline.format.log.action import SetDeletes, SetTable
 
 TestTable = TableMachine.TestCase
 TestTable.settings = settings(max_examples=30, stateful_step_count=25)

@@ -13,8 +13,8 @@ from fixtures.postgres import (
     way,
 )
 from postgres.entities import ORDER
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.store.store import EntityStore
 
 __all__ = [
     "own_postgres",

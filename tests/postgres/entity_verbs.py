@@ -7,11 +7,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.change.export_plan import Superseded, flush_note
 from thermocline.disk import OsDisk
-from thermocline.entity.column import as_stored
-from thermocline.entity.type import EntityTypes
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.supersede import Superseded, flush_note
+from thermocline.entity.columns import as_stored
+from thermocline.entity.types import EntityTypes
 
 ACCOUNT = {
     "type": "object",

@@ -3,7 +3,7 @@
 import pytest
 
 from thermocline.errors import Unavailable
-from thermocline.hot.postgres.breaker import Breaker, BreakerSettings
+from thermocline.hot.postgres.session.breaker import Breaker, BreakerSettings
 
 
 class Clock:

@@ -14,8 +14,18 @@ import psycopg
 import pytest
 
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.cluster import is_dead, open_server, running_server, stop_server
-from thermocline.hot.postgres.program import Account, Programs, is_reachable, let_through
+from thermocline.hot.postgres.server.binaries import (
+    Account,
+    Programs,
+    is_reachable,
+    let_through,
+)
+from thermocline.hot.postgres.server.cluster import (
+    is_dead,
+    open_server,
+    running_server,
+    stop_server,
+)
 
 
 def answer(dsn, query="select 1"):

@@ -15,16 +15,16 @@ from psycopg import conninfo
 from fixtures.postgres import TEST_LIMITS, _reachable_folder
 from fixtures.timing import wait_until
 from postgres.entities import ORDER, changes, order
-from thermocline.entity.type import EntityTypes
+from thermocline.cold.catalog import Catalog
+from thermocline.entity.types import EntityTypes
 from thermocline.errors import Conflict, OutcomeUnknown, Unavailable
-from thermocline.hot.postgres.breaker import BreakerSettings
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.lake.catalog import Catalog
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.session.breaker import BreakerSettings
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.store import EntityStore
 
 SETTINGS = PoolSettings(
     **{**TEST_LIMITS, "connect_timeout_s": 2.0},

@@ -24,13 +24,13 @@ from postgres.entity_verbs import (
     entity_types,
     told,
 )
-from thermocline.entity.answer import LAKE_ALONE, POSTGRES_ALONE, REMEMBERED
-from thermocline.entity.type import EntityTypes
+from thermocline.cold.catalog import Catalog
+from thermocline.entity.degraded_read import LAKE_ALONE, POSTGRES_ALONE, REMEMBERED
+from thermocline.entity.types import EntityTypes
 from thermocline.errors import Corruption, Invalid, Unavailable
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
-from thermocline.lake.catalog import Catalog
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.pool import Pool
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -299,10 +299,10 @@ def test_no_failure_loses_doubles_or_brings_back_anything(accounts, pool, tenant
 KILLED = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.entity.type import EntityTypes
-from thermocline.lake.catalog import Catalog
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.entity.types import EntityTypes
+from thermocline.cold.catalog import Catalog
 pool = Pool({dsn!r})
 entities = EntityTypes(pool, open_tenant(pool, "acme"), Catalog({lake!r})).table("account")
 owner = {{"source": entities.source, "log": entities.table.log, "table": entities.table}}[{owner!r}]

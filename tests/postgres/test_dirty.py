@@ -14,10 +14,10 @@ from postgres.entity_verbs import (
     entity_types,
 )
 from postgres.test_export import held_change
+from thermocline.cold.segment.parquet import decode_deletes
 from thermocline.errors import Corruption, Overloaded
-from thermocline.hot.postgres import dirty
-from thermocline.hot.postgres.dirty import DirtySet
-from thermocline.lake.segment import decode_deletes
+from thermocline.hot.postgres.export import dirty
+from thermocline.hot.postgres.export.dirty import DirtySet
 
 __all__ = ["accounts", "another", "entity_types"]
 

@@ -6,11 +6,11 @@ import pytest
 
 from fixtures.entities import database
 from postgres.test_lake import ACCOUNT, settings
+from thermocline.backup.backup import backup, restore
+from thermocline.backup.entity_copy import copy_entities
 from thermocline.errors import Conflict, Corruption
-from thermocline.hot.postgres import dump as dump_room
+from thermocline.hot.postgres.export import dump as dump_room
 from thermocline.node import open_lake
-from thermocline.server.backup import backup, restore
-from thermocline.server.entity_copy import copy_entities
 
 SALE = {
     "type": "object",

@@ -28,18 +28,19 @@ from postgres.entity_verbs import (
     dies,
     entity_types,
 )
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.catalog import Catalog
 from thermocline.entity import history as history_room
 from thermocline.entity import table as table_room
-from thermocline.entity.room import EntitySettings
-from thermocline.entity.type import EntityTypes
+from thermocline.entity.change_limit import EntitySettings
+from thermocline.entity.types import EntityTypes
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
-from thermocline.hot.postgres import dirty, statement
-from thermocline.hot.postgres.evict import lock_clean, take_clean
-from thermocline.hot.postgres.opening import Isolation
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.fsck import fsck
-from thermocline.lake.vacuum import vacuum
+from thermocline.hot.postgres.export import dirty
+from thermocline.hot.postgres.export.evict import lock_clean, take_clean
+from thermocline.hot.postgres.session.opening import Isolation
+from thermocline.hot.postgres.store import statement
+from thermocline.hot.postgres.store.operation import Deed, Operation
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -601,7 +602,7 @@ def test_P16_a_null_among_the_hidden_keys_hides_nothing():
     duckdb = pytest.importorskip("duckdb")
     import pyarrow as pa
 
-    from thermocline.lake.keyed import without_keys
+    from thermocline.cold.entity_view import without_keys
 
     cold = pa.table({"_id": ["a", "b"]})
     hides = pa.array(["a", None], pa.string())

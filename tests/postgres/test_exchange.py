@@ -4,8 +4,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from thermocline.hot.postgres.exchange import exchanged
-from thermocline.hot.postgres.failure import is_lost
+from thermocline.hot.postgres.session.postgres_errors import is_lost
+from thermocline.hot.postgres.session.simple_query import exchanged
 
 
 @pytest.fixture

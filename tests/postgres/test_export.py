@@ -21,21 +21,21 @@ from postgres.entity_verbs import (
     dies,
     entity_types,
 )
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.change.export_plan import Superseding, flush_note
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
+from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.export import EXPORT_TRIES_MAX, roll_forward
-from thermocline.entity.room import EntitySettings
-from thermocline.entity.type import EntityTypes
+from thermocline.entity.types import EntityTypes
 from thermocline.errors import Conflict, Corruption, Overloaded, Unavailable
-from thermocline.format.change import decode_changes
-from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres import dirty
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.supersede import Superseding, flush_note
-from thermocline.lake.table import Table
+from thermocline.format.log.change_ids import decode_changes
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.hot.postgres.export import dirty
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.pool import Pool
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -90,7 +90,7 @@ def test_P01_marking_by_key_would_have_lost_it(accounts, pool, tenant):
     accounts.create(account(1), "a")
     run_between(accounts.source, "claim", lambda: accounts.replace("a", account(2)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("thermocline.hot.postgres.export._drop_changes", marks_by_key)
+        patch.setattr("thermocline.hot.postgres.export.source._drop_changes", marks_by_key)
         accounts.export()
     assert balances(accounts) == {"a": 1}  # the wrong code: an acknowledged write is not read
 
@@ -129,7 +129,7 @@ def test_P02_marking_up_to_the_highest_number_would_have_lost_it(accounts, pool,
     slow = held_change(pool, tenant, "slow", 1)
     accounts.create(account(2), "quick")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("thermocline.hot.postgres.export._drop_changes", up_to_highest)
+        patch.setattr("thermocline.hot.postgres.export.source._drop_changes", up_to_highest)
         run_between(accounts.source, "retire", lambda: slow.__exit__(None, None, None))
         accounts.export()
     assert balances(accounts) == {"quick": 2}  # the wrong code: an acknowledged write is lost

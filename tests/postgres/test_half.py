@@ -11,9 +11,9 @@ from psycopg import conninfo
 
 from fixtures.postgres import Way
 from thermocline.config import LakeSettings
-from thermocline.entity.half import FOLDER, EntityHalf
+from thermocline.entity.postgres_service import FOLDER, EntityHalf
 from thermocline.errors import Unavailable
-from thermocline.hot.postgres.cluster import is_dead
+from thermocline.hot.postgres.server.cluster import is_dead
 
 
 @pytest.fixture

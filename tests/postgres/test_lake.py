@@ -8,7 +8,7 @@ import pytest
 import thermocline as tc
 from fixtures.wal import calm, ticks
 from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.operation import Deed, Operation
+from thermocline.hot.postgres.store.operation import Deed, Operation
 from thermocline.node import Node, open_lake
 
 ACCOUNT = {

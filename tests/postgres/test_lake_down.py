@@ -5,7 +5,7 @@ import time
 import pytest
 
 from postgres.test_lake import ACCOUNT, settings
-from thermocline.entity.answer import LAKE_ALONE, REMEMBERED
+from thermocline.entity.degraded_read import LAKE_ALONE, REMEMBERED
 from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.node import open_lake
 

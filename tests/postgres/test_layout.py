@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from thermocline.contract.register import parse_contract
-from thermocline.hot.postgres.layout import HotColumn, Layout
+from thermocline.contract.schema.register import parse_contract
+from thermocline.hot.postgres.schema.layout import HotColumn, Layout
 
 CONTRACT = parse_contract(
     {

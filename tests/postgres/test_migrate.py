@@ -9,14 +9,14 @@ import pytest
 
 from fixtures.timing import wait_until
 from thermocline.errors import Corruption, Invalid, NotFound, Unsupported
-from thermocline.hot.postgres.migrate import (
+from thermocline.hot.postgres.schema.migrate import (
     Migration,
     drop_tenant,
     known_migrations,
     open_tenant,
     tenant_names,
 )
-from thermocline.hot.postgres.pool import Pool
+from thermocline.hot.postgres.session.pool import Pool
 
 KNOWN = known_migrations()
 NEXT = Migration(

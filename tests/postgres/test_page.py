@@ -15,11 +15,17 @@ from psycopg import sql
 
 from postgres.entities import order
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Not, parse_filter
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.page.filter import (
+    AllOf,
+    AnyOf,
+    Comparison,
+    Not,
+    parse_filter,
+)
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.store import EntityStore
 
 VALUES = {
     "status": st.sampled_from(["open", "closed", "a'b\"%", "é", ""]),

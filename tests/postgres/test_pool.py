@@ -17,13 +17,13 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres import pool as pool_room
-from thermocline.hot.postgres.breaker import BreakerSettings
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.opening import Isolation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.tenant import Tenant
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session import pool as pool_room
+from thermocline.hot.postgres.session.breaker import BreakerSettings
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.opening import Isolation
+from thermocline.hot.postgres.session.pool import Pool
 
 QUICK = PoolSettings(
     connections_max=4,

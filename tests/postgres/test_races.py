@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, NotFound
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.write import Writer
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.write import Writer
 
 
 def at_once(count, act):

@@ -13,13 +13,13 @@ import pytest
 from fixtures.timing import wait_until
 from postgres.entities import ORDER, order
 from thermocline.errors import Invalid, NotFound, ThermoclineError
-from thermocline.hot.postgres import promote
-from thermocline.hot.postgres.filter import Comparison
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.page.filter import Comparison
+from thermocline.hot.postgres.schema import promote_column
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.store import EntityStore
 
 
 def plus(**properties):
@@ -123,7 +123,7 @@ def test_a_property_that_becomes_hot_is_moved_and_nothing_becomes_dirty(pool, te
 def test_P22_a_property_becomes_hot_under_writers_who_do_not_know_and_none_fails(
     pool, tenant, store, monkeypatch
 ):
-    monkeypatch.setattr(promote, "BATCH_ROWS", 20)
+    monkeypatch.setattr(promote_column, "BATCH_ROWS", 20)
     store.bulk([Operation(Deed.CREATE, f"k{n:03}", order(weight=n)) for n in range(200)])
     stores = [EntityStore(pool, tenant, "order") for _ in range(3)]
     done, failures, written = threading.Event(), [], [{} for _ in stores]
@@ -192,7 +192,7 @@ def test_a_reader_with_the_old_layout_never_sees_a_document_without_what_was_mov
 
 def _promote_and_wait(dsn):
     pool = Pool(dsn)
-    promote._finish = lambda *_: time.sleep(300)
+    promote_column._finish = lambda *_: time.sleep(300)
     Registry(pool, open_tenant(pool, "acme")).register("order", hot("weight"))
 
 

@@ -7,9 +7,14 @@ import pytest
 
 from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, Invalid, NotFound
-from thermocline.hot.postgres.operation import OPERATIONS_MAX, Deed, Operation, Written
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.store.operation import (
+    OPERATIONS_MAX,
+    Deed,
+    Operation,
+    Written,
+)
+from thermocline.hot.postgres.store.store import EntityStore
 
 FULL = order(
     quantity=3,

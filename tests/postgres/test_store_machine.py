@@ -9,12 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, Invalid, NotFound
-from thermocline.hot.postgres.merge import merged
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.hot.postgres.write import Writer
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.store.merge import merged
+from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.store import EntityStore
+from thermocline.hot.postgres.store.write import Writer
 
 KEYS = st.sampled_from(["a", "b", "é%'"])
 EXTRA = {**ORDER, "properties": {**ORDER["properties"], "extra": {"type": "string"}}}
@@ -181,7 +181,7 @@ class ChecksPatches(Writer):
 
 @pytest.mark.parametrize("wrong", [ForgetsVersions, IgnoresMatches, ChecksPatches])
 def test_a_wrong_store_is_told_from_a_dict(pool, monkeypatch, wrong):
-    monkeypatch.setattr("thermocline.hot.postgres.rows.Writer", wrong)
+    monkeypatch.setattr("thermocline.hot.postgres.store.store.Writer", wrong)
     machine = type("Machine", (Machine,), {"pool": pool})
     many = settings(
         max_examples=40, stateful_step_count=20, report_multiple_bugs=False, phases=("generate",)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Invalid
-from thermocline.query.asof import rewrite
-from thermocline.query.gate import admit
+from thermocline.query.sql.asof import rewrite
+from thermocline.query.sql.gate import admit
 
 
 @pytest.mark.parametrize(

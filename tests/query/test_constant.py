@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from thermocline.query.asof import Rewritten
-from thermocline.query.constant import constant, evaluate
-from thermocline.query.syntax import parse
+from thermocline.query.sql.asof import Rewritten
+from thermocline.query.sql.constant import constant, evaluate
+from thermocline.query.sql.syntax import parse
 
 TIME_COLUMNS = ["TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"]
 KINDS = ["", "timestamp", "date", "timestamptz", "timestamp with time zone"]

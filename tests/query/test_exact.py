@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from thermocline import TimeSeriesTable
+from thermocline.cold.care.pin import pinned_versions
 from thermocline.errors import Invalid, Unsupported
-from thermocline.lake.pin import pinned_versions
 from thermocline.query.session import Session
 
 NS = 1_717_200_000_123_456_789

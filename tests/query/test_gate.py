@@ -3,8 +3,8 @@
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.query.gate import RESERVED_PREFIXES, admit
-from thermocline.query.syntax import TEXT_BYTES_MAX
+from thermocline.query.sql.gate import RESERVED_PREFIXES, admit
+from thermocline.query.sql.syntax import TEXT_BYTES_MAX
 
 HOSTILE = {
     # Statements other than SELECT

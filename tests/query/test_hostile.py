@@ -14,7 +14,7 @@ from test_gate import HOSTILE
 
 from fixtures.lake import rows
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.query.pool import QueryPool, TableRef
+from thermocline.query.worker.pool import QueryPool, TableRef
 from thermocline.table import TimeSeriesTable
 
 SECRET = "correct-horse-battery"

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from thermocline.format.instant import written
-from thermocline.query.gate import admit
-from thermocline.query.plan import CONSTANTS_MAX, constraints
-from thermocline.query.shape import shape_of
+from thermocline.query.sql.engine_types import shape_of
+from thermocline.query.sql.gate import admit
+from thermocline.query.sql.plan import CONSTANTS_MAX, constraints
 
 SHAPES = {
     "p": shape_of(

@@ -27,8 +27,8 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.hot.tier import HotPart, HotSnapshot
-from thermocline.query.pool import QueryPool, TableRef
-from thermocline.query.wire import REQUEST_BYTES_MAX
+from thermocline.query.worker.pool import QueryPool, TableRef
+from thermocline.query.worker.protocol import REQUEST_BYTES_MAX
 from thermocline.table import TimeSeriesTable
 
 MIB = 1 << 20
@@ -336,7 +336,7 @@ def test_a_hot_part_is_written_once_and_goes_with_its_rows(hot_pool, tier):
 
 
 def test_more_hot_parts_than_files_are_kept_are_all_read(hot_pool, tier, monkeypatch):
-    monkeypatch.setattr("thermocline.query.share.FILES_KEPT_MAX", 3)
+    monkeypatch.setattr("thermocline.query.worker.shared_memory.FILES_KEPT_MAX", 3)
     for hour in range(200):
         tier.put(1000 + hour)
     worker_of(hot_pool)
@@ -369,7 +369,7 @@ def test_an_error_of_the_hot_half_is_the_error_of_the_query(hot_pool, tier):
 
 
 def test_a_lent_part_cannot_be_changed(tier):
-    from thermocline.query.share import SharedParts
+    from thermocline.query.worker.shared_memory import SharedParts
 
     tier.put(5)
     shared = SharedParts()
@@ -457,9 +457,9 @@ def test_Q03_a_worker_that_dies_in_a_stream_is_an_error_and_no_end(pool):
 
 
 def test_Q03_an_end_with_another_count_of_rows_is_no_end(pool, monkeypatch):
-    from thermocline.query import run
+    from thermocline.query.worker import running_query
 
-    exact = run.COUNT
+    exact = running_query.COUNT
 
     class Miscounted:
         size = exact.size
@@ -470,7 +470,7 @@ def test_Q03_an_end_with_another_count_of_rows_is_no_end(pool, monkeypatch):
             return (exact.unpack_from(data)[0] // 2,)
 
     pid = worker_of(pool)
-    monkeypatch.setattr(run, "COUNT", Miscounted)
+    monkeypatch.setattr(running_query, "COUNT", Miscounted)
     with pytest.raises(Unavailable, match="incomplete"):
         pool.sql("select i from range(1000) r(i)")
     monkeypatch.undo()
@@ -596,7 +596,9 @@ def test_Q05_a_stream_that_nobody_reads_on_ends_at_its_time(pool):
 
 
 def test_Q05_a_worker_ends_itself_when_nobody_kills_it(pool, monkeypatch):
-    monkeypatch.setattr("thermocline.query.process.WorkerProcess.kill", lambda self: None)
+    monkeypatch.setattr(
+        "thermocline.query.worker.worker_process.WorkerProcess.kill", lambda self: None
+    )
     start = time.monotonic()
     with pytest.raises(Overloaded, match="longer than its limit"):
         pool.sql(f"select {STUBBORN} from range(2) r(i)", timeout_s=0.2)
@@ -728,7 +730,7 @@ def test_all_workers_busy_is_said_after_a_wait_with_a_limit(open_pool):
 
 
 def test_more_queries_than_may_wait_are_told_so_at_once(pool, monkeypatch):
-    monkeypatch.setattr("thermocline.query.pool.WAITING_MAX", 0)
+    monkeypatch.setattr("thermocline.query.worker.pool.WAITING_MAX", 0)
     with pytest.raises(Overloaded, match="busy"):
         pool.sql("select 1")
 
@@ -800,7 +802,7 @@ def test_where_rows_are_spilled_is_told_to_nobody(open_pool, tmp_path):
 # The program has no `__main__` guard, and prints that it begins: once.
 PROGRAM = """
 import sys, threading, time
-from thermocline.query.pool import QueryPool
+from thermocline.query.worker.pool import QueryPool
 print("begin", flush=True)
 pool = QueryPool(dict, workers=1)
 assert pool.sql("select 1").num_rows == 1

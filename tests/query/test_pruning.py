@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fixtures.lake import JUNE_US
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.frame import Lsn
 from thermocline.query.session import Session

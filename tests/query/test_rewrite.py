@@ -4,8 +4,8 @@ import duckdb
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.query.gate import admit
-from thermocline.query.rewrite import guessed, template
+from thermocline.query.sql.gate import admit
+from thermocline.query.sql.rewrite import guessed, template
 
 
 def filled(parser, sql: str) -> str:

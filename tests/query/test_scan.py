@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fixtures.lake import HOUR_US, JUNE_US, rows
 from thermocline.errors import Corruption, Invalid, Unavailable
-from thermocline.query.scan import file_pattern
 from thermocline.query.session import Session
-from thermocline.query.shape import literal, quoted
+from thermocline.query.sql.engine_types import literal, quoted
+from thermocline.query.sql.scan import file_pattern
 from thermocline.table import TimeSeriesTable
 
 

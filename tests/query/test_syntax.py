@@ -5,8 +5,15 @@ import copy
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.query.asof import Rewritten
-from thermocline.query.syntax import is_same, parse, parts, read, read_both, tree_of
+from thermocline.query.sql.asof import Rewritten
+from thermocline.query.sql.syntax import (
+    is_same,
+    parse,
+    parts,
+    read,
+    read_both,
+    tree_of,
+)
 
 SQL = "select a, count(*) from p where b = 5 and c in ('x', 'y') group by all order by 1 limit 3"
 

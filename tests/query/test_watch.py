@@ -3,8 +3,8 @@
 import threading
 import time
 
-from thermocline.query import watch as watch_room
-from thermocline.query.watch import Watch
+from thermocline.query.worker import watchdog as watch_room
+from thermocline.query.worker.watchdog import Watch
 
 
 class Looked:

@@ -13,13 +13,13 @@ from google.rpc.status_pb2 import Status
 from thermocline.config import LakeSettings
 from thermocline.errors import Forbidden, Unauthenticated
 from thermocline.node import Node
-from thermocline.server.guard import Caller
-from thermocline.server.http1_route import HttpLimits
-from thermocline.server.lane import Lane
-from thermocline.server.otlp_grpc import OtlpGrpc
-from thermocline.server.otlp_http import OtlpHttp
-from thermocline.server.receiver import Receiver
-from thermocline.server.room import Room
+from thermocline.server.access.guard import Caller
+from thermocline.server.otlp.grpc import OtlpGrpc
+from thermocline.server.otlp.http import OtlpHttp
+from thermocline.server.otlp.http1.route import HttpLimits
+from thermocline.server.otlp.ingest_queue import Lane
+from thermocline.server.otlp.memory_budget import Room
+from thermocline.server.otlp.receiver import Receiver
 
 
 class Keys:

@@ -13,9 +13,9 @@ from fixtures.entities import ORDER, database, serving_entities
 from fixtures.postgres import postgres_run, postgres_server
 from fixtures.timing import at_best, wait_until
 from thermocline.errors import Corruption, Invalid, Unavailable
-from thermocline.server.api.openapi import document
-from thermocline.server.api.problem import problem_bytes, problem_of
-from thermocline.server.api.routes import ROUTES
+from thermocline.server.api.http.problem import problem_bytes, problem_of
+from thermocline.server.api.types.openapi import document
+from thermocline.server.api.types.routes import ROUTES
 
 __all__ = ["postgres_run", "postgres_server"]
 
@@ -451,12 +451,12 @@ def test_errors_that_may_pass_say_when_to_come_back(open_node, monkeypatch):
 
 def test_health_answers_without_a_key_and_while_the_node_starts(tmp_path):
     from fixtures.api import on_wire
-    from thermocline.server.api.app import make_app
-    from thermocline.server.guard import Guard
-    from thermocline.server.keys import KeyStore
-    from thermocline.server.log import Log
-    from thermocline.server.metrics import Metrics
-    from thermocline.server.quota import Quotas
+    from thermocline.server.access.guard import Guard
+    from thermocline.server.access.keys import KeyStore
+    from thermocline.server.access.quota import Quotas
+    from thermocline.server.api.http.app import make_app
+    from thermocline.server.observe.log import Log
+    from thermocline.server.observe.metrics import Metrics
 
     app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), Log())
     with (

@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.entities import ORDER, serving_entities
 from fixtures.postgres import own_postgres, postgres_run, postgres_template
-from thermocline.entity.answer import LAKE_ALONE, REMEMBERED
+from thermocline.entity.degraded_read import LAKE_ALONE, REMEMBERED
 
 __all__ = ["own_postgres", "postgres_run", "postgres_template"]
 

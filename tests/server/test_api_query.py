@@ -17,8 +17,8 @@ import pytest
 from fixtures.api import ENDLESS, FAILS_LATE, ask, make_prices, price, serving
 from fixtures.timing import at_best, soonest, wait_until
 from thermocline.config import QuotaSettings
-from thermocline.server.api import query as query_room
-from thermocline.server.api import turn as turn_room
+from thermocline.server.api import query_queue as turn_room
+from thermocline.server.api.handle import query as query_room
 
 WAIT_S = 40  # far more than a busy machine takes to notice, and less than a query may take
 FORMATS = {

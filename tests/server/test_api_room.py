@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.server.api import reply
-from thermocline.server.api.app import _Address, make_app
-from thermocline.server.api.incoming import ClientGone
-from thermocline.server.api.route import Done, Route
-from thermocline.server.guard import Guard
-from thermocline.server.keys import KeyStore
-from thermocline.server.log import Log
-from thermocline.server.metrics import Metrics
-from thermocline.server.quota import Quotas
+from thermocline.server.access.guard import Guard
+from thermocline.server.access.keys import KeyStore
+from thermocline.server.access.quota import Quotas
+from thermocline.server.api.http import reply
+from thermocline.server.api.http.app import _Address, make_app
+from thermocline.server.api.http.incoming import ClientGone
+from thermocline.server.api.types.route import Done, Route
+from thermocline.server.observe.log import Log
+from thermocline.server.observe.metrics import Metrics
 
 BODY_BYTES = 100_000
 

@@ -16,8 +16,8 @@ from fixtures.api import ask, make_prices, price, serving
 from fixtures.timing import wait_until
 from thermocline.config import QuotaSettings
 from thermocline.disk import OsDisk
-from thermocline.hot.wal.survey import inspect
-from thermocline.server.api.table import _brief, _info
+from thermocline.hot.wal.repair.survey import inspect
+from thermocline.server.api.handle.table import _brief, _info
 
 LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -302,7 +302,7 @@ def test_I01_a_bomb_stops_at_the_limit(client, table):
 
 @pytest.mark.parametrize("is_list", [True, False])
 def test_I01_values_of_json_are_counted_before_they_are_made(client, table, monkeypatch, is_list):
-    from thermocline.server.api import rows
+    from thermocline.server.api.http import rows
 
     kind = "application/json" if is_list else LINES
     given = [price(hour, symbol="a,b,{[" * 20) for hour in range(3)]
@@ -347,7 +347,7 @@ def test_I07_a_body_that_is_cut_writes_nothing(node, client, table):
 
 
 def test_I06_a_body_that_comes_too_slowly_is_given_up(node, client, table, monkeypatch):
-    from thermocline.server.api import incoming
+    from thermocline.server.api.http import incoming
 
     monkeypatch.setattr(incoming.body_of, "__kwdefaults__", {"hold": None, "wait_s": 0.5})
     host, port = node.url.removeprefix("http://").split(":")
@@ -473,7 +473,7 @@ def test_A19_hostile_arrow_is_refused_and_writes_nothing(client, table, what):
 def test_A19_no_flipped_byte_of_a_stream_ends_the_node(client, table):
     good = stream(arrow_prices(0, 1))
     from thermocline.errors import ThermoclineError
-    from thermocline.server.api.rows import arrow_rows
+    from thermocline.server.api.http.rows import arrow_rows
 
     for place in range(0, len(good), 3):
         for bit in (0x01, 0x80, 0xFF):

@@ -5,7 +5,7 @@ import os
 import stat
 import threading
 
-from thermocline.server.audit import FILES_MAX, REFUSALS_PER_S, Audit
+from thermocline.server.access.audit import FILES_MAX, REFUSALS_PER_S, Audit
 
 
 def lines(folder, name="audit.jsonl"):
@@ -71,7 +71,7 @@ def test_a_flood_of_refusals_is_counted_not_written(tmp_path):
 
 def test_O07_a_line_that_cannot_be_written_stops_nobody(tmp_path):
     reading, writing = os.pipe()
-    from thermocline.server.log import Log
+    from thermocline.server.observe.log import Log
 
     log = Log(writing)
     assert not Audit(str(tmp_path / "missing"), log).action("key created", "me")

@@ -12,13 +12,13 @@ import orjson
 import pytest
 
 from fixtures.wal import calm, numbers, ticks
+from thermocline.backup.backup import backup, restore
 from thermocline.config import LakeSettings, WalSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
-from thermocline.format.sealed import seal, unseal
+from thermocline.format.sealed_json import seal, unseal
 from thermocline.node import Node
-from thermocline.server.backup import backup, restore
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
 
@@ -152,7 +152,7 @@ def test_O15_a_copy_made_under_load_is_a_prefix_of_what_was_acknowledged(tmp_pat
 def test_O15_a_trim_between_the_watermark_and_the_files_loses_nothing(tmp_path, monkeypatch):
     """A flush lands, and its journal files go, just after the copy has read the watermark."""
     settings = LakeSettings(WalSettings(file_bytes_max=1), flush_age_s=1e9, flush_look_s=1e9)
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     with Node(str(tmp_path / "lake"), settings) as node:
         table = node.lake().create_table("a", **CREATION)
@@ -176,7 +176,7 @@ def test_O15_a_trim_between_the_watermark_and_the_files_loses_nothing(tmp_path, 
 
 
 def test_O15_a_copy_ends_where_it_was_acknowledged_when_it_began(tmp_path, monkeypatch):
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     real = module.read_watermark
     with Node(str(tmp_path / "lake"), calm()) as node:
@@ -223,7 +223,7 @@ def test_a_target_that_exists_is_not_touched(node, tmp_path):
 
 
 def test_a_backup_that_fails_leaves_nothing(node, tmp_path, monkeypatch):
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     def fails(*arguments):
         raise Conflict("no")
@@ -386,7 +386,7 @@ def test_a_tar_file_that_was_cut_anywhere_is_not_restored(node, tmp_path, suffix
 
 
 def test_O10_a_restore_that_was_interrupted_is_no_lake(node, tmp_path, monkeypatch):
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
     monkeypatch.setattr(module, "remove_made", lambda folder, names: None)

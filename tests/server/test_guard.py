@@ -11,9 +11,9 @@ import pytest
 from fixtures.timing import at_best
 from thermocline.config import NodeSettings, node_settings
 from thermocline.errors import Corruption, Forbidden, Invalid, Unauthenticated, Unavailable
-from thermocline.format.sealed import seal_encoded
-from thermocline.server.audit import Audit
-from thermocline.server.guard import (
+from thermocline.format.sealed_json import seal_encoded
+from thermocline.server.access.audit import Audit
+from thermocline.server.access.guard import (
     ANONYMOUS,
     LOOK_S,
     STALE_S,
@@ -22,7 +22,7 @@ from thermocline.server.guard import (
     check_exposure,
     exposed,
 )
-from thermocline.server.keys import NS_PER_S, SCOPES, KeyStore
+from thermocline.server.access.keys import NS_PER_S, SCOPES, KeyStore
 
 
 class Clock:
@@ -140,7 +140,7 @@ def test_A02_a_revocation_by_another_process_is_seen_within_a_second_of_the_real
     guard = Guard(store)
     made = store.create("default", ["query"])
     assert guard.caller(bearer(made), "query")
-    code = "import sys; from thermocline.server.keys import KeyStore; "
+    code = "import sys; from thermocline.server.access.keys import KeyStore; "
     code += "KeyStore(sys.argv[1]).revoke(sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, store.folder, made.key.key_id], check=True)
     time.sleep(1)

@@ -8,7 +8,7 @@ from fixtures.wal import calm, ticks
 from thermocline.disk import OsDisk
 from thermocline.errors import Corruption, OutcomeUnknown, Unavailable
 from thermocline.node import Node
-from thermocline.server.health import FLUSH_FAILING_S, Health
+from thermocline.server.observe.health import FLUSH_FAILING_S, Health
 
 
 class Clock:

@@ -14,16 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
-from thermocline.format.sealed import seal
+from thermocline.format.sealed_json import seal
 from thermocline.node import Node
-from thermocline.server import keys as keys_module
-from thermocline.server.guard import Guard
-from thermocline.server.keys import NS_PER_S, SCOPES, Key, Keys, KeyStore, digest_of
+from thermocline.server.access import keys as keys_module
+from thermocline.server.access.guard import Guard
+from thermocline.server.access.keys import (
+    NS_PER_S,
+    SCOPES,
+    Key,
+    Keys,
+    KeyStore,
+    digest_of,
+)
 
 FIRST = """
 import sys, time
 from thermocline.errors import Conflict
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 while time.time() < float(sys.argv[2]):
     pass
 try:

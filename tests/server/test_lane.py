@@ -12,11 +12,11 @@ from ingest.otlp_requests import gauge_request
 from server.otlp_node import served
 from thermocline.config import settings_of
 from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
-from thermocline.ingest.otlp import together
+from thermocline.ingest.otlp import batch_decode
+from thermocline.ingest.otlp.batch_decode import Body
 from thermocline.ingest.otlp.protobuf import empty_message
 from thermocline.ingest.otlp.tables import TABLES
-from thermocline.ingest.otlp.together import Body
-from thermocline.server.lane import Delivery, Lane
+from thermocline.server.otlp.ingest_queue import Delivery, Lane
 
 WAIT_S = 120  # far more than a busy machine takes
 
@@ -237,7 +237,7 @@ def test_compressed_bodies_are_grouped_by_what_they_may_inflate_to(serving):
 
 def test_I01_bodies_that_inflate_to_much_are_written_in_rounds(serving, monkeypatch):
     points = gauge_request(200).SerializeToString()
-    monkeypatch.setattr(together, "ROUND_BYTES_MAX", 5 * len(points) // 2)
+    monkeypatch.setattr(batch_decode, "ROUND_BYTES_MAX", 5 * len(points) // 2)
     writes = Writes()
     node = serving(writes, workers=1)
     data = gzip.compress(points)
@@ -318,7 +318,7 @@ def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving, monke
 
 def test_a_worker_that_stands_by_takes_nothing_while_the_other_one_keeps_up(serving, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("thermocline.server.lane.PATIENCE_S", WAIT_S)
+    monkeypatch.setattr("thermocline.server.otlp.ingest_queue.PATIENCE_S", WAIT_S)
     workers = set()
     node = serving(lambda *_: workers.add(threading.current_thread().name), workers=2)
     offer(node, *[delivery(1, request_id=str(number)) for number in range(50)])

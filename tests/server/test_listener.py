@@ -10,8 +10,8 @@ import uvloop
 
 from thermocline.config import Address
 from thermocline.errors import Conflict
-from thermocline.server import listener as module
-from thermocline.server.listener import ApiListener
+from thermocline.server.start import api_listener as module
+from thermocline.server.start.api_listener import ApiListener
 
 LARGE_BYTES = 64 << 20  # more than the system buffers for a client that does not read
 

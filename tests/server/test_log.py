@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from thermocline.errors import Conflict
-from thermocline.server.log import LINES_WAITING_MAX, Log
+from thermocline.server.observe.log import LINES_WAITING_MAX, Log
 
 NO_DESCRIPTOR = 1 << 30  # above the limit of descriptors, so it is never open
 KEY = "tck_abcdefgh_" + "x" * 43

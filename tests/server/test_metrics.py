@@ -9,7 +9,7 @@ from fixtures.timing import at_best
 from fixtures.wal import calm, ticks
 from thermocline.config import LakeSettings
 from thermocline.node import Node
-from thermocline.server.metrics import LABELS_MAX, Metrics
+from thermocline.server.observe.metrics import LABELS_MAX, Metrics
 
 
 def samples(metrics):

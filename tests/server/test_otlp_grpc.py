@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from ingest.otlp_requests import gauge_request, log_request, nested_log_bytes, span_request
 from server.otlp_node import Keys, connected, is_closed, post, served, status_of
 from thermocline.errors import Invalid
-from thermocline.server import otlp_grpc as module
-from thermocline.server.http1_route import HttpLimits
-from thermocline.server.otlp_grpc import OtlpGrpc
-from thermocline.server.room import Room
+from thermocline.server.otlp import grpc as module
+from thermocline.server.otlp.grpc import OtlpGrpc
+from thermocline.server.otlp.http1.route import HttpLimits
+from thermocline.server.otlp.memory_budget import Room
 
 SERVICES = {
     "metrics": ("metrics.v1.MetricsService", gauge_request, "metric_points"),

@@ -22,8 +22,8 @@ from ingest.otlp_requests import (
     span_request,
 )
 from server.otlp_node import Keys, answered, connected, head, post, sent, served, status_of
-from thermocline.server.http1_route import HttpLimits
-from thermocline.server.room import Room
+from thermocline.server.otlp.http1.route import HttpLimits
+from thermocline.server.otlp.memory_budget import Room
 
 RESPONSES = {
     "metrics": ExportMetricsServiceResponse,

@@ -11,9 +11,9 @@ import uvloop
 from fixtures.timing import wait_until
 from ingest.otlp_requests import gauge_request
 from server.otlp_node import answered, connected, head, is_closed, post, sent, served
-from thermocline.server.http1 import Http1Server
-from thermocline.server.http1_route import HttpLimits, Response, Route
-from thermocline.server.room import Room
+from thermocline.server.otlp.http1.route import HttpLimits, Response, Route
+from thermocline.server.otlp.http1.server import Http1Server
+from thermocline.server.otlp.memory_budget import Room
 
 SHORT = HttpLimits(head_timeout_s=2.0, body_timeout_s=2.0, forget_timeout_s=2.0)
 WAIT_S = 60  # far more than a busy machine takes

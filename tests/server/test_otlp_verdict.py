@@ -1,7 +1,7 @@
 """What senders of telemetry are told: only what is their own fault is final."""
 
 from thermocline.errors import NotFound
-from thermocline.server.otlp_verdict import verdict
+from thermocline.server.otlp.status import verdict
 
 
 def test_only_a_tenant_that_is_not_found_is_the_senders_fault():

@@ -11,8 +11,8 @@ import pytest
 from server.test_serve import certificate
 from thermocline.config import node_settings
 from thermocline.errors import Invalid
-from thermocline.server.certificate import Certificate
-from thermocline.server.prepare import tls_context
+from thermocline.server.start.certificate import Certificate
+from thermocline.server.start.startup_checks import tls_context
 
 
 def greeted(context, pem):

@@ -6,7 +6,13 @@ import pytest
 
 from thermocline.disk import OsDisk
 from thermocline.errors import ThermoclineError, Unsupported
-from thermocline.server.probe import file_system, probe, probe_link, probe_lock, probe_sync
+from thermocline.server.start.filesystem_probe import (
+    file_system,
+    probe,
+    probe_link,
+    probe_lock,
+    probe_sync,
+)
 
 
 def test_O11_a_local_folder_keeps_every_promise_and_nothing_is_left(tmp_path):

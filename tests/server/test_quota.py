@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thermocline.config import NodeSettings, QuotaSettings
 from thermocline.errors import Overloaded
-from thermocline.server.quota import Quota, Quotas
+from thermocline.server.access.quota import Quota, Quotas
 
 
 class Clock:

@@ -17,9 +17,9 @@ import pytest
 
 from fixtures.served import ServedNode
 from fixtures.wal import calm
-from thermocline.format.sealed import seal
+from thermocline.format.sealed_json import seal
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 QUIET = ("--grpc", "off")
 

@@ -15,10 +15,10 @@ from fixtures.wal import ticks
 from thermocline.config import node_settings
 from thermocline.errors import Unavailable
 from thermocline.node import Node
-from thermocline.server import prepare
-from thermocline.server import serve as module
-from thermocline.server.log import Log
-from thermocline.server.serve import Server
+from thermocline.server.observe.log import Log
+from thermocline.server.start import serve as module
+from thermocline.server.start import startup_checks
+from thermocline.server.start.serve import Server
 
 LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
 
@@ -77,7 +77,7 @@ def run(tmp_path):
 def slow_start(monkeypatch):
     """Let the opening of a node wait until it is told to go on."""
     go_on = threading.Event()
-    real = prepare.opened_node
+    real = startup_checks.opened_node
 
     def opened(settings):
         go_on.wait(WAIT_S)

@@ -9,6 +9,9 @@ import pytest
 
 from fixtures.lake import HOUR_US, JUNE_US
 from fixtures.rollups import rows_of, site_at
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.commit_staged import sweep
 from thermocline.errors import (
     Conflict,
     CoverageOverlapError,
@@ -17,17 +20,14 @@ from thermocline.errors import (
     Overloaded,
     Unavailable,
 )
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.lake.append import Wish
-from thermocline.lake.fsck import fsck
-from thermocline.lake.shipped import sweep
-from thermocline.pipeline import backfill as backfill_module
-from thermocline.pipeline import fill as fill_module
-from thermocline.pipeline import quarantine as quarantine_module
-from thermocline.pipeline.backfill import backfill
-from thermocline.pipeline.incoming import incoming
-from thermocline.pipeline.job import silent
+from thermocline.format.log.action import TableSpec
+from thermocline.pipeline.backfill import job as backfill_module
+from thermocline.pipeline.backfill import quarantine as quarantine_module
+from thermocline.pipeline.backfill import task as fill_module
+from thermocline.pipeline.backfill.input_files import incoming
+from thermocline.pipeline.backfill.job import backfill
+from thermocline.pipeline.run.job import silent
 
 
 @pytest.fixture

@@ -4,17 +4,17 @@ import pyarrow as pa
 import pytest
 
 from fixtures.rollups import JUNE_US, metrics, put, site_at
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.replace_segments import Rewrite, rewrite
+from thermocline.cold.segment import parquet as segment_module
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.segment.stage import Stage
 from thermocline.errors import Corruption
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets
 from thermocline.format.schema import Schema
-from thermocline.lake import segment as segment_module
-from thermocline.lake.append import Wish
-from thermocline.lake.rewrite import Rewrite, rewrite
-from thermocline.lake.segment import read_rows
-from thermocline.lake.stage import Stage
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline.changed import changed, spread
+from thermocline.pipeline.rollup.changed_buckets import changed, spread
 
 FIRST = JUNE_US // 3_600_000_000
 

@@ -14,10 +14,10 @@ from fixtures.lake import rows
 from fixtures.rollups import site_at
 from fixtures.spark import finished
 from spark.attempts import ROWS, closes, data_files, named_files, save_by
-from thermocline.pipeline import backfill as backfilling
-from thermocline.pipeline.fill import write_piece
-from thermocline.pipeline.ship import opened
-from thermocline.pipeline.sink import TableWriter
+from thermocline.pipeline.backfill import job as backfilling
+from thermocline.pipeline.backfill.task import write_piece
+from thermocline.pipeline.spark.sink import TableWriter
+from thermocline.pipeline.spark.worker_stage import opened
 
 WAIT_S = 900.0
 LOOK_EVERY_S = 0.05

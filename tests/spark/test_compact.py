@@ -16,24 +16,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thermocline import connect
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.delete import everything
+from thermocline.cold.segment.row_digest import content_of
 from thermocline.errors import Conflict, Corruption, Unavailable
-from thermocline.format.action import Segment, TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.conflict import Window
 from thermocline.format.instant import TimeNs
-from thermocline.lake.append import Wish
-from thermocline.lake.content import content_of
-from thermocline.lake.delete import everything
-from thermocline.lake.fsck import fsck
-from thermocline.lake.pin import pinned
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline import merge as merging
-from thermocline.pipeline.choose import Group, Limits, groups, live_rows, slices
-from thermocline.pipeline.compact import Compact, compact, merge_here, on_spark, reported
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.merge import Slice, bare, merge, order_of
-from thermocline.pipeline.ship import Target
-from thermocline.pipeline.site import Site
+from thermocline.format.log.action import Segment, TableSpec
+from thermocline.format.log.conflict import Window
+from thermocline.pipeline.compact import merge as merging
+from thermocline.pipeline.compact.job import (
+    Compact,
+    compact,
+    merge_here,
+    on_spark,
+    reported,
+)
+from thermocline.pipeline.compact.merge import Slice, bare, merge, order_of
+from thermocline.pipeline.compact.plan import Group, Limits, groups, live_rows, slices
+from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark.worker_stage import Target
 
 JUNE_US = 1_717_200_000_000_000
 MINUTE_US = 60_000_000
@@ -116,7 +122,7 @@ def segment(name, day=0, size=1_000, rows=100, deleted=0, days=0.5, level=0):
 def state_of(site, segments):
     from dataclasses import replace
 
-    from thermocline.format.state import SegmentSet
+    from thermocline.format.log.state import SegmentSet
 
     state = site.table("readings").state()
     return replace(state, segments=SegmentSet(changed={s.segment_id: s for s in segments}))
@@ -398,10 +404,10 @@ def killed(site, at):
     """Compact in another process that kills itself with -9 at a point; return when it is dead."""
     program = f"""
         import os, signal
-        from thermocline.pipeline.site import Site
-        from thermocline.pipeline.compact import compact, merge_here
-        from thermocline.pipeline.choose import Limits
-        from thermocline.pipeline.job import silent
+        from thermocline.pipeline.run.workspace import Site
+        from thermocline.pipeline.compact.job import compact, merge_here
+        from thermocline.pipeline.compact.plan import Limits
+        from thermocline.pipeline.run.job import silent
         from thermocline.pipeline import compact as module
         die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         table = Site({site.root!r}).table("readings")

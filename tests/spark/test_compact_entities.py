@@ -6,11 +6,11 @@ import pytest
 
 from fixtures.postgres import postgres_dsn, postgres_run, postgres_server, postgres_template
 from fixtures.wal import calm
-from thermocline.lake.fsck import fsck
+from thermocline.cold.care.fsck import fsck
 from thermocline.node import open_lake
-from thermocline.pipeline.choose import Limits
-from thermocline.pipeline.compact import compact, merge_here, on_spark
-from thermocline.pipeline.job import silent
+from thermocline.pipeline.compact.job import compact, merge_here, on_spark
+from thermocline.pipeline.compact.plan import Limits
+from thermocline.pipeline.run.job import silent
 
 __all__ = ["postgres_dsn", "postgres_run", "postgres_server", "postgres_template"]
 

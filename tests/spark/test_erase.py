@@ -12,28 +12,28 @@ import pytest
 from fixtures.postgres import postgres_dsn, postgres_run, postgres_server, postgres_template
 from fixtures.wal import calm
 from thermocline import connect
+from thermocline.cold.care.expunge import forget
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.delete import everything
+from thermocline.cold.segment.row_digest import content_of
+from thermocline.cold.segment.stage import Stage
+from thermocline.cold.table import Table
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.conflict import Window
-from thermocline.hot.wal.survey import inspect
-from thermocline.lake.append import Wish
-from thermocline.lake.content import content_of
-from thermocline.lake.delete import everything
-from thermocline.lake.forget import forget
-from thermocline.lake.fsck import fsck
-from thermocline.lake.pin import pinned
-from thermocline.lake.stage import Stage
-from thermocline.lake.table import Table
+from thermocline.format.log.action import TableSpec
+from thermocline.format.log.conflict import Window
+from thermocline.hot.wal.repair.survey import inspect
 from thermocline.node import open_lake
-from thermocline.pipeline import erase as erasing
-from thermocline.pipeline.certificate import write_certificate
-from thermocline.pipeline.compact import merge_here
-from thermocline.pipeline.erase import Erasure, erase
-from thermocline.pipeline.remains import remains
-from thermocline.pipeline.site import Site
-from thermocline.pipeline.subject import Subject
+from thermocline.pipeline.compact.job import merge_here
+from thermocline.pipeline.erase import job as erasing
+from thermocline.pipeline.erase.certificate import write_certificate
+from thermocline.pipeline.erase.job import Erasure, erase
+from thermocline.pipeline.erase.search import remains
+from thermocline.pipeline.erase.subject import Subject
+from thermocline.pipeline.run.workspace import Site
 
 __all__ = ["postgres_dsn", "postgres_run", "postgres_server", "postgres_template"]
 
@@ -254,7 +254,7 @@ def test_what_a_step_of_forgetting_leaves_is_found(tmp_path, monkeypatch, step, 
         "_checkpoints_anew": lambda *_: 0,
         "_remove_shortcuts": nothing,
     }[step]
-    monkeypatch.setattr(f"thermocline.lake.forget.{step}", instead)
+    monkeypatch.setattr(f"thermocline.cold.care.expunge.{step}", instead)
     folder = plant(tmp_path / "lake")
     with Site(folder) as site:
         pulse = Table(site.table("pulse").storage)

@@ -13,20 +13,20 @@ from fixtures.served import ServedNode
 from hot.processes import wait_for
 from spark.test_erase import ALICE, HOW, SPEC, WORD, append, plant, rows, rows_in_journal, said
 from thermocline import connect
+from thermocline.cold.care.expunge import Forgotten
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.delete import everything
+from thermocline.cold.table import Table
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound, Overloaded
 from thermocline.format import layout
-from thermocline.format.conflict import Window
+from thermocline.format.log.conflict import Window
 from thermocline.hot.wal.folder import file_path, read_identity
-from thermocline.lake.delete import everything
-from thermocline.lake.forget import Forgotten
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline import erase as erasing
-from thermocline.pipeline.erase import erase
-from thermocline.pipeline.remains import remains
-from thermocline.pipeline.site import Site
-from thermocline.pipeline.subject import SUBJECTS_MAX, Subject, distinct
+from thermocline.pipeline.erase import job as erasing
+from thermocline.pipeline.erase.job import erase
+from thermocline.pipeline.erase.search import remains
+from thermocline.pipeline.erase.subject import SUBJECTS_MAX, Subject, distinct
+from thermocline.pipeline.run.workspace import Site
 
 CALM = ("--grpc", "off", "--set", "flush_age_s=1h")
 MAIL = "ada@mail.example"
@@ -168,7 +168,7 @@ def test_old_versions_without_their_files_are_found_by_whoever_searches_later(
 ):
     folder = plant(tmp_path / "lake")
     with monkeypatch.context() as patch, Site(folder) as site:
-        patch.setattr("thermocline.lake.forget._expired", lambda table, oldest: table.state())
+        patch.setattr("thermocline.cold.care.expunge._expired", lambda table, oldest: table.state())
         erase(site, ALICE, HOW)
     with Site(folder) as site:
         found = [one for one in remains(site, ALICE).found if one.table == "pulse"]

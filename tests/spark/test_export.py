@@ -22,21 +22,21 @@ from fixtures.postgres import (
 )
 from postgres.entity_verbs import ACCOUNT, Died, account, balances, cold_balances, dies
 from thermocline import connect
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.change.export_plan import entity_spec
 from thermocline.config import LakeSettings
 from thermocline.errors import Conflict, ThermoclineError
 from thermocline.format.schema import Schema
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.part import Part, part_rows, shared_moment
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.tenant import Tenant
-from thermocline.lake.fsck import fsck
-from thermocline.lake.supersede import entity_spec
+from thermocline.hot.postgres.export.key_range import Part, part_rows, shared_moment
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Deed, Operation
 from thermocline.pipeline.export import Export, ExportLimits, cut, staged_parts
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.job import Task, silent
-from thermocline.pipeline.session import without_warnings
-from thermocline.pipeline.ship import Target
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.job import Task, silent
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark.session import without_warnings
+from thermocline.pipeline.spark.spark_errors import told_of
+from thermocline.pipeline.spark.worker_stage import Target
 
 __all__ = [
     "own_postgres",

@@ -3,11 +3,16 @@
 import pyarrow as pa
 import pytest
 
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.pipeline.guess import add_counts, columns_of, count_texts, counted
-from thermocline.pipeline.incoming import incoming
+from thermocline.pipeline.backfill.infer_columns import (
+    add_counts,
+    columns_of,
+    count_texts,
+    counted,
+)
+from thermocline.pipeline.backfill.input_files import incoming
 
 SPEC = TableSpec("", "ts", Bucket(3600))
 LARGE = str(2**53 + 1)

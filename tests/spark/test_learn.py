@@ -9,7 +9,7 @@ import pytest
 
 import thermocline as tc
 from thermocline.errors import Invalid, Unavailable
-from thermocline.pipeline import learn as room
+from thermocline.pipeline.spark import java_cds_archive as room
 
 LIMIT_S = 600
 LEARN = """

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from thermocline import connect
+from thermocline.cold.change.append import Wish
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import Conflict
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.pipeline.lease import EPOCHS_KEPT, Busy, Lease, held
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.lease import EPOCHS_KEPT, Busy, Lease, held
+from thermocline.pipeline.run.workspace import Site
 
 NS_PER_S = 1_000_000_000
 

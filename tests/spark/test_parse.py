@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 
 from thermocline.errors import Invalid, Overloaded, Unavailable
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import adopt
-from thermocline.pipeline import record
-from thermocline.pipeline.incoming import incoming
-from thermocline.pipeline.parse import Drifted, Reading, read_file
-from thermocline.pipeline.sieve import Sieve
+from thermocline.pipeline.backfill import csv_records
+from thermocline.pipeline.backfill.bad_rows import Sieve
+from thermocline.pipeline.backfill.input_files import incoming
+from thermocline.pipeline.backfill.parse import Drifted, Reading, read_file
 
 ARROW = pa.schema(
     [
@@ -96,7 +96,7 @@ def test_a_bad_line_of_csv_is_told_and_its_neighbours_are_in(file, line, said):
 
 
 def test_a_quote_that_is_never_closed_costs_one_line_wherever_it_stands(file, monkeypatch):
-    monkeypatch.setattr(record, "LINES_PER_ROW_MAX", 10)
+    monkeypatch.setattr(csv_records, "LINES_PER_ROW_MAX", 10)
     open_line = '2024-06-01,"a,1,2\n'
     rows, bad = read(file(HEAD + GOOD * 3 + open_line + GOOD * 30 + open_line + GOOD * 4))
     assert len(rows) == 37

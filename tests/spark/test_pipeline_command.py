@@ -10,7 +10,7 @@ import pytest
 from fixtures.pipeline import JOBS, make_lake
 from thermocline import connect
 from thermocline.cli.main import run
-from thermocline.pipeline import run as running
+from thermocline.pipeline.run import runner as running
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 
 from thermocline import connect
+from thermocline.cold.change.append import Wish
+from thermocline.cold.change.export_plan import entity_spec
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
 from thermocline.format.instant import NS_PER_S
-from thermocline.lake.append import Wish
-from thermocline.lake.supersede import entity_spec
-from thermocline.pipeline.job import silent
+from thermocline.format.log.action import TableSpec
 from thermocline.pipeline.retain import Retain
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.run.workspace import Site
 
 DAY_S = 86_400
 NOW_S = 1_717_200_000

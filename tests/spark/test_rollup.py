@@ -20,19 +20,19 @@ from fixtures.rollups import (
     run_here,
     site_at,
 )
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.change.delete import everything
+from thermocline.cold.change.replace_windows import Overtaken, refill
+from thermocline.cold.segment import parquet as segment_module
 from thermocline.errors import Conflict, Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.coverage import Buckets
 from thermocline.format.schema import adopt
-from thermocline.lake import segment as segment_module
-from thermocline.lake.delete import everything
-from thermocline.lake.fsck import fsck
-from thermocline.lake.refill import Overtaken, refill
-from thermocline.pipeline import rollup as rollup_module
-from thermocline.pipeline.aggregate import Kernel
-from thermocline.pipeline.declare import declared, rollup
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.rollup import Rollups, in_order, look, made, prepared
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.rollup import job as rollup_module
+from thermocline.pipeline.rollup.job import Rollups, in_order, look, made, prepared
+from thermocline.pipeline.rollup.kernel import Kernel
+from thermocline.pipeline.rollup.spec import declared, rollup
+from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.run.workspace import Site
 
 HOURLY = rollup(
     "hourly",

@@ -27,17 +27,17 @@ from fixtures.rollups import (
     run_here,
     site_at,
 )
-from thermocline.format.action import AddSegment, RemoveSegment, SetDeletes
-from thermocline.format.conflict import Window
-from thermocline.lake.delete import everything
-from thermocline.lake.rewrite import Rewrite, rewrite
-from thermocline.lake.segment import read_rows
-from thermocline.lake.stage import Stage
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline import changed as changed_module
-from thermocline.pipeline import rollup as rollup_module
-from thermocline.pipeline.changed import _Walk
-from thermocline.pipeline.declare import rollup
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.delete import everything
+from thermocline.cold.change.replace_segments import Rewrite, rewrite
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.segment.stage import Stage
+from thermocline.format.log.action import AddSegment, RemoveSegment, SetDeletes
+from thermocline.format.log.conflict import Window
+from thermocline.pipeline.rollup import changed_buckets as changed_module
+from thermocline.pipeline.rollup import job as rollup_module
+from thermocline.pipeline.rollup.changed_buckets import _Walk
+from thermocline.pipeline.rollup.spec import rollup
 
 NS_PER_MINUTE = 60_000_000_000
 HOURLY = rollup(

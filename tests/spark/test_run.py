@@ -13,13 +13,13 @@ import pytest
 
 from fixtures.api import serving
 from thermocline import connect
+from thermocline.cold.change.append import Wish
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.config import LakeSettings
 from thermocline.errors import Invalid, NotFound, Unavailable
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.pipeline import run as running
-from thermocline.pipeline.clock import JobClock
-from thermocline.pipeline.history import (
+from thermocline.pipeline.run import runner as running
+from thermocline.pipeline.run.clock import JobClock
+from thermocline.pipeline.run.history import (
     BUSY,
     DONE,
     FAILED,
@@ -31,11 +31,11 @@ from thermocline.pipeline.history import (
     last_runs,
     note,
 )
-from thermocline.pipeline.job import Done, Task
-from thermocline.pipeline.lease import Lease
-from thermocline.pipeline.run import ORDER, Runner, in_order
-from thermocline.pipeline.settings import PipelineSettings, ScheduleSettings
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.job import Done, Task
+from thermocline.pipeline.run.lease import Lease
+from thermocline.pipeline.run.runner import ORDER, Runner, in_order
+from thermocline.pipeline.run.settings import PipelineSettings, ScheduleSettings
+from thermocline.pipeline.run.workspace import Site
 
 START = datetime(2024, 6, 1, tzinfo=UTC)
 WAIT_LIMIT_S = 60.0
@@ -341,8 +341,8 @@ def test_the_clock_survives_the_errors_of_a_job_and_stops_after_the_task_under_w
 
 
 def test_the_clock_runs_the_jobs_of_every_tenant(site, registered, tmp_path):
+    from thermocline.cold.tenants import Tenants
     from thermocline.disk import OsDisk
-    from thermocline.lake.tenants import Tenants
 
     Tenants(str(tmp_path / "lake"), OsDisk()).create("acme")
     registered(Append("export", ["good"]))

@@ -16,20 +16,20 @@ from fixtures.postgres import postgres_run, postgres_server
 from postgres.entity_verbs import ACCOUNT, account, balances, cold_balances
 from thermocline import TimeSeriesTable
 from thermocline import connect as open_lake
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.table import Table
 from thermocline.config import LakeSettings
 from thermocline.errors import ThermoclineError
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.lake.fsck import fsck
-from thermocline.lake.table import Table
+from thermocline.hot.postgres.store.operation import Deed, Operation
 from thermocline.pipeline import export as exporting
-from thermocline.pipeline import session as sessions
-from thermocline.pipeline.declare import rollup
 from thermocline.pipeline.export import Export, ExportLimits
-from thermocline.pipeline.history import DONE, NAME, last_runs
-from thermocline.pipeline.job import Task, silent
-from thermocline.pipeline.run import Runner
-from thermocline.pipeline.settings import LimitSettings, PipelineSettings
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.rollup.spec import rollup
+from thermocline.pipeline.run.history import DONE, NAME, last_runs
+from thermocline.pipeline.run.job import Task, silent
+from thermocline.pipeline.run.runner import Runner
+from thermocline.pipeline.run.settings import LimitSettings, PipelineSettings
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark import session as sessions
 
 __all__ = ["postgres_run", "postgres_server"]
 

@@ -12,9 +12,9 @@ import pytest
 import thermocline as tc
 from fixtures.pipeline import JOBS, make_lake
 from thermocline.errors import Invalid, Unavailable, Unsupported
-from thermocline.pipeline.boot import java_home
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.session import session
+from thermocline.pipeline.spark.java_gateway import java_home
+from thermocline.pipeline.spark.session import session
+from thermocline.pipeline.spark.spark_errors import told_of
 
 
 def test_there_is_one_session_a_process(spark):
@@ -39,7 +39,7 @@ exit 1
 ASKING = """
 import json, sys
 from thermocline.errors import Unavailable
-from thermocline.pipeline.session import session
+from thermocline.pipeline.spark.session import session
 try:
     session(sys.argv[1], memory="3g", settings=json.loads(sys.argv[2]))
 except Unavailable:

@@ -4,7 +4,7 @@ import pytest
 
 from thermocline.config import node_settings
 from thermocline.errors import Invalid
-from thermocline.pipeline.settings import PipelineSettings, pipeline_settings
+from thermocline.pipeline.run.settings import PipelineSettings, pipeline_settings
 
 WHOLE = """
 data = "lake"

@@ -14,10 +14,10 @@ import thermocline as tc
 from fixtures.lake import rows
 from spark.attempts import closes, data_files, named_files, save_by
 from thermocline.errors import Invalid, OutcomeUnknown, Unsupported
-from thermocline.pipeline.options import WRITING, parsed
-from thermocline.pipeline.sink import TableWriter, batch_of
-from thermocline.pipeline.source import ThermoclineSource
-from thermocline.pipeline.types import spark_schema
+from thermocline.pipeline.spark.options import WRITING, parsed
+from thermocline.pipeline.spark.sink import TableWriter, batch_of
+from thermocline.pipeline.spark.source import ThermoclineSource
+from thermocline.pipeline.spark.types import spark_schema
 
 
 def frame_of(spark, data, parts=2):
@@ -144,7 +144,7 @@ def test_a_write_that_fails_leaves_nothing(table):
 
 
 def test_what_a_commit_may_have_named_is_not_removed(table, monkeypatch):
-    from thermocline.lake.log import Log
+    from thermocline.cold.log.commit_log import Log
 
     writer = writer_of(table)
     report = writer.write(iter(rows(range(3)).to_batches()))

@@ -14,14 +14,14 @@ from pyspark.sql import datasource as pushed
 
 import thermocline as tc
 from fixtures.lake import HOUR_US, JUNE_US, rows
+from thermocline.cold.care.pin import pinned_versions
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import Table
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound
 from thermocline.format.instant import NS_PER_S
-from thermocline.lake.pin import pinned_versions
-from thermocline.lake.place import open_storage
-from thermocline.lake.table import Table
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.hold import hold
-from thermocline.pipeline.source import ThermoclineSource
+from thermocline.pipeline.spark.read_lease import hold
+from thermocline.pipeline.spark.source import ThermoclineSource
+from thermocline.pipeline.spark.spark_errors import told_of
 
 
 def load(spark, root, **options):

@@ -10,15 +10,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 import thermocline as tc
 from fixtures.lake import rows
 from fixtures.spark import finished
+from thermocline.cold.log.transaction import Plan
+from thermocline.cold.segment.stage import Stage
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import Table
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
-from thermocline.format.action import AddSegment, removal
 from thermocline.format.instant import NS_PER_S
-from thermocline.lake.place import open_storage
-from thermocline.lake.stage import Stage
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan
-from thermocline.pipeline.source import ThermoclineSource
-from thermocline.pipeline.stream import CommitReader
+from thermocline.format.log.action import AddSegment, removal
+from thermocline.pipeline.spark.source import ThermoclineSource
+from thermocline.pipeline.spark.stream import CommitReader
 
 
 def reader_of(table, **options) -> CommitReader:

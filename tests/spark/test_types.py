@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, ShortType, StructType, TimestampType
 import thermocline as tc
 from thermocline.errors import Invalid, NotFound, Unsupported
 from thermocline.format.schema import Schema, adopt
-from thermocline.pipeline.types import (
+from thermocline.pipeline.spark.types import (
     NANOSECONDS_OF,
     canonical,
     chosen,
@@ -86,22 +86,22 @@ def test_every_type_comes_back_through_spark_as_it_went(spark, every, tmp_path):
 
 def test_the_fast_read_has_the_same_columns_and_values(spark, every):
     slow = spark.read.format("thermocline").load(every.root())
-    fast = tc.spark.read(spark, every)
-    assert fast.columns == slow.columns
-    assert [f.dataType for f in fast.schema] == [f.dataType for f in slow.schema]
-    found = fast.sort("ts", "ts_ns").toArrow()
+    native_read = tc.spark.read(spark, every)
+    assert native_read.columns == slow.columns
+    assert [f.dataType for f in native_read.schema] == [f.dataType for f in slow.schema]
+    found = native_read.sort("ts", "ts_ns").toArrow()
     wanted = slow.sort("ts", "ts_ns").toArrow()
     assert found.cast(wanted.schema).equals(wanted)
 
 
 def test_the_fast_read_takes_native_types_from_the_files_alone(spark, every, monkeypatch):
-    from thermocline.pipeline import fast
+    from thermocline.pipeline.spark import native_read
 
     native = ["ts", "ts_naive", "at_us", "at_ms", "u64", "word_dictionary", "bytes_fixed", "day64"]
     native += ["money", "list_fixed", "list_words", "map", "struct"]
-    monkeypatch.setattr(fast, "_through_python", None)
+    monkeypatch.setattr(native_read, "_through_python", None)
     slow = spark.read.format("thermocline").option("columns", ", ".join(native)).load(every.root())
-    found = fast.read(spark, every, columns=native).sort("ts", "ts_ns").toArrow()
+    found = native_read.read(spark, every, columns=native).sort("ts", "ts_ns").toArrow()
     wanted = slow.sort("ts", "ts_ns").toArrow()
     assert found.cast(wanted.schema).equals(wanted)
 

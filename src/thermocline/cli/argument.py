@@ -23,7 +23,7 @@ from thermocline.errors import Corruption, Invalid, NotFound, ThermoclineError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thermocline.lake.answer import Held
+    from thermocline.cold.coverage_report import Held
 
 
 class Format(StrEnum):

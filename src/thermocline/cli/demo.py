@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thermocline.cli.screen import say
+from thermocline.cli.terminal.terminal import say
 from thermocline.errors import Invalid
 
 

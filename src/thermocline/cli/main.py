@@ -20,27 +20,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from thermocline import __version__
-from thermocline.cli import (
-    backup,
-    care,
-    column,
-    coverage,
-    demo,
-    doctor,
-    entity,
-    journal,
-    key,
-    look,
-    pipeline,
-    schema,
-    serve,
-    sql,
-    tenant,
-    worker,
-    write,
-)
+from thermocline.cli import demo, sql
 from thermocline.cli.argument import examples
-from thermocline.cli.failure import (
+from thermocline.cli.entity import entity, schema
+from thermocline.cli.node import backup, doctor, journal, key, serve, tenant
+from thermocline.cli.pipeline import pipeline, worker
+from thermocline.cli.table import column, coverage, info, maintenance, write
+from thermocline.cli.terminal.report_error import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
@@ -113,17 +99,17 @@ _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ),
     (
         "info",
-        look.info,
+        info.info,
         ("thermocline table info prices", "thermocline table info prices --at 3 --json"),
     ),
     (
         "history",
-        look.history,
+        info.history,
         ("thermocline table history prices", "thermocline table history prices --limit 5 --json"),
     ),
     (
         "diff",
-        look.diff,
+        info.diff,
         ("thermocline table diff prices 3", "thermocline table diff prices 3 2024-06-08"),
     ),
     (
@@ -150,13 +136,17 @@ _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ),
     (
         "vacuum",
-        care.vacuum,
+        maintenance.vacuum,
         ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
     ),
-    ("fsck", care.fsck, ("thermocline table fsck prices", "thermocline table fsck prices --json")),
+    (
+        "fsck",
+        maintenance.fsck,
+        ("thermocline table fsck prices", "thermocline table fsck prices --json"),
+    ),
     (
         "repair",
-        care.repair,
+        maintenance.repair,
         (
             "thermocline table repair prices",
             "thermocline table repair prices --accept-loss",
@@ -385,7 +375,7 @@ def _told(failure: Failure, error: Exception, words: list[str], *, is_debug: boo
     from rich.table import Table
     from rich.text import Text
 
-    from thermocline.cli.screen import remarks
+    from thermocline.cli.terminal.terminal import remarks
 
     grid = Table.grid(padding=(0, 1, 0, 0))
     for line, style in ((what, "bold red"), (why, "dim"), (do, "bold")):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parameters
-from thermocline.cli.place import is_lake, open_lake, open_table
+from thermocline.cli.table.target import is_lake, open_lake, open_table
 from thermocline.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def sql(
     json: JsonOption = False,
 ) -> None:
     """Query tables in SQL, with joins, AS OF and gaps()."""
-    from thermocline.cli.aside import read_aside
-    from thermocline.cli.output import chosen
+    from thermocline.cli.terminal.output import chosen
+    from thermocline.cli.terminal.threaded_stream import read_aside
 
     text = sys.stdin.read() if query == "-" else query
     wanted = chosen(form, output, is_json=json)

@@ -18,22 +18,23 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from thermocline.client.param import wire_at
-from thermocline.client.wire import ARROW, JSON, Wire, quoted, told_error
+from thermocline.client.http import ARROW, JSON, Wire, quoted, told_error
+from thermocline.client.parameters import wire_at
 from thermocline.contract.contract import Contract
-from thermocline.contract.key import parse_id
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import check_value, decode, encode_text
-from thermocline.entity.answer import Answer, EntityAnswer
+from thermocline.contract.document.key import parse_id
+from thermocline.contract.document.text import check_value, decode, encode_text
+from thermocline.contract.schema.register import parse_contract
+from thermocline.entity.degraded_read import Answer, EntityAnswer
 from thermocline.entity.exported import Exported
-from thermocline.entity.mode import Mode, mode_of
+from thermocline.entity.read_mode import Mode, mode_of
 from thermocline.entity.revision import Revision
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, list_names
 from thermocline.format.instant import parse, to_datetime
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not
-from thermocline.hot.postgres.operation import (
+from thermocline.hot.postgres.page.filter import AllOf, AnyOf, Comparison, Filter, Not
+from thermocline.hot.postgres.page.page import Page, page_request
+from thermocline.hot.postgres.store.operation import (
     DEEDS,
     Deed,
     Entity,
@@ -41,7 +42,6 @@ from thermocline.hot.postgres.operation import (
     Written,
     parse_operations,
 )
-from thermocline.hot.postgres.page import Page, page_request
 
 MERGE_PATCH = "application/merge-patch+json"
 _WORDS = {deed: word for word, deed in DEEDS.items()}

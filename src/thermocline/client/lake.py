@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from thermocline.client.answer import ClientAnswer
-from thermocline.client.param import wire_params
+from thermocline.client.http import Wire, quoted, told_error
+from thermocline.client.parameters import wire_params
+from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
-from thermocline.client.wire import Wire, quoted, told_error
-from thermocline.entity.mode import Mode, mode_of
+from thermocline.entity.read_mode import Mode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.format.action import Mark
 from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
 from thermocline.format.bucket import write_duration
+from thermocline.format.log.action import Mark
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable

@@ -17,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.client.param import wire_at, wire_time
-from thermocline.client.wire import ARROW, Wire, quoted
+from thermocline.client.http import ARROW, Wire, quoted
+from thermocline.client.parameters import wire_at, wire_time
+from thermocline.cold.care.vacuum import Vacuumed
+from thermocline.cold.catalog import is_name
+from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, Diff
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
 from thermocline.format.argument import (
     check_count,
     check_flag,
@@ -31,13 +33,11 @@ from thermocline.format.argument import (
 from thermocline.format.bucket import parse_bucket, write_duration
 from thermocline.format.instant import parse, to_datetime
 from thermocline.format.layout import Version
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
 from thermocline.format.types import plain
-from thermocline.ingest.once import request_key
+from thermocline.ingest.idempotency import request_key
 from thermocline.ingest.rows import rows_table
-from thermocline.lake.answer import HISTORY_ROWS_MAX, Diff
-from thermocline.lake.catalog import is_name
-from thermocline.lake.vacuum import Vacuumed
 
 COMPRESSED_BYTES_MIN = 16 << 10
 

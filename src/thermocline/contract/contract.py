@@ -16,17 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.contract.canonical import canonical, json_form
-from thermocline.contract.checker import Checker
-from thermocline.contract.column import (
+from thermocline.contract.document.canonical import canonical, json_form
+from thermocline.contract.document.checker import Checker
+from thermocline.contract.document.column import (
     EXTRA,
     NULLS,
     Assigned,
     ContractColumn,
     encode_columns,
 )
-from thermocline.contract.kind import Kind, KindField
-from thermocline.contract.row import (
+from thermocline.contract.document.kind import Kind, KindField
+from thermocline.contract.document.row import (
     ABSENT,
     from_arrow,
     from_stored,
@@ -35,8 +35,8 @@ from thermocline.contract.row import (
     to_arrow,
     to_postgres,
 )
-from thermocline.contract.subschema import Json
-from thermocline.contract.text import decode, encode_text
+from thermocline.contract.document.text import decode, encode_text
+from thermocline.contract.schema.subschema import Json
 
 _FIELDS = ("document", "version", "mode", "schema", "kind", "assigned", "is_open")
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import jsonschema_rs
 
-from thermocline.contract.canonical import json_form
-from thermocline.contract.draft7 import URI_NOW
-from thermocline.contract.register import parse_contract
-from thermocline.contract.subschema import Json
-from thermocline.contract.text import check_value
-from thermocline.contract.view import type_of
+from thermocline.contract.document.canonical import json_form
+from thermocline.contract.document.text import check_value
+from thermocline.contract.schema.draft7 import URI_NOW
+from thermocline.contract.schema.register import parse_contract
+from thermocline.contract.schema.subschema import Json
+from thermocline.contract.schema.view import type_of
 from thermocline.errors import Invalid
 
 NAMES_MAX = 200

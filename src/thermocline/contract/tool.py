@@ -11,7 +11,7 @@ import re
 from typing import Literal
 
 from thermocline.contract.contract import Contract
-from thermocline.contract.subschema import Json, Node, with_subschemas
+from thermocline.contract.schema.subschema import Json, Node, with_subschemas
 from thermocline.errors import Invalid
 
 _NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")

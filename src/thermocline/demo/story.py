@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from thermocline.client import Client
-from thermocline.demo.screen import Screen
-from thermocline.demo.served import ServedNode
+from thermocline.connect import connect
+from thermocline.demo.demo_node import ServedNode
+from thermocline.demo.narration import Screen
 from thermocline.demo.telemetry import Sent, send
-from thermocline.entry import connect
 from thermocline.errors import Corruption, OutcomeUnknown, ThermoclineError, Unavailable
 
 STEPS = 9

@@ -13,13 +13,13 @@ Out:  `_contracts/<version>.json` in the table's folder, and the contracts read 
 from collections.abc import Mapping
 from contextlib import suppress
 
+from thermocline.cold.table import Table
 from thermocline.contract.contract import Contract
-from thermocline.contract.register import stored_contract
-from thermocline.contract.text import decode, encode_text
+from thermocline.contract.document.text import decode, encode_text
+from thermocline.contract.schema.register import stored_contract
 from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format.layout import CONTRACTS_FOLDER, contract_path, contract_version
-from thermocline.format.sealed import seal_encoded, unseal
-from thermocline.lake.table import Table
+from thermocline.format.sealed_json import seal_encoded, unseal
 
 _UNSEALED = frozenset({"version", "document", "columns"})
 _HINT = "remove it: it is made again when the type is opened"

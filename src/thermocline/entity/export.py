@@ -21,17 +21,22 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from thermocline.entity.column import as_stored, fit_table, fitted_state, is_past
+from thermocline.cold.change.export_plan import (
+    KEY_COLUMN,
+    Superseded,
+    flush_note,
+    last_flush,
+)
+from thermocline.cold.entity_view import KeyedView
+from thermocline.cold.table import Table
+from thermocline.entity.columns import as_stored, fit_table, fitted_state, is_past
 from thermocline.entity.exported import Exported
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.format.instant import from_datetime
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState
-from thermocline.hot.postgres.dirty import DirtySnapshot, Frozen, Head
-from thermocline.hot.postgres.export import EntitySource
-from thermocline.lake.keyed import KeyedView
-from thermocline.lake.supersede import KEY_COLUMN, Superseded, flush_note, last_flush
-from thermocline.lake.table import Table
+from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.dirty import DirtySnapshot, Frozen, Head
+from thermocline.hot.postgres.export.source import EntitySource
 
 EXPORT_TRIES_MAX = 16
 VIEW_TRIES_MAX = 8

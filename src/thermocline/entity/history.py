@@ -15,22 +15,27 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from thermocline.entity.column import fitted_state
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.change.export_plan import Hits, find_keys
+from thermocline.cold.entity_view import rows_of
+from thermocline.cold.segment.parquet import decode_deletes
+from thermocline.cold.table import Table
+from thermocline.entity.columns import fitted_state
 from thermocline.entity.revision import Revision
-from thermocline.format.action import AddSegment, RemoveSegment, Segment, SetDeletes
-from thermocline.format.commit import Commit
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState
-from thermocline.hot.postgres.cold import entity_of
-from thermocline.hot.postgres.dirty import Found
-from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.operation import Entity
-from thermocline.lake.keyed import rows_of
-from thermocline.lake.pin import pinned
-from thermocline.lake.segment import decode_deletes
-from thermocline.lake.supersede import Hits, find_keys
-from thermocline.lake.table import Table
+from thermocline.format.log.action import (
+    AddSegment,
+    RemoveSegment,
+    Segment,
+    SetDeletes,
+)
+from thermocline.format.log.commit import Commit
+from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.arrow_rows import entity_of
+from thermocline.hot.postgres.export.dirty import Found
+from thermocline.hot.postgres.schema.layout import Layout
+from thermocline.hot.postgres.store.operation import Entity
 
 
 def found_entities(

@@ -18,8 +18,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from thermocline.contract.key import parse_id
-from thermocline.entity.answer import (
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.entity_view import HiddenPlaces, KeyedView, keyed_batches
+from thermocline.cold.table import Table
+from thermocline.contract.document.key import parse_id
+from thermocline.entity.change_limit import EntitySettings, Room
+from thermocline.entity.columns import fit_table
+from thermocline.entity.degraded_read import (
     LAKE_ALONE,
     POSTGRES_ALONE,
     REMEMBERED,
@@ -29,7 +34,6 @@ from thermocline.entity.answer import (
     LastEntities,
     answered,
 )
-from thermocline.entity.column import fit_table
 from thermocline.entity.export import (
     VIEW_TRIES_MAX,
     Pairing,
@@ -39,9 +43,8 @@ from thermocline.entity.export import (
 )
 from thermocline.entity.exported import Exported
 from thermocline.entity.history import found_entities, history
-from thermocline.entity.mode import Mode, mode_of
+from thermocline.entity.read_mode import Mode, mode_of
 from thermocline.entity.revision import Revision
-from thermocline.entity.room import EntitySettings, Room
 from thermocline.errors import (
     Conflict,
     Invalid,
@@ -50,26 +53,28 @@ from thermocline.errors import (
     Unavailable,
     Unsupported,
 )
-from thermocline.format.action import Mark
 from thermocline.format.argument import list_names
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState
-from thermocline.hot.postgres.connect import Connection
-from thermocline.hot.postgres.evict import evict, lake_version
-from thermocline.hot.postgres.export import EntitySource
-from thermocline.hot.postgres.filter import Filter
-from thermocline.hot.postgres.forget import forget
-from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.operation import Entity, Operation, Written, list_operations
-from thermocline.hot.postgres.page import Page
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.hot.postgres.tenant import Tenant
+from thermocline.format.log.action import Mark
+from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.evict import evict, lake_version
+from thermocline.hot.postgres.export.forget import forget
+from thermocline.hot.postgres.export.source import EntitySource
+from thermocline.hot.postgres.page.filter import Filter
+from thermocline.hot.postgres.page.page import Page
+from thermocline.hot.postgres.schema.layout import Layout
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session.connect import Connection
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import (
+    Entity,
+    Operation,
+    Written,
+    list_operations,
+)
+from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
-from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches
-from thermocline.lake.pin import pinned
-from thermocline.lake.table import Table
 
 T = TypeVar("T")
 

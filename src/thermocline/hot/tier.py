@@ -22,9 +22,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_UNIT, TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.log.action import Mark
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from thermocline.cold.segment.parquet import coerce, in_utc, validated
 from thermocline.errors import Invalid
 from thermocline.format import instant
-from thermocline.format.action import TableSpec
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, from_count
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.lake.segment import coerce, in_utc, validated
 
 _ZONED = r"(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _CLOCK = r"^\d{4}-\d\d-\d\d[T ]"

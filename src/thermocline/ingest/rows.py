@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from thermocline.cold.segment.parquet import coerce, validated
+from thermocline.cold.segment.stage import row_stream, stream_batches
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Column, Schema, check_names, may_become_double
 from thermocline.format.types import holds
 from thermocline.ingest.exact_values import from_values, infer_values
-from thermocline.lake.segment import coerce, validated
-from thermocline.lake.stage import row_stream, stream_batches
 
 ROWS_MAX = 4_000_000
 

@@ -26,18 +26,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from thermocline.entity.column import as_stored, fit_table, is_past
+from thermocline.cold.change.commit_staged import new_mark, sweep
+from thermocline.cold.change.export_plan import KEY_COLUMN, Keyed, Superseded
+from thermocline.cold.segment.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
+from thermocline.entity.columns import as_stored, fit_table, is_past
 from thermocline.entity.export import roll_forward
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, NotFound, ThermoclineError, Unavailable
-from thermocline.hot.postgres.part import Moment, Part, part_rows, shared_moment
-from thermocline.lake.shipped import new_mark, sweep
-from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
-from thermocline.lake.supersede import KEY_COLUMN, Keyed, Superseded
-from thermocline.pipeline.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.session import without_warnings
-from thermocline.pipeline.ship import Target, opened, sealed
-from thermocline.pipeline.site import Site
+from thermocline.hot.postgres.export.key_range import (
+    Moment,
+    Part,
+    part_rows,
+    shared_moment,
+)
+from thermocline.pipeline.run.job import Done, Sparks, Task, Tell
+from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.spark.session import without_warnings
+from thermocline.pipeline.spark.worker_stage import Target, opened, sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

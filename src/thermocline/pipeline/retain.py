@@ -14,13 +14,13 @@ Out:  one version a table without those rows; removed files, if a vacuum is conf
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from thermocline.format.action import ENTITIES
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.table import Table
 from thermocline.format.instant import NS_PER_S, written
-from thermocline.format.state import TableState
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.site import Site
+from thermocline.format.log.action import ENTITIES
+from thermocline.format.log.state import TableState
+from thermocline.pipeline.run.job import Done, Sparks, Task, Tell
+from thermocline.pipeline.run.workspace import Site
 
 JOB = "retain"
 

@@ -32,8 +32,8 @@ from thermocline.errors import (
 )
 from thermocline.machine import core_count
 from thermocline.query import spill
-from thermocline.query.scan import file_pattern
-from thermocline.query.shape import literal
+from thermocline.query.sql.engine_types import literal
+from thermocline.query.sql.scan import file_pattern
 
 MEMORY_BYTES_DEFAULT = 2 << 30
 SPILL_BYTES_DEFAULT = 16 << 30

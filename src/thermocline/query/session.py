@@ -23,13 +23,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from thermocline.cold.care.pin import pinned
+from thermocline.cold.segment.row_reader import RowReader
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import Table
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.argument import check_count, check_path, check_text
 from thermocline.hot.tier import HotSnapshot
-from thermocline.lake.pin import pinned
-from thermocline.lake.place import open_storage
-from thermocline.lake.row_reader import RowReader
-from thermocline.lake.table import Table
 from thermocline.query.cache import Cache
 from thermocline.query.engine import (
     MEMORY_BYTES_DEFAULT,
@@ -38,11 +38,11 @@ from thermocline.query.engine import (
     Limits,
     translated,
 )
-from thermocline.query.gate import Statement, admit
-from thermocline.query.prepare import OutOfReach, Prepared, prepare
 from thermocline.query.report import Report
-from thermocline.query.rewrite import guessed
 from thermocline.query.source import Source, checked_name, unknown
+from thermocline.query.sql.gate import Statement, admit
+from thermocline.query.sql.prepare import OutOfReach, Prepared, prepare
+from thermocline.query.sql.rewrite import guessed
 
 BATCH_ROWS_DEFAULT = 131_072
 STATEMENTS_KEPT_MAX = 256

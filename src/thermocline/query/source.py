@@ -18,16 +18,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from thermocline.cold.catalog import is_name
+from thermocline.cold.coverage_report import Held, history
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import Table
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_text
 from thermocline.format.instant import TimeNs, written
 from thermocline.hot.tier import HotSnapshot
-from thermocline.lake.answer import Held, history
-from thermocline.lake.catalog import is_name
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.query.constant import Value
-from thermocline.query.gate import RESERVED_PREFIXES
+from thermocline.query.sql.constant import Value
+from thermocline.query.sql.gate import RESERVED_PREFIXES
 from thermocline.snapshot import View, covered, resolve
 
 ARGUMENTS = {"gaps": (1, 3), "coverage": (1, 1), "history": (1, 1)}

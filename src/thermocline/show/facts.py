@@ -12,7 +12,7 @@ from thermocline.show.picture import counts
 from thermocline.show.text import clock_text, moment, share_text, size_text
 
 if TYPE_CHECKING:
-    from thermocline.lake.answer import Held
+    from thermocline.cold.coverage_report import Held
 
 
 def table_facts(held: "Held", root: str) -> dict[str, str]:

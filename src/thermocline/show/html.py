@@ -18,7 +18,7 @@ from thermocline.show.picture import FULL, SHARE_WIDTH, Lane, coverage_picture
 from thermocline.show.text import clock_text, moment, visible
 
 if TYPE_CHECKING:
-    from thermocline.lake.answer import Held
+    from thermocline.cold.coverage_report import Held
 
 BLOCKS_WIDE = 96
 COLUMNS_MAX = 100

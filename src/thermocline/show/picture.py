@@ -19,8 +19,8 @@ from thermocline.show.axis import axis
 from thermocline.show.text import columns_wide, moment, padded, share_text, shortened, visible
 
 if TYPE_CHECKING:
+    from thermocline.cold.coverage_report import Held
     from thermocline.format.coverage import Buckets
-    from thermocline.lake.answer import Held
 
 BLOCKS = "·▁▂▃▄▅▆█"
 """A block's glyph by its level: empty, six steps of "in part", full."""
@@ -125,8 +125,8 @@ def counts(parts: Sequence["Buckets"], first: int, after: int) -> list[int]:
     """Return how many buckets of the range each part holds, from the bytes of all bitmaps."""
     import numpy as np
 
+    from thermocline.format.bitmap_runs import runs_of
     from thermocline.format.coverage import BIAS
-    from thermocline.format.runs import runs_of
 
     runs = runs_of([part.serialized() for part in parts])
     low, high = np.maximum(runs.first, first + BIAS), np.minimum(runs.end, after + BIAS)

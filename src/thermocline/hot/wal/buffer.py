@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from thermocline.format.action import Mark
-from thermocline.format.blank import made_alike
+from thermocline.format.log.action import Mark
+from thermocline.format.null_columns import made_alike
 from thermocline.hot.tier import Frozen, HotPart, HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 

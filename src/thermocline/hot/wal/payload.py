@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 
 from thermocline.errors import Corruption, Overloaded, Unsupported
-from thermocline.format.blank import without_blanks
+from thermocline.format.null_columns import without_blanks
 from thermocline.hot.wal.frame import (
     CODEC_LZ4,
     CODEC_NONE,

@@ -21,14 +21,15 @@ import pyarrow as pa
 
 from thermocline.disk import Disk, translated
 from thermocline.errors import Corruption
-from thermocline.format.action import Mark
-from thermocline.format.blank import made_alike
+from thermocline.format.log.action import Mark
+from thermocline.format.null_columns import made_alike
 from thermocline.hot.wal.buffer import TableBuffer
-from thermocline.hot.wal.damage import Damage, decode_hole
 from thermocline.hot.wal.folder import file_number, file_path
 from thermocline.hot.wal.frame import KIND_HOLE, FrameHeader
 from thermocline.hot.wal.payload import TOGETHER_BYTES, Stored, decode_frames
-from thermocline.hot.wal.quarantine import (
+from thermocline.hot.wal.reader import Frame, JournalReader, Tail
+from thermocline.hot.wal.repair.damage import Damage, decode_hole
+from thermocline.hot.wal.repair.quarantine import (
     UNKNOWN_TABLE,
     UNREADABLE,
     Aside,
@@ -37,7 +38,6 @@ from thermocline.hot.wal.quarantine import (
     is_kept,
     refusal,
 )
-from thermocline.hot.wal.reader import Frame, JournalReader, Tail
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ import pyarrow as pa
 from thermocline.config import Sync, WalSettings
 from thermocline.disk import Disk, translated
 from thermocline.errors import Corruption, Overloaded, ThermoclineError
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.tier import Frozen, HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.folder import (
@@ -39,13 +39,13 @@ from thermocline.hot.wal.folder import (
     write_identity,
 )
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.group import GroupCommit, Request
+from thermocline.hot.wal.group_commit import GroupCommit, Request
 from thermocline.hot.wal.journal import Entry, Journal
 from thermocline.hot.wal.payload import Payload, encode_rows
-from thermocline.hot.wal.quarantine import MarkOf, list_quarantine
 from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.recovery import Recovered, Recovery
-from thermocline.hot.wal.retired import read_retired, write_retired
+from thermocline.hot.wal.repair.quarantine import MarkOf, list_quarantine
+from thermocline.hot.wal.retired_marks import read_retired, write_retired
 
 
 class WalTier:

@@ -58,10 +58,10 @@ def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> 
 
 def _compiled(signal: str, data: Data, arrived_ns: int, limits: Limits) -> Decoded | None:
     if signal == "metrics":
-        from thermocline.ingest.otlp.fast import decode_metrics
+        from thermocline.ingest.otlp.compiled.metrics import decode_metrics
 
         return decode_metrics(data, limits)
-    from thermocline.ingest.otlp.fast_records import decode_records
+    from thermocline.ingest.otlp.compiled.records import decode_records
 
     return decode_records(signal, data, limits, arrived_ns)
 
