@@ -278,7 +278,7 @@ def test_a_reader_of_an_old_version_delays_it_and_the_certificate_says_so(tmp_pa
             assert content_of(table.read(old, None)) == before
         assert not certificate.is_complete
         assert [one.pinned for one in certificate.tables if one.table == "pulse"] == [(2,)]
-        assert any("readers hold" in line for line in certificate.lines())
+        assert any("readers pin" in line for line in certificate.lines())
         assert erase(site, ALICE, HOW).is_complete
     assert said(folder) == []
 

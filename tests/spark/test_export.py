@@ -348,7 +348,7 @@ def test_an_export_that_is_overtaken_every_time_says_so_and_leaves_no_file(
         return made
 
     monkeypatch.setattr("thermocline.pipeline.export.staged_parts", late)
-    with pytest.raises(Conflict, match="other exports were first"):
+    with pytest.raises(Conflict, match="other exports committed first"):
         exported(site, spark)
     named = {segment.path for segment in entities.table.state().segments}
     stored = {one.path for one in entities.table.storage.list("data")}

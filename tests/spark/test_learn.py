@@ -80,7 +80,7 @@ def test_a_place_that_cannot_be_written_to_is_told_before_spark_is_started(tmp_p
     monkeypatch.setattr(room, "is_running", lambda: False)
     monkeypatch.setattr(room, "learned_path", lambda: tmp_path / "file" / "spark.aot")
     monkeypatch.setattr(room, "learning", None)
-    with pytest.raises(Unavailable, match="cannot be kept") as caught:
+    with pytest.raises(Unavailable, match="cannot be written") as caught:
         room.learn()
     assert caught.value.facts["path"] == str(Path(tmp_path, "file", "spark.aot"))
 

@@ -30,7 +30,7 @@ LakeArgument = Annotated[
 
 
 def inspect(lake: LakeArgument, json: JsonOption = False) -> None:
-    """Show what is in a lake's journal, and whether a process can start on it."""
+    """Show the content of a lake's journal, and whether a process can start with it."""
     from thermocline.disk import OsDisk
     from thermocline.hot.wal.repair.survey import inspect as look
 

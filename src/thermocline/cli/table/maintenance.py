@@ -84,7 +84,7 @@ def fsck(table: TableArgument, json: JsonOption = False) -> None:
     from thermocline.show import size_text
     from thermocline.table import TimeSeriesTable
 
-    # A table whose log is damaged cannot be opened, and is the one that most needs checking.
+    # A table with a damaged log cannot be opened, but must be checked.
     opened = TimeSeriesTable(Table(open_storage(table)))
     if not opened.lake.log.exists():
         opened = open_table(table)
@@ -121,7 +121,7 @@ def repair(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the commits that a table has lost; go on without them if told to.
+    """List the commits that a table has lost, or go on without them.
 
     A dry run by default.
     """

@@ -178,10 +178,10 @@ def _columns(
     """Return the columns that the table has after the batch; workers scan the files if needed."""
     if state.schema.columns and drift != "add":
         return Columns(state.spec, state.schema_id, state.schema, is_new=False)
-    tell("looking at columns", 0, len(pieces))
+    tell("finding columns", 0, len(pieces))
     look = partial(look_at_piece, state.spec, state.schema, declared, pieces)
     looks = run_tasks(spark(), look, len(pieces))
-    tell("looking at columns", len(pieces), len(pieces))
+    tell("finding columns", len(pieces), len(pieces))
     found = [look for part in looks for look in part]
     if not found:
         raise Invalid(

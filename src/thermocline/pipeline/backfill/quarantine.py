@@ -1,7 +1,7 @@
 """Stores bad rows of a backfill in a table where a person can inspect them.
 
 In:   bad rows, with their file, line and column, the reason and their text
-Out:  rows in `<table>_quarantine`, beside the table that they were meant for
+Out:  rows in `<table>_quarantine`, a table beside the backfilled one
 
 - The same bad rows of the same batch are stored once, even if the batch runs several times.
 - A quarantine is a table like any other: SQL reads it, and retention and deletes empty it.

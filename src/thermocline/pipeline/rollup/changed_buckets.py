@@ -98,7 +98,7 @@ def _commits(table: Table, since: int, newest: int) -> Iterator[Commit]:
         try:
             yield table.log.commit(version)
         except NotFound as error:
-            raise _Unknown("a commit in between is gone") from error
+            raise _Unknown("a commit in between is missing") from error
 
 
 class _Walk:
@@ -153,7 +153,7 @@ class _Walk:
 
     def _set(self, action: SetTable) -> None:
         if self._is is None:
-            raise _Unknown("the table was changed, and what it was has expired")
+            raise _Unknown("the table was changed, and its earlier description has expired")
         why = _difference(self._is, (action.spec, action.schema))
         if why:
             raise _Unknown(why)

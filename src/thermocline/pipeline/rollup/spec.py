@@ -166,7 +166,7 @@ def _aggregate(rollup_name: str, name: str, text: str) -> Aggregate:
         hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(FUNCTIONS)}"
         raise Invalid("unknown function of a rollup", hint=hint, **facts)
     if (star or distinct) and (function != "count" or (star and distinct)):
-        hint = "use `*` and `distinct` with count only: count(*), count(distinct column)"
+        hint = "use `*` and `distinct` for count only: count(*), count(distinct column)"
         raise Invalid("invalid aggregate", hint=hint, **facts)
     share = _share(number, facts) if function == "percentile" else None
     if function != "percentile" and number is not None:
