@@ -23,7 +23,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 import measure
 from thermocline.ingest.otlp.compiled import metrics
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, warm_up
 
 NOW_NS = 1_763_200_000_000_000_000
@@ -84,7 +84,7 @@ def rate(work: Callable[[], object], points: int, seconds: float) -> float:
 
 def compared(points: int, seconds: float) -> list[str]:
     """Return one line of the table."""
-    limits = Limits()
+    limits = DecodeLimits()
     data = request(points, 0)
     taken = metrics.decode_metrics(data, limits)
     official = decode_official("metrics", data, arrived_ns=NOW_NS, limits=limits)

@@ -15,7 +15,7 @@ import pytest
 from fixtures.api import ENDLESS, FAILS_LATE, price, serving
 from fixtures.timing import soonest, wait_until
 from thermocline.client import Client, ClientTable, http
-from thermocline.config import settings_of
+from thermocline.config import read_lake_settings
 from thermocline.errors import (
     Conflict,
     Forbidden,
@@ -46,7 +46,7 @@ def client(node):
 
 @pytest.fixture
 def embedded(tmp_path):
-    node = Node(str(tmp_path / "lake"), settings_of({"query_workers": 1}))
+    node = Node(str(tmp_path / "lake"), read_lake_settings({"query_workers": 1}))
     try:
         yield node.lake()
     finally:
@@ -444,14 +444,14 @@ def test_Q03_a_stream_without_its_end_is_an_error_though_http_says_that_it_is_wh
 
 
 def test_kinds_of_errors_survive_the_wire():
-    from thermocline.client.http import told_error
+    from thermocline.client.http import problem_error
     from thermocline.server.api.http.problem import problem_of
 
     for kind in (Conflict, Invalid, NotFound, Overloaded, OutcomeUnknown, Forbidden):
         error = kind("it is so", hint="do this", table="prices", count=3)
         problem = problem_of(error)
         told = {name: getattr(problem, name) for name in ("code", "detail", "hint", "facts")}
-        back = told_error(told)
+        back = problem_error(told)
         assert type(back) is kind
         assert str(back) == str(error)
 

@@ -126,7 +126,7 @@ def test_a_change_of_columns_waits_for_writes_and_holds_new_ones_back():
     gate.enter()
 
     def change():
-        with gate.alone():
+        with gate.exclusive():
             seen.append("changed")
 
     def write():

@@ -29,8 +29,8 @@ from fixtures.postgres import postgres_run, postgres_server
 from thermocline import Invalid, Session, ThermoclineError, TimeSeriesTable, connect
 from thermocline.client import Client, ClientTable
 from thermocline.client.entity import ClientEntityTable
-from thermocline.cold.coverage_report import Held
-from thermocline.config import LakeSettings, settings_of
+from thermocline.cold.coverage_report import CoverageReport
+from thermocline.config import LakeSettings, read_lake_settings
 from thermocline.entity.table import EntityTable
 from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.lake import Lake
@@ -203,7 +203,7 @@ class Kind:
 
 KINDS = [
     Kind(TimeSeriesTable, cold_table, check_cold),
-    Kind(Held, lambda world: cold_table(world).held(), lambda world, one: one.runs()),
+    Kind(CoverageReport, lambda world: cold_table(world).held(), lambda world, one: one.runs()),
     Kind(Session, session, check_sql),
     Kind(Lake, lambda world: world.lake, check_sql),
     Kind(LakeTable, lake_table, check_lake_table),
@@ -496,7 +496,7 @@ def test_a_setting_of_any_kind_is_accepted_or_refused_by_our_errors():
         f"{one.name}={word}": outcome
         for one in fields(LakeSettings)
         for word, make in WRONG.items()
-        if (outcome := odd_outcome(settings_of, {one.name: make()}))
+        if (outcome := odd_outcome(read_lake_settings, {one.name: make()}))
     }
     assert not odd, shown(odd)
 

@@ -25,7 +25,7 @@ from thermocline.errors import Invalid, NotFound
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
 CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
 # Variables that are not settings of a node: those of clients, tests and benchmarks.
-_OTHERS = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
+_FOREIGN_VARIABLES = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
 FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
 OFF = "off"
 _DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -151,16 +151,16 @@ class NodeSettings:
         found = {"http": self.http, "grpc": self.grpc, "api": self.api}
         return {name: address for name, address in found.items() if address is not None}
 
-    def described(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Return every setting with its value and its origin, without secrets."""
         told = []
         for name in _NODE:
-            origin, value = self.origins.get(name, "default"), shown(_value(self, name))
+            origin, value = self.origins.get(name, "default"), redact(_find_value(self, name))
             told.append({"setting": name, "value": value, "origin": origin})
         for name, origin in self.origins.items():
             if name.startswith("tenants."):
                 _, tenant, one = name.split(".")
-                value = shown(getattr(self.tenants[tenant], one))
+                value = redact(getattr(self.tenants[tenant], one))
                 told.append({"setting": name, "value": value, "origin": origin})
         return told
 
@@ -175,12 +175,12 @@ _QUOTA = settings_in(QuotaSettings)
 _NODE = settings_in(NodeSettings, WalSettings, LakeSettings, QuotaSettings)
 
 
-def _value(node: NodeSettings, name: str) -> Any:
+def _find_value(node: NodeSettings, name: str) -> Any:
     parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota)
     return next(getattr(part, name) for part in parts if name in settings_in(part))
 
 
-def settings_of(given: Mapping[str, Any]) -> LakeSettings:
+def read_lake_settings(given: Mapping[str, Any]) -> LakeSettings:
     """Return settings from names and values; `Invalid` for an unknown name or a bad value."""
     values = read_settings(given, _LAKE, "argument")
     wal = {name: value for name, value in values.items() if name in settings_in(WalSettings)}
@@ -200,13 +200,13 @@ def node_settings(
     """
     environment = environment or {}
     path = path or environment.get(CONFIG_VARIABLE)
-    text = _file(path) if path else {}
+    text = _read_file(path) if path else {}
     tenants, pipeline = text.pop("tenants", {}), text.pop("pipeline", {})
     file_origin = f"file {path}"
     values = read_settings(text, _NODE, file_origin)
     origins = dict.fromkeys(values, file_origin)
     for variable, value in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or _OTHERS.fullmatch(variable):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _FOREIGN_VARIABLES.fullmatch(variable):
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         values |= read_settings({name: value}, _NODE, f"environment {variable}", written=variable)
@@ -221,13 +221,13 @@ def node_settings(
         for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings)
     )
     shared = QuotaSettings(**quota)
-    quotas = _tenants(tenants, shared, file_origin, origins)
+    quotas = _read_tenants(tenants, shared, file_origin, origins)
     kept = replace(NodeSettings().lake, wal=WalSettings(**wal), **lake)
     more: dict[str, Any] = {"tenants": quotas, "pipeline": pipeline, "origins": origins}
-    return _agreed(NodeSettings(**own, lake=kept, quota=shared, **more))
+    return _check_consistent(NodeSettings(**own, lake=kept, quota=shared, **more))
 
 
-def _file(path: str) -> dict[str, Any]:
+def _read_file(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
@@ -241,7 +241,7 @@ def _file(path: str) -> dict[str, Any]:
         raise NotFound("the settings file cannot be read", hint=hint, path=path, why=why) from error
 
 
-def _tenants(
+def _read_tenants(
     given: Any, quota: QuotaSettings, origin: str, origins: dict[str, str]
 ) -> dict[str, QuotaSettings]:
     """Return the quotas of tenants that have their own; omitted ones are those of all tenants."""
@@ -256,7 +256,7 @@ def _tenants(
     return found
 
 
-def _agreed(node: NodeSettings) -> NodeSettings:
+def _check_consistent(node: NodeSettings) -> NodeSettings:
     """Return the settings; `Invalid` if they contradict each other."""
     if bool(node.tls_certificate) != bool(node.tls_key):
         missing = "tls_key" if node.tls_certificate else "tls_certificate"
@@ -295,7 +295,7 @@ def read_settings(
     for name, value in given.items():
         label = written or f"{prefix}{name}"
         if name not in known:
-            near = nearest(name, known)
+            near = find_nearest(name, known)
             near = f"{ENVIRONMENT_PREFIX}{near.upper()}" if written else near
             hint = f"did you mean {near}?"
             raise Invalid("no such setting", hint=hint, setting=label, origin=origin)
@@ -308,19 +308,19 @@ def read_settings(
                 "not a value of this setting",
                 hint=f"use {_ALLOWED[kind]}{least}",
                 setting=label,
-                got=shown(value),
+                got=redact(value),
                 origin=origin,
             )
         found[name] = read
     return found
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def find_nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most similar to this one."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
 
 
-def shown(value: Any) -> Any:
+def redact(value: Any) -> Any:
     """Return a value for display: plain, and without secrets."""
     if isinstance(value, enum.Enum):
         return value.value
@@ -334,7 +334,7 @@ def shown(value: Any) -> Any:
 _WRONG = object()
 
 
-def _quantity(value: Any, units: Mapping[str, float]) -> Any:
+def _read_quantity(value: Any, units: Mapping[str, float]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -343,39 +343,39 @@ def _quantity(value: Any, units: Mapping[str, float]) -> Any:
     return float(found.group(1)) * units[found.group(2).lower()]
 
 
-def _bytes(value: Any) -> Any:
-    read = _quantity(value, _BYTE_UNITS)
+def _read_bytes(value: Any) -> Any:
+    read = _read_quantity(value, _BYTE_UNITS)
     is_whole = read is not _WRONG and math.isfinite(read) and read == int(read)
     return int(read) if is_whole else _WRONG
 
 
-def _count(value: Any) -> Any:
+def _read_count(value: Any) -> Any:
     has_unit = isinstance(value, str) and not value.strip().isdigit()
-    return _WRONG if has_unit else _bytes(value)
+    return _WRONG if has_unit else _read_bytes(value)
 
 
-def _text(value: Any) -> Any:
+def _read_text(value: Any) -> Any:
     return value if isinstance(value, str) and value else _WRONG
 
 
-def _seconds(value: Any) -> Any:
+def _read_seconds(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
-    read = _quantity(value, _SECOND_UNITS)
+    read = _read_quantity(value, _SECOND_UNITS)
     return read if read is _WRONG else float(read)
 
 
-def _truth(value: Any) -> Any:
+def _read_truth(value: Any) -> Any:
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     return value if isinstance(value, bool) else words.get(str(value).lower(), _WRONG)
 
 
-def _sync(value: Any) -> Any:
+def _read_sync(value: Any) -> Any:
     known = {one.value: one for one in Sync}
     return value if isinstance(value, Sync) else known.get(value, _WRONG)
 
 
-def _address(value: Any) -> Any:
+def _read_address(value: Any) -> Any:
     if value is None or value == OFF:
         return None
     if isinstance(value, Address):
@@ -388,13 +388,13 @@ def _address(value: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "bytes": _bytes,
-    "count": _count,
-    "seconds": _seconds,
-    "truth": _truth,
-    "sync": _sync,
-    "address": _address,
-    "text": _text,
+    "bytes": _read_bytes,
+    "count": _read_count,
+    "seconds": _read_seconds,
+    "truth": _read_truth,
+    "sync": _read_sync,
+    "address": _read_address,
+    "text": _read_text,
 }
 _ALLOWED = {
     "bytes": "a number of bytes, such as 1000000, 64MB or 64MiB",

@@ -7,7 +7,7 @@ Out:  a lake; both kinds have the same interface
 import os
 from typing import TYPE_CHECKING, Any
 
-from thermocline.config import settings_of
+from thermocline.config import read_lake_settings
 from thermocline.errors import Invalid
 from thermocline.extras import require_extra
 from thermocline.format.argument import check_flag, check_path, check_text
@@ -47,4 +47,4 @@ def connect(
         raise Invalid("a lake in a folder has no keys", hint="omit api_key", folder=where)
     from thermocline.node import open_lake
 
-    return open_lake(where, settings_of(settings), is_read_only=read_only)
+    return open_lake(where, read_lake_settings(settings), is_read_only=read_only)

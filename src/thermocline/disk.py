@@ -31,7 +31,7 @@ _NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One name in a folder."""
 
     name: str
@@ -50,7 +50,7 @@ class FileStamp(NamedTuple):
     changed_ns: int
 
 
-class Writer(Protocol):
+class FileWriter(Protocol):
     """A new file being written; bytes are durable after `sync` and not before."""
 
     def write(self, data: bytes | memoryview) -> int: ...
@@ -76,7 +76,7 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-class Pin(Protocol):
+class OpenFile(Protocol):
     """An open file, which tells whether its path still names the same file."""
 
     def is_current(self) -> bool: ...
@@ -84,7 +84,7 @@ class Pin(Protocol):
     def close(self) -> None: ...
 
 
-class Reader(Protocol):
+class FileReader(Protocol):
     """An open file being read from its start."""
 
     def read(self, size_bytes: int) -> bytes: ...
@@ -105,9 +105,9 @@ class Disk(Protocol):
 
     def open_input(self, path: str) -> pa.NativeFile: ...
 
-    def open_reader(self, path: str) -> Reader: ...
+    def open_reader(self, path: str) -> FileReader: ...
 
-    def create(self, path: str) -> Writer: ...
+    def create(self, path: str) -> FileWriter: ...
 
     def link(self, source: str, target: str) -> None: ...
 
@@ -121,7 +121,7 @@ class Disk(Protocol):
 
     def sync_file(self, path: str) -> None: ...
 
-    def entries(self, path: str) -> list[Entry]: ...
+    def entries(self, path: str) -> list[FolderEntry]: ...
 
     def open_slot(self, path: str) -> Slot: ...
 
@@ -129,7 +129,7 @@ class Disk(Protocol):
 
     def lock_folder(self, path: str) -> Lock: ...
 
-    def pin(self, path: str) -> Pin: ...
+    def pin(self, path: str) -> OpenFile: ...
 
     def boot_id(self) -> bytes: ...
 
@@ -286,11 +286,11 @@ class OsDisk:
         """Return a random-access input that Parquet readers can use without copying."""
         return pa.memory_map(path, "r")
 
-    def open_reader(self, path: str) -> Reader:
+    def open_reader(self, path: str) -> FileReader:
         """Return the file opened for reading in sequence."""
         return OsReader(path)
 
-    def create(self, path: str) -> Writer:
+    def create(self, path: str) -> FileWriter:
         """Create a new file; `FileExistsError` when the name is taken."""
         return OsWriter(path)
 
@@ -326,7 +326,7 @@ class OsDisk:
         finally:
             os.close(fd)
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FolderEntry]:
         """Return the names in a folder, in no order."""
         found = []
         with os.scandir(path) as scan:
@@ -336,7 +336,7 @@ class OsDisk:
                 except FileNotFoundError:
                     continue  # removed between the listing and the `stat`
                 folder = item.is_dir(follow_symlinks=False)
-                found.append(Entry(item.name, status.st_size, status.st_mtime_ns, folder))
+                found.append(FolderEntry(item.name, status.st_size, status.st_mtime_ns, folder))
         return found
 
     def open_slot(self, path: str) -> Slot:
@@ -351,7 +351,7 @@ class OsDisk:
         """Lock a folder itself; `BlockingIOError` if another process has the lock."""
         return OsFolderLock(path)
 
-    def pin(self, path: str) -> Pin:
+    def pin(self, path: str) -> OpenFile:
         """Open a file, to tell later whether its path still names the same file."""
         return OsPin(path)
 
@@ -370,15 +370,15 @@ def _boot_id() -> bytes:
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Turn errors of the operating system into errors of this package that name the path."""
     try:
         yield
     except OSError as error:
-        raise translation(error, path) from error
+        raise translate_error(error, path) from error
 
 
-def translation(error: OSError, path: str) -> ThermoclineError:
+def translate_error(error: OSError, path: str) -> ThermoclineError:
     """Return the error of this package for an error of the operating system."""
     facts = {"path": path, "error": os.strerror(error.errno) if error.errno else str(error)}
     match error.errno:

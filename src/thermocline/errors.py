@@ -39,12 +39,12 @@ class ThermoclineError(Exception):
         """Return message and facts on one line, the hint on the next."""
         line = self.message
         if self.facts:
-            line += " (" + ", ".join(f"{k}={_short(v)}" for k, v in self.facts.items()) + ")"
+            line += " (" + ", ".join(f"{k}={_shorten(v)}" for k, v in self.facts.items()) + ")"
         return f"{line}\nhint: {self.hint}" if self.hint else line
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        facts = {name: _picklable(fact) for name, fact in self.facts.items()}
-        return _rebuilt, (type(self), self.message, self.hint, facts)
+        facts = {name: _make_picklable(fact) for name, fact in self.facts.items()}
+        return _rebuild, (type(self), self.message, self.hint, facts)
 
 
 class Invalid(ThermoclineError):
@@ -119,25 +119,25 @@ class Corruption(ThermoclineError):
     code = "corruption"
 
 
-def _rebuilt(
+def _rebuild(
     kind: type[ThermoclineError], message: str, hint: str, facts: dict[str, Any]
 ) -> ThermoclineError:
     return kind(message, hint=hint, **facts)
 
 
-def _picklable(fact: Any) -> Any:
+def _make_picklable(fact: Any) -> Any:
     """Return a fact as it is, or as text: a caller may have passed a function or a lock."""
     try:
         pickle.dumps(fact)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
-        return _short(fact)
+        return _shorten(fact)
     return fact
 
 
-def _short(value: Any) -> str:
-    shown = _listed(value) if isinstance(value, list | tuple) else str(value)
+def _shorten(value: Any) -> str:
+    shown = _format_list(value) if isinstance(value, list | tuple) else str(value)
     return shown if len(shown) <= 300 else shown[:297] + "..."
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _format_list(values: Sequence[Any]) -> str:
     return "[" + ", ".join(str(v) for v in values) + "]"

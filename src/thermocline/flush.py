@@ -8,13 +8,13 @@ Out:  the mark that the table's newest version has reached
   that names the segments also carries the mark.
 """
 
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.format.log.action import Mark
 from thermocline.hot.tier import HotTable
-from thermocline.snapshot import View, hot_rows, names_held
+from thermocline.snapshot import TableView, hot_rows, list_held_columns
 
 
-def flush(hot: HotTable, table: Table) -> Mark | None:
+def flush(hot: HotTable, table: ColdTable) -> Mark | None:
     """Carry what the tier has frozen into the lake; return its mark, or None if nothing was hot.
 
     When this returns, the rows are in a committed version and no longer hot. After an error they
@@ -24,10 +24,10 @@ def flush(hot: HotTable, table: Table) -> Mark | None:
     if frozen is None:
         return None
     state = table.state()
-    view = View(state, frozen.parts)
-    rows = hot_rows(view, names_held(view))
+    view = TableView(state, frozen.parts)
+    rows = hot_rows(view, list_held_columns(view))
     requests = {key: count for part in frozen.parts for key, count in part.requests.items()}
-    table.carry(rows, state, hot.source, frozen.mark, requests)
+    table.commit_flush(rows, state, hot.source, frozen.mark, requests)
     # Crash here: between commit and retire. The version's mark says that it happened.
     hot.retire(frozen.mark)
     return frozen.mark

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from thermocline.cold.catalog import Catalog
-from thermocline.entity.read_mode import Mode, mode_of
+from thermocline.entity.read_mode import ReadMode, mode_of
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.flush import flush
 from thermocline.format.argument import check_flag, check_text
@@ -27,17 +27,17 @@ from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.tier import WalTable, WalTier
 from thermocline.lake_table import LakeTable
 from thermocline.query.session import Params, Session
-from thermocline.query.source import checked_name
+from thermocline.query.source import check_table_name
 from thermocline.query.worker.pool import QueryPool, TableRef
-from thermocline.query.worker.result_stream import Answer
+from thermocline.query.worker.result_stream import ResultStream
 from thermocline.table import new_spec
 
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
-    from thermocline.entity.types import EntityTypes
+    from thermocline.entity.types import EntityCatalog
 
 
-class Host(Protocol):
+class LakeHost(Protocol):
     """What a lake needs of its node."""
 
     pool: QueryPool | None
@@ -56,7 +56,7 @@ class Host(Protocol):
         """Raise when the node is closed, or was opened by another process."""
         ...
 
-    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
+    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityCatalog":
         """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         ...
 
@@ -64,7 +64,7 @@ class Host(Protocol):
 class Lake:
     """Tables under one folder; `connect` opens one."""
 
-    def __init__(self, node: Host, catalog: Catalog, tenant: str) -> None:
+    def __init__(self, node: LakeHost, catalog: Catalog, tenant: str) -> None:
         self.node = node
         self.tenant = tenant
         self._catalog = catalog
@@ -72,8 +72,8 @@ class Lake:
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
         self._registered: set[str] = set()
-        self._entities: EntityTypes | None = None
-        self._opening = threading.Lock()  # separate: opening PostgreSQL must not block tables
+        self._entities: EntityCatalog | None = None
+        self._entities_lock = threading.Lock()  # separate: opening PostgreSQL must not block tables
         self.on_close: Callable[[bool], None] = lambda is_flushed: None
 
     @property
@@ -105,7 +105,7 @@ class Lake:
         `Conflict` when there is one of this name.
         """
         _ = self.tier
-        checked_name(name)
+        check_table_name(name)
         spec = new_spec(time_column, bucket, entity_columns, overlap=overlap, **more)
         self._catalog.create(name, spec)
         return self.table(name)
@@ -115,7 +115,7 @@ class Lake:
         key = check_text(name, "name").lower()
         with self._lock:
             if key not in self._tables:
-                named = self._catalog.named(name)
+                named = self._catalog.find_entry(name)
                 self._tables[key] = LakeTable(self, named.name, self._catalog.table(named.name))
             return self._tables[key]
 
@@ -124,9 +124,9 @@ class Lake:
         return [named.name for named in self._catalog]
 
     @property
-    def entities(self) -> "EntityTypes":
+    def entities(self) -> "EntityCatalog":
         """The entity types of the tenant; `Invalid` if the lake has no PostgreSQL."""
-        with self._opening:
+        with self._entities_lock:
             if self._entities is None:
                 self._entities = self.node.entity_types(self.tenant, self._catalog)
             return self._entities
@@ -168,31 +168,33 @@ class Lake:
         """Return the hot rows of a table, from memory, the journal or PostgreSQL."""
         return self._snapshot(table, _mode.get())
 
-    def _snapshot(self, table: LakeTable, mode: Mode | None) -> HotSnapshot:
+    def _snapshot(self, table: LakeTable, mode: ReadMode | None) -> HotSnapshot:
         if table.is_keyed:
             return self.entity(table.name).snapshot(mode=mode)
         return self.node.snapshot(table.table_id)
 
-    def sql(self, query: str, params: Params = None, *, mode: Mode | str | None = None) -> pa.Table:
+    def sql(
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
+    ) -> pa.Table:
         """Return the answer of one SELECT over the hot and cold rows of the lake's tables.
 
         `mode` says how to answer queries of entities while PostgreSQL is down. The report of
         `answer` says how exact such an answer is.
         """
         if self.node.pool is not None:
-            references = self._references(_checked_mode(mode))
+            references = self._references(_parse_mode(mode))
             return self.node.pool.sql(query, params, tables=references)
-        with _asked_in(mode):
-            return self._ready().sql(query, params)
+        with _use_mode(mode):
+            return self._open_session().sql(query, params)
 
     def sql_reader(
-        self, query: str, params: Params = None, *, mode: Mode | str | None = None
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
     ) -> pa.RecordBatchReader:
         """Return the answer of one SELECT as a stream of batches."""
         if self.node.pool is not None:
             return self.answer(query, params, mode=mode)
-        with _asked_in(mode):
-            return self._ready().sql_reader(query, params)
+        with _use_mode(mode):
+            return self._open_session().sql_reader(query, params)
 
     def answer(
         self,
@@ -201,8 +203,8 @@ class Lake:
         *,
         timeout_s: float | None = None,
         query_id: str | None = None,
-        mode: Mode | str | None = None,
-    ) -> Answer:
+        mode: ReadMode | str | None = None,
+    ) -> ResultStream:
         """Return the answer as a stream that can be cancelled and reports what it was read from.
 
         `mode` says how to answer queries of entities while PostgreSQL is down: for `best_effort`
@@ -213,7 +215,7 @@ class Lake:
         if pool is None:
             hint = "connect with query_workers"
             raise Invalid("queries of this lake run in its own process", hint=hint)
-        references = self._references(_checked_mode(mode))
+        references = self._references(_parse_mode(mode))
         return pool.sql_reader(
             query, params, tables=references, timeout_s=timeout_s, query_id=query_id
         )
@@ -223,7 +225,7 @@ class Lake:
         check_text(query_id, "query_id")
         return self.node.pool is not None and self.node.pool.cancel(query_id)
 
-    def _references(self, mode: Mode | None) -> dict[str, TableRef]:
+    def _references(self, mode: ReadMode | None) -> dict[str, TableRef]:
         """Return a reference to every table of the lake, for a worker process."""
         self.node.check_open()
         tables = [self.table(name) for name in self.tables()]
@@ -232,14 +234,14 @@ class Lake:
             for one in tables
         }
 
-    def _ready(self) -> Session:
+    def _open_session(self) -> Session:
         """Return the session, after registering every table of the lake."""
         self.node.check_open()
         with self._lock:
             for name in self.tables():
                 if name not in self._registered:
                     table = self.table(name)
-                    self._session.register_view(name, table.lake, table.snapshot)
+                    self._session.register_view(name, table.cold, table.snapshot)
                     self._registered.add(name)
         return self._session
 
@@ -267,7 +269,7 @@ class Lake:
             raise trouble
         return reached
 
-    def let_go(self) -> None:
+    def close_session(self) -> None:
         """Close the session; the node calls this when it closes."""
         self._session.close()
 
@@ -285,18 +287,18 @@ class Lake:
         self.close()
 
 
-_mode: ContextVar[Mode | None] = ContextVar("thermocline_mode", default=None)
+_mode: ContextVar[ReadMode | None] = ContextVar("thermocline_mode", default=None)
 """The read mode of the query that this thread prepares."""
 
 
-def _checked_mode(mode: Mode | str | None) -> Mode | None:
+def _parse_mode(mode: ReadMode | str | None) -> ReadMode | None:
     return None if mode is None else mode_of(mode)
 
 
 @contextmanager
-def _asked_in(mode: Mode | str | None) -> Iterator[None]:
+def _use_mode(mode: ReadMode | str | None) -> Iterator[None]:
     """Set the read mode of the snapshots that this thread takes in the block."""
-    token = _mode.set(_checked_mode(mode))
+    token = _mode.set(_parse_mode(mode))
     try:
         yield
     finally:
@@ -306,10 +308,10 @@ def _asked_in(mode: Mode | str | None) -> Iterator[None]:
 def flush_table(table: LakeTable) -> Mark | None:
     """Flush every row of a table that is hot now; return the mark reached."""
     hot = table.hot()
-    with table.flushing:
+    with table.flush_lock:
         last = hot.snapshot().parts[-1:]
-        mark = flush(hot, table.lake)
+        mark = flush(hot, table.cold)
         # Rows may have been frozen by an earlier flush, before the caller's newest rows came.
         while last and mark is not None and mark < last[0].mark:
-            mark = flush(hot, table.lake)
+            mark = flush(hot, table.cold)
     return mark

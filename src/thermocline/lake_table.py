@@ -17,30 +17,30 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from thermocline.cold.change.append import Wish, brings_columns, columns_after
+from thermocline.cold.change.append import AppendOptions, brings_columns, plan_columns
 from thermocline.cold.change.export_plan import check_not_entities
-from thermocline.cold.segment.measure import entities_in
-from thermocline.cold.table import Table
+from thermocline.cold.segment.measure import list_entities
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
 from thermocline.format.argument import check_flag, check_seconds
 from thermocline.format.layout import Version
-from thermocline.format.log.action import ENTITIES, Mark
+from thermocline.format.log.action import ENTITIES_FEATURE, Mark
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import may_become_double
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.tier import WalTable
-from thermocline.ingest.entity_limit import EntityRoom
-from thermocline.ingest.idempotency import Once, request_key
-from thermocline.ingest.rows import Made, fitted, rows_table
-from thermocline.snapshot import View, resolve
+from thermocline.ingest.entity_limit import EntityLimit
+from thermocline.ingest.idempotency import RequestLedger, request_key
+from thermocline.ingest.rows import TrustedRows, fit_rows, rows_table
+from thermocline.snapshot import TableView, resolve_view
 from thermocline.table import At, TimeSeriesTable
 
 DIRECT_BYTES_MIN = 16 << 20
 GATE_WAIT_S = 30.0
 
 
-class Owner(Protocol):
+class TableOwner(Protocol):
     """What a table needs of its lake."""
 
     def hot(self, table_id: bytes) -> WalTable:
@@ -59,16 +59,16 @@ class Owner(Protocol):
 class LakeTable(TimeSeriesTable):
     """A table of a lake: a `TimeSeriesTable` with hot rows, which are durable at once."""
 
-    def __init__(self, owner: Owner, name: str, lake: Table) -> None:
+    def __init__(self, owner: TableOwner, name: str, lake: ColdTable) -> None:
         super().__init__(lake)
         self._owner = owner
         self.name = name
         self.table_id = bytes.fromhex(lake.state().spec.table_id)
-        self.flushing = threading.Lock()
+        self.flush_lock = threading.Lock()
         self._gate = WriteGate()
-        self._room = EntityRoom(self._held_entities)
-        self._once = Once(self._requests)
-        self.is_keyed = ENTITIES in lake.state().spec.features
+        self._room = EntityLimit(self._list_held_entities)
+        self._once = RequestLedger(self._requests)
+        self.is_keyed = ENTITIES_FEATURE in lake.state().spec.features
 
     def info(self, at: At = None) -> dict[str, Any]:
         """Return what the table is and holds, under the names of the HTTP API.
@@ -79,7 +79,11 @@ class LakeTable(TimeSeriesTable):
 
         view = self._view(at)
         hot_rows = sum(part.batch.num_rows for part in view.parts)
-        return {"name": self.name, "hot_rows": hot_rows, **table_values(self._held(view))}
+        return {
+            "name": self.name,
+            "hot_rows": hot_rows,
+            **table_values(self._report_coverage(view)),
+        }
 
     def write(
         self,
@@ -129,8 +133,8 @@ class LakeTable(TimeSeriesTable):
         self, rows: Any, evolve: bool, wait_s: float | None, request: str | None
     ) -> "Future[int]":
         hot = self.hot()
-        self._check_takes_rows()
-        if evolve and not isinstance(rows, Made):
+        self._check_accepts_rows()
+        if evolve and not isinstance(rows, TrustedRows):
             rows = self._widen_to_doubles(rows)
         self._gate.enter()
         try:
@@ -143,7 +147,7 @@ class LakeTable(TimeSeriesTable):
 
     def _widen_to_doubles(self, rows: Any) -> pa.Table:
         """Return rows as a table, after widening integer columns to doubles where they need it."""
-        state = self.lake.state()
+        state = self.cold.state()
         given = rows_table(rows, state.schema, state.spec, may_widen=True)
         for field in given.schema:
             known = state.schema.by_name.get(field.name)
@@ -153,13 +157,13 @@ class LakeTable(TimeSeriesTable):
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
         """Widen the type of a column, also for hot rows: they are flushed first."""
-        with self._gate.alone():
+        with self._gate.exclusive():
             # Order matters: writes are blocked, so that no row arrives between check and change.
             self.flush()
             return super().widen_column(name, kind)
 
-    def _check_takes_rows(self) -> None:
-        spec = self.lake.state().spec
+    def _check_accepts_rows(self) -> None:
+        spec = self.cold.state().spec
         check_not_entities(spec, "write")
         if spec.overlap != "allow":
             raise Invalid(
@@ -178,33 +182,33 @@ class LakeTable(TimeSeriesTable):
         request: str | None,
     ) -> "Future[int]":
         """Submit rows; the gate ensures that only such writes change the table's columns now."""
-        state = self.lake.state()
-        is_made = isinstance(rows, Made)
+        state = self.cold.state()
+        is_made = isinstance(rows, TrustedRows)
         given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
         if not given.num_rows:
             if brings_columns(given.schema, state):
-                self.lake.adopt(given.schema, evolve=evolve)
-            return _done(0)
-        columns = columns_after(state, [given.schema], evolve=evolve)
-        batch = fitted(given, columns.schema, state.spec, is_valid=is_made)
-        new = self._checked_entities(state, batch)
+                self.cold.adopt_columns(given.schema, evolve=evolve)
+            return _completed_future(0)
+        columns = plan_columns(state, [given.schema], evolve=evolve)
+        batch = fit_rows(given, columns.schema, state.spec, is_valid=is_made)
+        new = self._reserve_entities(state, batch)
         try:
             if columns.is_new:
                 # Order matters: rejected rows must not change the table's columns.
-                state = self.lake.adopt(given.schema, evolve=evolve)
+                state = self.cold.adopt_columns(given.schema, evolve=evolve)
                 # Another writer may have added the new columns first.
-                batch = fitted(given, state.schema, state.spec, is_valid=is_made)
+                batch = fit_rows(given, state.schema, state.spec, is_valid=is_made)
             requests = {} if request is None else {request: batch.num_rows}
-            outcome = self._written(hot, state, batch, wait_s, requests)
+            outcome = self._write_batch(hot, state, batch, wait_s, requests)
         except BaseException:
             self._room.settle(new, is_written=False)
             raise
         outcome.add_done_callback(
-            lambda done: self._room.settle(new, is_written=_may_be_there(done))
+            lambda done: self._room.settle(new, is_written=_may_be_written(done))
         )
         return outcome
 
-    def _written(
+    def _write_batch(
         self,
         hot: WalTable,
         state: TableState,
@@ -218,8 +222,8 @@ class LakeTable(TimeSeriesTable):
         if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
             # The journal would write so many rows twice: to the journal, then to a segment.
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
-            self.lake.append(reader, Wish(overlap="allow", requests=requests))
-            return _done(batch.num_rows)
+            self.cold.append(reader, AppendOptions(overlap="allow", requests=requests))
+            return _completed_future(batch.num_rows)
         outcome: Future[int] = Future()
         outcome.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
 
@@ -240,15 +244,15 @@ class LakeTable(TimeSeriesTable):
         hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
         return {**view.state.requests, **hot}
 
-    def _held_entities(self) -> Iterable[str]:
+    def _list_held_entities(self) -> Iterable[str]:
         return self.held().coverage.entities.keys()
 
-    def _checked_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
+    def _reserve_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
         """Reserve and return the new entities; raise for null times and for too many entities."""
-        found = entities_in(batch, state.spec)
+        found = list_entities(batch, state.spec)
         if not found:
             return found
-        return self._room.take(found, state.spec.entities_max, self.name)
+        return self._room.reserve(found, state.spec.entities_max, self.name)
 
     def hot(self) -> WalTable:
         """Return the hot half, for writing; `Invalid` if the lake is read-only."""
@@ -267,28 +271,28 @@ class LakeTable(TimeSeriesTable):
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
         """Delete rows, including hot ones: hot rows are flushed first."""
-        check_not_entities(self.lake.state().spec, "delete")
+        check_not_entities(self.cold.state().spec, "delete")
         self.flush()
         return super().delete(where, start=start, end=end)
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention, including hot ones."""
         check_flag(yes, "yes")
-        check_not_entities(self.lake.state().spec, "retain")
+        check_not_entities(self.cold.state().spec, "retain")
         self.flush()
         return super().retain(yes=yes)
 
     def restore(self, at: At) -> Version:
         """Restore the table to a version or instant; hot rows are flushed first."""
-        check_not_entities(self.lake.state().spec, "restore")
+        check_not_entities(self.cold.state().spec, "restore")
         self.flush()
         return super().restore(at)
 
-    def _view(self, at: At = None) -> View:
+    def _view(self, at: At = None) -> TableView:
         if at is not None:
             return super()._view(at)
         # Order matters: the hot rows first, then the version to which some of them may have moved.
-        return resolve(self.snapshot(), self.lake)
+        return resolve_view(self.snapshot(), self.cold)
 
 
 class WriteGate:
@@ -298,39 +302,39 @@ class WriteGate:
     """
 
     def __init__(self) -> None:
-        self._moved = threading.Condition()
+        self._changed = threading.Condition()
         self._writes = 0
         self._is_closed = False
 
     def enter(self) -> None:
         """Begin a write; `Overloaded` when a change of the columns does not finish in time."""
-        with self._moved:
+        with self._changed:
             self._wait_for(lambda: not self._is_closed)
             self._writes += 1
 
     def leave(self) -> None:
         """End a write."""
-        with self._moved:
+        with self._changed:
             self._writes -= 1
-            self._moved.notify_all()
+            self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Block new writes, and wait for running ones; `Overloaded` as for `enter`."""
-        with self._moved:
+        with self._changed:
             self._wait_for(lambda: not self._is_closed)
             self._is_closed = True
         try:
-            with self._moved:
+            with self._changed:
                 self._wait_for(lambda: not self._writes)
             yield
         finally:
-            with self._moved:
+            with self._changed:
                 self._is_closed = False
-                self._moved.notify_all()
+                self._changed.notify_all()
 
     def _wait_for(self, is_free: Callable[[], bool]) -> None:
-        if not self._moved.wait_for(is_free, GATE_WAIT_S):
+        if not self._changed.wait_for(is_free, GATE_WAIT_S):
             raise Overloaded(
                 "timed out: a change of the table's columns waits for writes, or writes for it",
                 hint="try again",
@@ -338,12 +342,12 @@ class WriteGate:
             )
 
 
-def _may_be_there(done: "Future[int]") -> bool:
+def _may_be_written(done: "Future[int]") -> bool:
     error = done.exception()
     return error is None or isinstance(error, OutcomeUnknown)
 
 
-def _done(rows: int) -> "Future[int]":
+def _completed_future(rows: int) -> "Future[int]":
     done: Future[int] = Future()
     done.set_result(rows)
     return done

@@ -37,7 +37,7 @@ def memory_bytes() -> int:
 
 
 def _core_shares() -> Iterator[float]:
-    for group in _groups("cpu"):
+    for group in _list_groups("cpu"):
         with suppress(OSError, ValueError):  # "max" where there is no limit
             quota, period = _read(group, "cpu.max").split()
             yield int(quota) / int(period)
@@ -48,13 +48,13 @@ def _core_shares() -> Iterator[float]:
 
 
 def _memory_limits() -> Iterator[int]:
-    for group in _groups("memory"):
+    for group in _list_groups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):
                 yield int(_read(group, name))
 
 
-def _groups(controller: str) -> Iterator[str]:
+def _list_groups(controller: str) -> Iterator[str]:
     """Yield the folder of each control group of this process, and of its parents."""
     with suppress(OSError):
         for line in _read(MEMBERSHIP).splitlines():

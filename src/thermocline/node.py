@@ -19,9 +19,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cold.catalog import LAKE_HINT, LAKE_PATH, Catalog, LakeIdentity, Named
-from thermocline.cold.table import Table
-from thermocline.cold.tenants import DEFAULT_TENANT, Tenants
+from thermocline.cold.catalog import LAKE_HINT, LAKE_PATH, Catalog, CatalogEntry, LakeIdentity
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import Disk, OsDisk
 from thermocline.errors import (
@@ -40,17 +40,17 @@ from thermocline.format.log.action import Mark
 from thermocline.format.log.commit_note import NoteHole
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.folder import read_identity
-from thermocline.hot.wal.follower import Follower
-from thermocline.hot.wal.recovery import Recovered
-from thermocline.hot.wal.repair.quarantine import Aside, set_aside
+from thermocline.hot.wal.follower import JournalFollower
+from thermocline.hot.wal.recovery import RecoveryReport
+from thermocline.hot.wal.repair.quarantine import RejectedFrame, set_aside
 from thermocline.hot.wal.tier import WalTable, WalTier
 from thermocline.lake import Lake, flush_table
 from thermocline.lake_table import LakeTable
 from thermocline.query.worker.pool import QueryPool
 
 if TYPE_CHECKING:
-    from thermocline.entity.postgres_service import EntityHalf
-    from thermocline.entity.types import EntityTypes
+    from thermocline.entity.postgres_service import PostgresService
+    from thermocline.entity.types import EntityCatalog
 
 
 class Node:
@@ -69,16 +69,18 @@ class Node:
         self._disk = disk or OsDisk()
         self._is_read_only = is_read_only
         self._now_ns = now_ns
-        self._tenants = Tenants(root, self._disk)
+        self._tenants = TenantCatalog(root, self._disk)
         self._catalogs: dict[str, Catalog] = {}
         self._lakes: dict[str, Lake] = {}
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self.pool = _pool(self._settings)
+        self.pool = _open_query_pool(self._settings)
         self._is_closing = self._is_closed = False
-        self._entities = _half(self._settings, self._tenants.root, is_read_only=is_read_only)
+        self._entities = _open_entity_half(
+            self._settings, self._tenants.root, is_read_only=is_read_only
+        )
         self._tier: WalTier | None = None
-        self._follower: Follower | None = None
+        self._follower: JournalFollower | None = None
         self.flush_error: ThermoclineError | None = None
         if is_read_only:
             catalog = self._catalog(DEFAULT_TENANT)
@@ -86,9 +88,9 @@ class Node:
             if identity is None:
                 raise NotFound("there is no lake here", hint="check the path", folder=root)
             self._check_names(catalog, identity)
-            self._follower = Follower(self._disk, catalog.journal_folder)
+            self._follower = JournalFollower(self._disk, catalog.journal_folder)
         else:
-            self._tier = self._opened()
+            self._tier = self._open_journal()
         self._wake = threading.Event()
         self._clock: threading.Thread | None = None
         if self._tier is not None:
@@ -98,7 +100,7 @@ class Node:
             )
             self._clock.start()
             if self._entities is not None:
-                self._entities.keep(self._keyed)
+                self._entities.start_exports(self._list_exports)
         # A node that is not closed closes with the process. Its hot rows stay in the journal.
         atexit.register(self.close, is_flushed=False)
 
@@ -117,9 +119,9 @@ class Node:
         return None if self._entities is None else self._entities.error
 
     @property
-    def recovered(self) -> Recovered:
+    def recovered(self) -> RecoveryReport:
         """What the journal recovered when it was opened."""
-        return self.tier.recovered
+        return self.tier.recovery_report
 
     def lake(self, tenant: str = DEFAULT_TENANT) -> Lake:
         """Return the lake of a tenant; `NotFound` for an unknown tenant."""
@@ -144,7 +146,7 @@ class Node:
             return self._follower.snapshot(table_id)
         return self.tier.table(table_id).snapshot()
 
-    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
+    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityCatalog":
         """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         self.check_open()
         if self._entities is None:
@@ -178,10 +180,10 @@ class Node:
         for tenant in self._tenants:
             self._catalog(tenant).check_names()
 
-    def _mark_of(self, table_id: bytes, source: str) -> Mark | None:
-        return _mark_in(self._tables(), table_id, source)
+    def _table_mark(self, table_id: bytes, source: str) -> Mark | None:
+        return _find_mark(self._tables(), table_id, source)
 
-    def _tables(self) -> Iterator[tuple[Catalog, Named]]:
+    def _tables(self) -> Iterator[tuple[Catalog, CatalogEntry]]:
         for tenant in self._tenants:
             catalog = self._catalog(tenant)
             for named in catalog:
@@ -200,7 +202,7 @@ class Node:
             if not hot.snapshot().parts:
                 continue
             try:
-                flush_table(self._by_id(hot.table_id))
+                flush_table(self._find_table(hot.table_id))
             except ThermoclineError as error:
                 trouble = error  # go on with the other tables
         if trouble is not None:
@@ -213,14 +215,14 @@ class Node:
             if self._is_closed:
                 return
             try:
-                self._flush_each(self._due())
+                self._flush_each(self._list_due())
                 self.flush_error = None
             except ThermoclineError as error:
                 self.flush_error = error  # the rows stay hot and durable; the next round retries
             except Exception as error:  # noqa: BLE001  the clock must not stop
                 self.flush_error = Unavailable("a flush failed", why=repr(error))
 
-    def _due(self) -> list[WalTable]:
+    def _list_due(self) -> list[WalTable]:
         """Return the tables with rows that are old, or all tables if memory is short; by size."""
         tier = self.tier
         old_s = clock.monotonic() - self._settings.flush_age_s
@@ -232,7 +234,7 @@ class Node:
             or (is_full and hot.buffer.size_bytes)
         ]
 
-    def _keyed(self) -> Iterator[Callable[[], object]]:
+    def _list_exports(self) -> Iterator[Callable[[], object]]:
         """Yield the export task of every entity table, for the export clock."""
         for tenant in self._tenants:
             lake = self.lake(tenant)
@@ -240,7 +242,7 @@ class Node:
                 if lake.table(name).is_keyed:
                     yield partial(_export, lake, name)
 
-    def _by_id(self, table_id: bytes) -> LakeTable:
+    def _find_table(self, table_id: bytes) -> LakeTable:
         for tenant in self._tenants:
             table = self.lake(tenant).by_id(table_id)
             if table is not None:
@@ -265,9 +267,9 @@ class Node:
                 with suppress(Unavailable, Overloaded, Conflict):
                     self.flush()
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Stop the clock and release all resources, in the reverse order of opening."""
         self._is_closed = True
         self._wake.set()
@@ -281,7 +283,7 @@ class Node:
             if self.pool is not None:
                 held.callback(self.pool.close)
             for lake in list(self._lakes.values()):
-                held.callback(lake.let_go)
+                held.callback(lake.close_session)
 
     def __enter__(self) -> "Node":
         return self
@@ -289,7 +291,7 @@ class Node:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _opened(self) -> WalTier:
+    def _open_journal(self) -> WalTier:
         """Open the journal; in a folder without a lake, create one."""
         catalog = self._catalog(DEFAULT_TENANT)
         identity = catalog.identity()
@@ -300,14 +302,14 @@ class Node:
         tier = WalTier(
             self._disk,
             catalog.journal_folder,
-            self._mark_of,
+            self._table_mark,
             self._settings.wal,
             expected=None if identity is None else identity.journal_id,
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
         )
         try:
             if identity is None:
-                catalog.found(tier.source)
+                catalog.create_lake(tier.source)
             for owner, named in self._tables():
                 _check_journal(tier, named, owner.table(named.name))
         except BaseException:
@@ -326,14 +328,16 @@ def open_lake(
     return lake
 
 
-def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -> list[Aside]:
+def set_aside_frames(
+    root: str, *, is_dry_run: bool, disk: Disk | None = None
+) -> list[RejectedFrame]:
     """Move the frames that belong to no table of a lake into its journal's quarantine.
 
     Returns these frames. Raises while a name of the lake is damaged: restore the name instead, and
     the table gets its frames.
     """
     disk = disk or OsDisk()
-    tenants = Tenants(root, disk)
+    tenants = TenantCatalog(root, disk)
     tenants.check_names()
     catalogs = [
         Catalog("/".join(filter(None, (root, tenants.folder(one)))), disk, is_read_only=True)
@@ -348,12 +352,14 @@ def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -
 
     def mark_of(table_id: bytes, source: str) -> Mark | None:
         tables = ((catalog, named) for catalog in catalogs for named in catalog)
-        return _mark_in(tables, table_id, source)
+        return _find_mark(tables, table_id, source)
 
     return set_aside(disk, catalogs[0].journal_folder, mark_of, is_dry_run=is_dry_run)
 
 
-def _mark_in(tables: Iterable[tuple[Catalog, Named]], table_id: bytes, source: str) -> Mark | None:
+def _find_mark(
+    tables: Iterable[tuple[Catalog, CatalogEntry]], table_id: bytes, source: str
+) -> Mark | None:
     """Return the mark of a source that a table has reached; None when no table has the id."""
     for catalog, named in tables:
         if named.table_id == table_id.hex():
@@ -378,15 +384,17 @@ def _export(lake: Lake, name: str) -> None:
     lake.entity(name).export_if_due()
 
 
-def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHalf | None":
+def _open_entity_half(
+    settings: LakeSettings, root: str, *, is_read_only: bool
+) -> "PostgresService | None":
     if not settings.postgres:
         return None
     with require_extra("entities", feature="the setting postgres", instead="omit the setting"):
-        from thermocline.entity.postgres_service import EntityHalf
-    return EntityHalf(settings, root, is_read_only=is_read_only)
+        from thermocline.entity.postgres_service import PostgresService
+    return PostgresService(settings, root, is_read_only=is_read_only)
 
 
-def _pool(settings: LakeSettings) -> QueryPool | None:
+def _open_query_pool(settings: LakeSettings) -> QueryPool | None:
     if not settings.query_workers:
         return None
     return QueryPool(
@@ -396,7 +404,7 @@ def _pool(settings: LakeSettings) -> QueryPool | None:
     )
 
 
-def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
+def _check_journal(tier: WalTier, named: CatalogEntry, table: ColdTable) -> None:
     """Raise if the journal or the table lacks flushed rows; record the holes of a repair."""
     mark = table.state().marks.get(tier.source, Mark(0))
     if mark >= tier.next_lsn:
@@ -420,12 +428,17 @@ def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
         )
     table.note_holes(
         [
-            NoteHole(tier.source, hole.first_lsn, hole.last_lsn, *map(_time, hole.written))
-            for hole in tier.recovered.holes
+            NoteHole(
+                tier.source,
+                hole.first_lsn,
+                hole.last_lsn,
+                *map(_round_to_micros, hole.written_between_ns),
+            )
+            for hole in tier.recovery_report.holes
             if hole.last_lsn > mark and (hole.tables is None or named.table_id in hole.tables)
         ]
     )
 
 
-def _time(time_ns: int | None) -> TimeNs | None:
+def _round_to_micros(time_ns: int | None) -> TimeNs | None:
     return None if time_ns is None else TimeNs(time_ns // NS_PER_US * NS_PER_US)

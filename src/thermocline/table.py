@@ -20,19 +20,19 @@ from typing import Any
 import pyarrow as pa
 
 from thermocline.cold import coverage_report
-from thermocline.cold.care.fsck import Checked, fsck
-from thermocline.cold.care.pin import pinned
-from thermocline.cold.care.repair import Loss, Repaired, repair, survey
-from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
-from thermocline.cold.change.append import Wish
-from thermocline.cold.change.delete import everything
+from thermocline.cold.care.fsck import FsckReport, fsck
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.care.repair import LogLoss, RepairReport, repair, survey
+from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, VacuumReport, vacuum
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.delete import match_every_row
 from thermocline.cold.change.export_plan import check_not_entities
-from thermocline.cold.segment.parquet import filtered
+from thermocline.cold.segment.parquet import filter_rows
 from thermocline.cold.segment.row_reader import RowReader
-from thermocline.cold.segment.stage import row_stream
+from thermocline.cold.segment.stage import open_row_stream
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.open_storage import open_storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, Invalid, NotFound
 from thermocline.format.argument import (
     check_flag,
@@ -43,14 +43,14 @@ from thermocline.format.argument import (
     list_paths,
 )
 from thermocline.format.bucket import parse_bucket, parse_duration_s, write_duration
-from thermocline.format.instant import instant, to_datetime
+from thermocline.format.instant import to_datetime, to_instant
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Mark, SetTable, TableSpec
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, check_names
-from thermocline.hot.wal.retired_marks import retired_above
-from thermocline.snapshot import View, covered, hot_within
+from thermocline.hot.wal.retired_marks import retired_marks_above
+from thermocline.snapshot import TableView, measure_coverage, read_hot_window
 
 At = object
 """A version (int), an instant (datetime or ISO text), or None for the newest."""
@@ -65,8 +65,8 @@ class TimeSeriesTable:
     >>> table.gaps("2024-06-01", "2024-06-08")
     """
 
-    def __init__(self, lake: Table) -> None:
-        self.lake = lake
+    def __init__(self, lake: ColdTable) -> None:
+        self.cold = lake
 
     @classmethod
     def create(
@@ -89,7 +89,7 @@ class TimeSeriesTable:
         an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
         `replace` replaces whole buckets. `Conflict` when there is a table.
         """
-        lake = Table(open_storage(table_root, storage_options))
+        lake = ColdTable(open_storage(table_root, storage_options))
         spec = new_spec(
             time_column,
             bucket,
@@ -110,25 +110,25 @@ class TimeSeriesTable:
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
         """Open a table; `NotFound` when there is none."""
-        lake = Table(open_storage(table_root, storage_options))
+        lake = ColdTable(open_storage(table_root, storage_options))
         lake.state()
         return TimeSeriesTable(lake)
 
     def root(self) -> str:
         """Return the path or URL of the table."""
-        return self.lake.storage.root
+        return self.cold.storage.root
 
     def version(self) -> Version:
         """Return the newest version."""
-        return self.lake.state().version
+        return self.cold.state().version
 
     def schema(self, at: At = None) -> pa.Schema:
         """Return the columns, now or at a version or instant."""
-        return self.lake.state(at).schema.arrow
+        return self.cold.state(at).schema.arrow
 
     def spec(self) -> TableSpec:
         """Return what the table is: time column, bucket, entities, policies."""
-        return self.lake.state().spec
+        return self.cold.state().spec
 
     # Writing
 
@@ -148,9 +148,9 @@ class TimeSeriesTable:
         `txn=("job", 7)` makes a repeated append of the same number a no-op.
         `CoverageOverlapError` names the buckets that the table already holds.
         """
-        wish = Wish(overlap, evolve, txn)
+        wish = AppendOptions(overlap, evolve, txn)
         paths = list_paths(source, "source")
-        return self.lake.append_parquet(paths, wish, link=check_flag(link, "link")).version
+        return self.cold.append_parquet(paths, wish, link=check_flag(link, "link")).version
 
     def append(
         self,
@@ -161,7 +161,7 @@ class TimeSeriesTable:
         txn: tuple[str, int] | None = None,
     ) -> Version:
         """Append anything with an Arrow stream, in one commit; see `append_parquet`."""
-        return self.lake.append(row_stream(data), Wish(overlap, evolve, txn)).version
+        return self.cold.append(open_row_stream(data), AppendOptions(overlap, evolve, txn)).version
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
@@ -172,25 +172,25 @@ class TimeSeriesTable:
                 "a delete needs a condition or a range of time",
                 hint="pass where='true' to delete every row",
             )
-        window, matcher, columns = _window(start, end), everything, ()
+        window, matcher, columns = _parse_window(start, end), match_every_row, ()
         if where is not None:
-            predicate, window = _predicate(where, self.lake.state(), window)
+            predicate, window = _compile_where(where, self.cold.state(), window)
             matcher, columns = predicate.mask, tuple(predicate.columns)
-        return self.lake.delete(matcher, columns, window)[0].version
+        return self.cold.delete(matcher, columns, window)[0].version
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` allows deleting every row."""
-        return self.lake.retain(is_confirmed=check_flag(yes, "yes"))[0].version
+        return self.cold.retain(is_confirmed=check_flag(yes, "yes"))[0].version
 
     def restore(self, at: At) -> Version:
         """Restore the table to a version or instant, as a new version."""
-        return self.lake.restore(at).version
+        return self.cold.restore(at).version
 
     def add_column(self, name: str, kind: pa.DataType) -> Version:
         """Add a column; it is null in all existing rows."""
         check_names([name])
         check_type(kind, "kind")
-        return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
+        return self._change("add column", lambda s, c: (s, c.add_columns([pa.field(name, kind)])))
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
         """Widen the type of a column; the new type must hold all its values.
@@ -199,8 +199,8 @@ class TimeSeriesTable:
         read to check that.
         """
         check_type(kind, "kind")
-        check_not_entities(self.lake.state().spec, "widen column")
-        return self.lake.widen(name, kind).version
+        check_not_entities(self.cold.state().spec, "widen column")
+        return self.cold.widen_column(name, kind).version
 
     def rename_column(self, old: str, new: str) -> Version:
         """Rename a column; its values stay."""
@@ -211,7 +211,7 @@ class TimeSeriesTable:
             entities = tuple(new if name == old else name for name in spec.entity_columns)
             time_column = new if spec.time_column == old else spec.time_column
             changed = replace(spec, entity_columns=entities, time_column=time_column)
-            return changed, schema.renamed(old, new)
+            return changed, schema.rename_column(old, new)
 
         return self._change("rename column", renamed)
 
@@ -229,8 +229,8 @@ class TimeSeriesTable:
         operation: str,
         changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]],
     ) -> Version:
-        check_not_entities(self.lake.state().spec, operation)
-        return self.lake.change(operation, changed).version
+        check_not_entities(self.cold.state().spec, operation)
+        return self.cold.alter(operation, changed).version
 
     # Reading
 
@@ -253,21 +253,21 @@ class TimeSeriesTable:
         every = [c.name for c in state.schema.columns]
         wanted = every if columns is None else list(list_names(columns, "columns"))
         schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
-        window, predicate = _window(start, end), None
+        window, predicate = _parse_window(start, end), None
         if where is not None:
-            predicate, window = _predicate(where, state, window)
+            predicate, window = _compile_where(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
 
         def batches() -> Generator[pa.RecordBatch, None, None]:
-            with pinned(self.lake, state.version):
+            with pin_version(self.cold, state.version):
                 yield None  # the pin is held from here on, before the first read
                 for batch in chain(
-                    self.lake.read(state, loaded, window), hot_within(view, loaded, window)
+                    self.cold.read(state, loaded, window), read_hot_window(view, loaded, window)
                 ):
                     kept = batch
                     if predicate is not None:
                         mask = predicate.mask(batch.select(list(predicate.columns)))
-                        kept = filtered(batch, mask)
+                        kept = filter_rows(batch, mask)
                     if kept.num_rows:
                         yield kept.select(wanted)
 
@@ -275,17 +275,19 @@ class TimeSeriesTable:
         next(stream)
         return RowReader(schema, stream)
 
-    def _view(self, at: At = None) -> View:
+    def _view(self, at: At = None) -> TableView:
         """Return the view to read now, or at a version or instant."""
-        return View(self.lake.state(at))
+        return TableView(self.cold.state(at))
 
-    def held(self, at: At = None) -> coverage_report.Held:
+    def held(self, at: At = None) -> coverage_report.CoverageReport:
         """Return a report of what is held, now or at a version or instant."""
-        return self._held(self._view(at))
+        return self._report_coverage(self._view(at))
 
-    def _held(self, view: View) -> coverage_report.Held:
-        is_verified = self.lake.index.is_verified(view.state)
-        return coverage_report.Held(view.state, covered(view, self.lake), is_verified)
+    def _report_coverage(self, view: TableView) -> coverage_report.CoverageReport:
+        is_verified = self.cold.index.is_verified(view.state)
+        return coverage_report.CoverageReport(
+            view.state, measure_coverage(view, self.cold), is_verified
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -296,15 +298,15 @@ class TimeSeriesTable:
 
     def pin(self, at: At = None) -> AbstractContextManager[Version]:
         """Keep a version's files from being vacuumed while the `with` block runs."""
-        return pinned(self.lake, self.lake.state(at).version)
+        return pin_version(self.cold, self.cold.state(at).version)
 
     def history(self, limit: int = coverage_report.HISTORY_ROWS_MAX) -> pa.Table:
         """Return the commits, newest first, as an Arrow table."""
-        return coverage_report.history(self.lake, limit)
+        return coverage_report.history(self.cold, limit)
 
-    def diff(self, old: At, new: At = None) -> coverage_report.Diff:
+    def diff(self, old: At, new: At = None) -> coverage_report.VersionDiff:
         """Return what changed from one version or instant to another, or to the newest."""
-        return coverage_report.diff(self.lake, old, new)
+        return coverage_report.diff(self.cold, old, new)
 
     # Coverage, from metadata alone
 
@@ -360,11 +362,11 @@ class TimeSeriesTable:
 
     def silent_entities(self, start: object, end: object = None, *, at: At = None) -> pa.Table:
         """Return the entities without a row in the range, and before when each was last seen."""
-        return self.held(at).silent(start, end)
+        return self.held(at).silent_entities(start, end)
 
     def holes(self) -> pa.Table:
         """Return the writes that were lost before they were flushed: source, numbers, when."""
-        return coverage_report.holes(self.lake.state())
+        return coverage_report.holes(self.cold.state())
 
     # Care
 
@@ -375,28 +377,28 @@ class TimeSeriesTable:
         grace: str | timedelta | None = None,
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Vacuumed:
+    ) -> VacuumReport:
         """Remove files that no kept version names; by default only return which they are."""
         return vacuum(
-            self.lake,
+            self.cold,
             grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace, "grace"),
             is_dry_run=check_flag(dry_run, "dry_run"),
             allow_short_grace=check_flag(allow_short_grace, "allow_short_grace"),
             progress=check_function(progress, "progress"),
         )
 
-    def fsck(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
+    def fsck(self, progress: Callable[[int, int], None] = lambda done, total: None) -> FsckReport:
         """Check every commit, checksum, file and coverage bitmap; change nothing."""
-        return fsck(self.lake, check_function(progress, "progress"))
+        return fsck(self.cold, check_function(progress, "progress"))
 
     def checkpoint(self) -> Version:
         """Write a checkpoint of the newest version, so that opening the table is faster."""
         version = self.version()
-        self.lake.log.write_checkpoint(version)
+        self.cold.log.write_checkpoint(version)
         return version
 
     def __repr__(self) -> str:
-        state = self.lake.state()
+        state = self.cold.state()
         rows, segments = state.totals.rows, state.totals.segments
         return (
             f"TimeSeriesTable({self.root()!r}, version={state.version}, rows={rows:,}, "
@@ -411,25 +413,25 @@ class TimeSeriesTable:
 
 def survey_loss(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
-) -> Loss:
+) -> LogLoss:
     """Return which commits the table in a folder has lost, even if it does not open."""
-    return survey(*_to_repair(table_root, storage_options))
+    return survey(*_open_for_repair(table_root, storage_options))
 
 
 def repair_table(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
-) -> Repaired | None:
+) -> RepairReport | None:
     """Accept the loss of a table's newest commits; None when the log is intact.
 
     The table opens again, at its newest intact version plus a commit that records the repair.
     """
-    return repair(*_to_repair(table_root, storage_options))
+    return repair(*_open_for_repair(table_root, storage_options))
 
 
-def _to_repair(
+def _open_for_repair(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None
-) -> tuple[Table, Mapping[str, Mark]]:
-    lake = Table(open_storage(table_root, storage_options))
+) -> tuple[ColdTable, Mapping[str, Mark]]:
+    lake = ColdTable(open_storage(table_root, storage_options))
     if not lake.log.exists():
         raise NotFound("no table here", hint="name the table's folder", root=lake.storage.root)
     try:
@@ -439,7 +441,7 @@ def _to_repair(
     ids = [action.spec.table_id for action in first.actions if isinstance(action, SetTable)]
     root = lake.storage.root
     is_local = isinstance(lake.storage, LocalStorage)
-    return lake, retired_above(root, ids[0]) if ids and is_local else {}
+    return lake, retired_marks_above(root, ids[0]) if ids and is_local else {}
 
 
 def new_spec(
@@ -459,17 +461,17 @@ def new_spec(
     return spec if entities_max is None else replace(spec, entities_max=entities_max)
 
 
-def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Window]:
+def _compile_where(where: str, state: TableState, window: TimeWindow) -> tuple[Any, TimeWindow]:
     """Return the condition, and the window narrowed to the times at which it can be true."""
     from thermocline.query.sql.predicate import compile_predicate
 
     predicate = compile_predicate(where, state.schema.arrow)
-    return predicate, window.narrowed(*predicate.window(state.spec.time_column))
+    return predicate, window.intersect(*predicate.window(state.spec.time_column))
 
 
-def _window(start: object, end: object) -> Window:
-    first = None if start is None else instant(start)
-    after = None if end is None else instant(end)
+def _parse_window(start: object, end: object) -> TimeWindow:
+    first = None if start is None else to_instant(start)
+    after = None if end is None else to_instant(end)
     if first is not None and after is not None and after <= first:
         raise Invalid("the end is not after the start", hint="the end is not part of the range")
-    return Window(first, after)
+    return TimeWindow(first, after)

@@ -119,5 +119,5 @@ def test_O12_a_disk_without_room_or_inodes_fails(monkeypatch, tmp_path):
 
     monkeypatch.setattr(doctor.os, "statvfs", lambda place: Full)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: type("U", (), {"free": 1 << 20}))
-    found = {look.name: look.status for look in doctor._space(str(tmp_path))}
+    found = {look.name: look.status for look in doctor._check_space(str(tmp_path))}
     assert found == {"free space": "fail", "inodes": "fail"}

@@ -35,7 +35,7 @@ def told(shell, *words):
 def test_A14_the_first_key_is_made_with_its_folder_which_is_this_users_alone(shell):
     ran = shell.ok("key", "create", "--first", "--data", "node")
     assert KEY.fullmatch(ran.out.strip())
-    assert stored(shell).read().found(ran.out.strip()).scopes == {"ingest", "query", "admin"}
+    assert stored(shell).read().find(ran.out.strip()).scopes == {"ingest", "query", "admin"}
     assert (shell.folder / "node" / "lake.json").exists()
     for path in [shell.folder / "node", *(shell.folder / "node").rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path

@@ -12,7 +12,7 @@ import pytest
 from fixtures.lake import HOUR_US, JUNE_US, closes, files, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.segment import stage
 from thermocline.errors import CoverageOverlapError, Invalid, NotFound
 
@@ -221,7 +221,7 @@ def test_an_interrupt_after_the_commit_was_made_takes_no_file_from_it(calls_late
 
     disk.hooks = interrupt
     with pytest.raises(KeyboardInterrupt):
-        lake_on(disk).append(rows([0, 1]).to_reader(), Wish())
+        lake_on(disk).append(rows([0, 1]).to_reader(), AppendOptions())
     disk.hooks = None
     assert closes(lake_on(disk)) == [0.0, 1.0]
     assert fsck(lake_on(disk)).is_sound
@@ -238,7 +238,7 @@ def test_an_interrupt_before_the_commit_leaves_nothing():
 
     disk.hooks = interrupt
     with pytest.raises(KeyboardInterrupt):
-        lake_on(disk).append(rows([0, 1]).to_reader(), Wish())
+        lake_on(disk).append(rows([0, 1]).to_reader(), AppendOptions())
     assert [path for path in disk.tree() if path.endswith((".parquet", ".roar"))] == []
 
 

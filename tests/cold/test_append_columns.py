@@ -11,7 +11,7 @@ import pytest
 import thermocline as tc
 from fixtures.lake import JUNE_US, closes, files, rows
 from thermocline.errors import CoverageOverlapError, Invalid, Overloaded
-from thermocline.format.types import plain
+from thermocline.format.types import plain_type
 
 TS = pa.timestamp("us")
 
@@ -255,7 +255,7 @@ def test_a_column_of_any_type_takes_rows_without_it_and_can_be_flushed(tmp_path,
         if door == "append_parquet":
             # Parquet has no dictionaries of views; what they view is the same there.
             is_dictionary = pa.types.is_dictionary(values.type)
-            cast = pc.cast(values.dictionary, plain(values.type)) if is_dictionary else values
+            cast = pc.cast(values.dictionary, plain_type(values.type)) if is_dictionary else values
             pq.write_table(rows.set_column(1, "v", cast), tmp_path / "rows.parquet")
             table.append_parquet(tmp_path / "rows.parquet")
         else:

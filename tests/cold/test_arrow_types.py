@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fixtures.lake import HOUR_US, JUNE_US, lake_on, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.errors import Invalid
 
 ROWS = 5
@@ -211,7 +211,7 @@ def as_parquet(data):
 @given(tables())
 def test_a_table_of_any_types_comes_back_as_it_went_in(data):
     _, table = fresh()
-    table.append(data.to_reader(max_chunksize=2), Wish())
+    table.append(data.to_reader(max_chunksize=2), AppendOptions())
     check_same(read(table), data)
     assert fsck(table).is_sound
 
@@ -225,7 +225,7 @@ def test_a_parquet_file_of_any_types_reads_as_it_did_before_it_was_appended(data
     except pa.ArrowNotImplementedError:
         reject()  # nobody has such a file: Arrow cannot write views inside of lists
     disk.overwrite(INCOMING, source)
-    table.append_parquet([INCOMING], Wish())
+    table.append_parquet([INCOMING], AppendOptions())
     wanted = pq.read_table(io.BytesIO(source))
     check_same(read(table), wanted)
     [segment] = table.state().segments
@@ -236,7 +236,7 @@ def test_a_parquet_file_of_any_types_reads_as_it_did_before_it_was_appended(data
 @given(tables(), st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))
 def test_rows_of_any_types_are_deleted_and_the_rest_comes_back_as_it_was(data, keep):
     _, table = fresh()
-    table.append(data.to_reader(), Wish())
+    table.append(data.to_reader(), AppendOptions())
     gone = iter(keep)
     table.delete(lambda batch: pa.array([not next(gone) for _ in range(batch.num_rows)]), [])
     rest = [data.slice(row, 1) for row, kept in enumerate(keep) if kept]
@@ -253,11 +253,11 @@ def test_a_time_column_of_any_unit_and_zone_keeps_its_instants(unit, zone, how):
     data = pa.table({"ts": pa.array(instants, pa.timestamp(unit, tz=zone))})
     disk, table = fresh()
     if how == "arrow":
-        table.append(data.to_reader(), Wish())
+        table.append(data.to_reader(), AppendOptions())
         check_same(read(table), data)
     else:
         disk.overwrite(INCOMING, as_parquet(data))
-        table.append_parquet([INCOMING], Wish())
+        table.append_parquet([INCOMING], AppendOptions())
         check_same(read(table), pq.read_table(io.BytesIO(as_parquet(data))))
     state, held = table.coverage()
     first = JUNE_US // 10**6 // 3600
@@ -293,16 +293,16 @@ def test_a_narrower_column_reads_in_the_tables_type(narrow, wide, how):
     times = pa.array([JUNE_US + hour * HOUR_US for hour in range(3)], pa.timestamp("us"))
     data = pa.table({"ts": times, "value": narrow})
     if how == "widened after":
-        table.append(data.to_reader(), Wish())
-        table.change("widen", lambda s, c: (s, c.widened("value", wide)))
+        table.append(data.to_reader(), AppendOptions())
+        table.alter("widen", lambda s, c: (s, c.widen_column("value", wide)))
     else:
-        table.change("add", lambda s, c: (s, c.added([pa.field("ts", times.type)])))
-        table.change("add", lambda s, c: (s, c.added([pa.field("value", wide)])))
+        table.alter("add", lambda s, c: (s, c.add_columns([pa.field("ts", times.type)])))
+        table.alter("add", lambda s, c: (s, c.add_columns([pa.field("value", wide)])))
         disk.overwrite(INCOMING, as_parquet(data))
         if how == "parquet":
-            table.append_parquet([INCOMING], Wish())
+            table.append_parquet([INCOMING], AppendOptions())
         else:
-            table.append(data.to_reader(), Wish())
+            table.append(data.to_reader(), AppendOptions())
     found = read(table).column("value")
     plain = narrow.dictionary_decode() if kinds.is_dictionary(narrow.type) else narrow
     value_type = wide.value_type if kinds.is_dictionary(wide) else wide
@@ -326,6 +326,6 @@ def test_a_type_that_parquet_cannot_hold_is_refused_and_nothing_is_left(kind):
     before = disk.tree()
     data = pa.table({"ts": pa.array([JUNE_US], pa.timestamp("us")), "value": pa.nulls(1, kind)})
     with pytest.raises(Invalid, match="ordinary Arrow type"):
-        table.append(data.to_reader(), Wish())
+        table.append(data.to_reader(), AppendOptions())
     left = {path for path, content in disk.tree().items() if content is not None} - before.keys()
     assert left == set()

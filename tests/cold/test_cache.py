@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import google_crc32c
 import pytest
 
-from thermocline.cold.storage.cache import FETCH_IDLE_S_MAX, Cache
+from thermocline.cold.storage.cache import FETCH_IDLE_S_MAX, ObjectCache
 from thermocline.cold.storage.verified import checksum_text
 from thermocline.errors import Overloaded, Unavailable
 
@@ -67,7 +67,7 @@ def origin():
 @pytest.fixture
 def cache(tmp_path, clock):
     """A cache that holds three copies."""
-    return Cache(str(tmp_path / "c"), bytes_max=3 * SIZE, keep_s=KEEP_S, now_s=clock)
+    return ObjectCache(str(tmp_path / "c"), bytes_max=3 * SIZE, keep_s=KEEP_S, now_s=clock)
 
 
 def held_bytes(folder):
@@ -137,7 +137,8 @@ def test_what_can_never_fit_is_refused_without_being_fetched(cache, origin, tmp_
 
 def test_bytes_being_fetched_by_another_count_already(tmp_path, origin, clock):
     one, two = (
-        Cache(str(tmp_path / "c"), bytes_max=SIZE, keep_s=KEEP_S, now_s=clock) for _ in range(2)
+        ObjectCache(str(tmp_path / "c"), bytes_max=SIZE, keep_s=KEEP_S, now_s=clock)
+        for _ in range(2)
     )
     begun, goes_on = threading.Event(), threading.Event()
 
@@ -213,7 +214,7 @@ KEEP_S = 1
 
 def read_many(folder, reader, report):
     """Read copies for some seconds, each second another one, from a cache that holds four."""
-    cache, origin, done = Cache(folder, bytes_max=4 * SIZE, keep_s=KEEP_S), Origin(), 0
+    cache, origin, done = ObjectCache(folder, bytes_max=4 * SIZE, keep_s=KEEP_S), Origin(), 0
     end = time.monotonic() + 7
     while time.monotonic() < end or done <= 100:
         name = f"{int(time.time()) + reader},"

@@ -64,7 +64,7 @@ def test_an_entity_column_is_in_the_file_and_so_is_every_column_of_few_rows(tmp_
         table.write(given)
         table.flush()
         assert [*map(len, file_names(table))] == [2, 3]
-        assert table.lake.state().schema.arrow.names == SCHEMA.names
+        assert table.cold.state().schema.arrow.names == SCHEMA.names
         assert table.to_arrow().cast(SCHEMA).equals(pa.concat_tables([given, given]))
 
 

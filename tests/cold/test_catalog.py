@@ -117,7 +117,7 @@ def test_D05_rows_of_a_table_without_a_name_are_set_aside_when_a_person_says_so(
         node.lake().create_table("a", time_column="ts", bucket="1h").write(rows(4))
         node.lake().create_table("b", time_column="ts", bucket="1h").write(rows(2))
         node.close(is_flushed=False)
-    folder = root / Catalog(str(root)).named("a").folder
+    folder = root / Catalog(str(root)).find_entry("a").folder
     (root / "names" / "a.json").rename(tmp_path / "a.json")
     with pytest.raises(Corruption, match="no name"):
         set_aside_frames(str(root), is_dry_run=False)
@@ -166,7 +166,7 @@ def test_D05_a_folder_that_was_swapped_with_its_neighbour_is_noticed(root):
 
 
 def test_D05_a_name_whose_table_is_gone_is_refused(root, tmp_path):
-    named = Catalog(str(root)).named("a")
+    named = Catalog(str(root)).find_entry("a")
     (root / named.folder).rename(tmp_path / "gone")
     refused(root, "names/a.json")
     with pytest.raises(Corruption, match="without a table"):

@@ -8,14 +8,14 @@ from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.vacuum import vacuum
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.coverage_report import history
 from thermocline.cold.log.commit_log import CLOCK_AHEAD_S_MAX
 from thermocline.errors import NotFound
-from thermocline.format.instant import NS_PER_S, parse
+from thermocline.format.instant import NS_PER_S, parse_instant
 
-NOON_NS = parse("2026-06-01T12:00:00")
-AHEAD_NS = parse("2036-06-01T12:00:00")
+NOON_NS = parse_instant("2026-06-01T12:00:00")
+AHEAD_NS = parse_instant("2036-06-01T12:00:00")
 HOUR_NS = 3600 * NS_PER_S
 DAY_NS = 24 * HOUR_NS
 
@@ -44,7 +44,7 @@ def table_on(disk, clock):
 
 def append_at(disk, clock, now_ns, hour):
     clock.now_ns = now_ns
-    return table_on(disk, clock).append(rows([hour]).to_reader(), Wish())
+    return table_on(disk, clock).append(rows([hour]).to_reader(), AppendOptions())
 
 
 def jumped(disk, clock):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thermocline.cold.segment.row_digest import Content, content_of
+from thermocline.cold.segment.row_digest import RowDigest, digest_rows
 
 KINDS = {
     "bool": (pa.bool_(), st.booleans()),
@@ -54,20 +54,20 @@ def test_the_order_of_rows_and_the_batches_they_come_in_do_not_matter(name):
         rows = batch(pa.array(given_values, kind), pa.array(numbers, pa.int64()))
         moved = [given_values[place] for place in order]
         other = batch(pa.array(moved, kind), pa.array(order, pa.int64()))
-        assert content_of([rows]) == content_of([other.slice(0, cut), other.slice(cut)])
+        assert digest_rows([rows]) == digest_rows([other.slice(0, cut), other.slice(cut)])
         if len(given_values) > 1 and given_values[0] != given_values[1]:
             swapped = [given_values[1], given_values[0], *given_values[2:]]
             crossed = batch(pa.array(swapped, kind), pa.array(numbers, pa.int64()))
-            assert content_of([crossed]) != content_of([rows])
+            assert digest_rows([crossed]) != digest_rows([rows])
 
     check()
 
 
 def test_a_text_says_the_same_as_a_dictionary_and_as_any_other_text_type():
     words = ["", "a", None, "ä", "a" * 100_000, "a"]
-    plain = content_of([batch(pa.array(words))])
+    plain = digest_rows([batch(pa.array(words))])
     for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
-        assert content_of([batch(pa.array(words, kind))]) == plain
+        assert digest_rows([batch(pa.array(words, kind))]) == plain
 
 
 @pytest.mark.parametrize(
@@ -89,22 +89,22 @@ def test_a_text_says_the_same_as_a_dictionary_and_as_any_other_text_type():
     ],
 )
 def test_rows_that_differ_say_something_else(one, other):
-    assert content_of([batch(pa.array(one))]) != content_of([batch(pa.array(other))])
+    assert digest_rows([batch(pa.array(one))]) != digest_rows([batch(pa.array(other))])
 
 
 def test_a_value_in_another_column_says_something_else():
     one, two = pa.array([1]), pa.array([2])
-    assert content_of([batch(one, two)]) != content_of([batch(two, one)])
+    assert digest_rows([batch(one, two)]) != digest_rows([batch(two, one)])
 
 
 def test_texts_are_hashed_a_bounded_stretch_at_a_time(monkeypatch):
     words = [f"word {number}" for number in range(1_000)] + [None, ""]
-    whole = content_of([batch(pa.array(words))])
+    whole = digest_rows([batch(pa.array(words))])
     monkeypatch.setattr("thermocline.cold.segment.row_digest.BYTES_AT_ONCE", 16)
-    assert content_of([batch(pa.array(words))]) == whole
+    assert digest_rows([batch(pa.array(words))]) == whole
 
 
 def test_contents_add_up():
     one, two = batch(pa.array([1, 2])), batch(pa.array([3]))
-    assert content_of([one]) + content_of([two]) == content_of([one, two])
-    assert content_of([]) == Content()
+    assert digest_rows([one]) + digest_rows([two]) == digest_rows([one, two])
+    assert digest_rows([]) == RowDigest()

@@ -14,9 +14,9 @@ from crash.operations import base_disk, opened
 from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
-from thermocline.cold.coverage_report import held
-from thermocline.cold.segment.measure import row_entities
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.coverage_report import report_coverage
+from thermocline.cold.segment.measure import encode_entities
 from thermocline.errors import Corruption
 from thermocline.format import layout
 from thermocline.format.bucket import Bucket
@@ -40,7 +40,7 @@ def made(*, entities=("symbol",), **options):
 
 
 def append(table, data, **wish):
-    return table.append(data.to_reader(), Wish(**wish))
+    return table.append(data.to_reader(), AppendOptions(**wish))
 
 
 def hours(table, at=None):
@@ -52,7 +52,7 @@ def hours(table, at=None):
 
 def answers(disk):
     """Return all that a new process answers about coverage."""
-    view = held(lake_on(disk))
+    view = report_coverage(lake_on(disk))
     gaps = view.gaps("2024-06-01", "2024-06-02")
     return gaps.to_pylist(), view.runs().to_pylist(), view.ratio("2024-06-01", "2024-06-02")
 
@@ -180,7 +180,7 @@ def lied(disk, claim):
 
 def shifted(first, end):
     def claim(true):
-        buckets = Buckets.between(true.whole.first() + first, true.whole.first() + end)
+        buckets = Buckets.from_range(true.whole.first() + first, true.whole.first() + end)
         return Coverage(true.width_s, buckets, dict.fromkeys(true.entities, buckets))
 
     return claim
@@ -200,13 +200,13 @@ def test_T18_coverage_that_contradicts_the_log_is_told_as_not_verified(claim, ca
     disk = base_disk()
     live = closes(opened(disk))
     path = lied(disk, claim)
-    view = held(opened(disk))
+    view = report_coverage(opened(disk))
     assert not view.is_verified
     assert closes(opened(disk)) == live  # rows come from the files, whatever is claimed of them
     for answer in (
         view.gaps("2024-06-01", "2024-06-02"),
         view.runs(),
-        view.silent("2024-06-01", None),
+        view.silent_entities("2024-06-01", None),
     ):
         assert answer.schema.metadata[b"verified"] == b"false"
     assert path in caplog.text
@@ -219,18 +219,18 @@ def test_T18_what_was_not_verified_is_not_written_down_as_if_it_were():
     disk = base_disk()
     lied(disk, CLAIMS["too many"])
     append(opened(disk), rows([60]))
-    assert not held(opened(disk)).is_verified
+    assert not report_coverage(opened(disk)).is_verified
     # Once the segment that was lied about is gone, the rest is as good as ever.
     table = opened(disk)
     table.delete(lambda batch: pc.equal(batch.column("close"), 8.0), ["close"])
-    assert held(table).is_verified
-    assert held(opened(disk)).is_verified
+    assert report_coverage(table).is_verified
+    assert report_coverage(opened(disk)).is_verified
 
 
 def test_T18_a_claim_that_the_log_cannot_contradict_is_found_by_fsck():
     disk, table = made()
     append(table, rows([0, 2, 2, 9]))
-    buckets = Buckets.of(JUNE_US // HOUR_US + np.array([0, 3, 9]))
+    buckets = Buckets.from_numbers(JUNE_US // HOUR_US + np.array([0, 3, 9]))
     path = lied(disk, lambda true: Coverage(3600, buckets, {'["NVDA"]': buckets}))
     [found] = [finding for finding in fsck(lake_on(disk)).findings if not finding.is_harmless]
     assert (found.kind, found.path) == ("coverage", path)
@@ -297,8 +297,8 @@ def shortcut(table):
         b"",
         b"garbage",
         b"TCCV" + bytes(60),
-        encode_coverage(Coverage(3600, Buckets.between(0, 9), {})),
-        encode_coverage(Coverage(3600, Buckets.between(0, 9), {}, digest=5)),
+        encode_coverage(Coverage(3600, Buckets.from_range(0, 9), {})),
+        encode_coverage(Coverage(3600, Buckets.from_range(0, 9), {}, digest=5)),
     ],
     ids=["missing", "empty", "garbage", "zeros", "no digest", "another's"],
 )
@@ -371,5 +371,5 @@ def test_a_row_of_no_entity_is_told_from_all_that_a_narrow_dictionary_has():
     """128 names fill the indices of eight bits: the number of null is one more."""
     names = [f"s{n:03}" for n in range(128)]
     symbols = pa.DictionaryArray.from_arrays(pa.array([*range(128), None], pa.int8()), names)
-    codes, keys = row_entities(pa.RecordBatch.from_arrays([symbols], ["symbol"]), spec())
+    codes, keys = encode_entities(pa.RecordBatch.from_arrays([symbols], ["symbol"]), spec())
     assert [orjson.loads(keys[code])[0] for code in codes] == [*names, None]

@@ -10,14 +10,14 @@ from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline import TimeSeriesTable
 from thermocline.errors import Invalid, NotFound
-from thermocline.format.instant import NS_PER_S, parse
+from thermocline.format.instant import NS_PER_S, parse_instant
 
 
 class Clock:
     """A clock that goes on by a second at each look, and jumps when told."""
 
     def __init__(self, text):
-        self.now_ns = parse(text)
+        self.now_ns = parse_instant(text)
 
     def __call__(self):
         self.now_ns += NS_PER_S
@@ -166,9 +166,9 @@ def test_deletes_leave_what_a_list_would(appends, deletes):
     for low, high in deletes:
         table.delete(f"close between {low} and {high}")
         left = [number for number in left if not low <= number <= high]
-        assert closes(table.lake) == sorted(left)
+        assert closes(table.cold) == sorted(left)
         assert hours(table) == sorted(set(left))
-        assert table.lake.state().totals.rows == len(left)
+        assert table.cold.state().totals.rows == len(left)
     assert table.fsck().is_sound
 
 
@@ -179,9 +179,9 @@ def test_rows_past_the_retention_go_and_no_others():
     clock = Clock("2024-06-02T12:00:00")
     table = timed(clock, retention="24h")
     table.append(rows(range(30)))
-    clock.now_ns = parse("2024-06-02T12:00:00") - NS_PER_S
+    clock.now_ns = parse_instant("2024-06-02T12:00:00") - NS_PER_S
     assert table.retain() == 4
-    assert closes(table.lake) == [float(hour) for hour in range(12, 30)]
+    assert closes(table.cold) == [float(hour) for hour in range(12, 30)]
     assert hours(table) == list(range(12, 30))
     assert table.fsck().is_sound
 
@@ -192,31 +192,31 @@ def test_what_is_young_enough_stays_to_the_instant():
     table.append(rows([0, 1, 2]))
     clock.now_ns = (JUNE_US + 2 * HOUR_US) * 1_000 - NS_PER_S
     table.retain()
-    assert closes(table.lake) == [1, 2]
+    assert closes(table.cold) == [1, 2]
 
 
 def test_C09_a_clock_that_jumped_ahead_takes_nothing_without_a_yes():
     clock = Clock("2024-06-02")
     table = timed(clock, retention="90d")
     table.append(rows(range(24)))
-    clock.now_ns = parse("2034-06-02")
+    clock.now_ns = parse_instant("2034-06-02")
     with pytest.raises(Invalid, match="cut-off is after the newest row") as error:
         table.retain()
     assert error.value.facts["newest"] == "2024-06-01T23:00:00Z"
     assert "--yes" in error.value.hint
-    assert len(closes(table.lake)) == 24
-    clock.now_ns = parse("2034-06-02")
+    assert len(closes(table.cold)) == 24
+    clock.now_ns = parse_instant("2034-06-02")
     table.retain(yes=True)
-    assert (closes(table.lake), hours(table)) == ([], [])
+    assert (closes(table.cold), hours(table)) == ([], [])
 
 
 def test_C09_a_clock_that_went_back_takes_nothing():
     clock = Clock("2024-06-02")
     table = timed(clock, retention="1h")
     table.append(rows(range(24)))
-    clock.now_ns = parse("1999-01-01")
+    clock.now_ns = parse_instant("1999-01-01")
     assert table.retain() == 3
-    assert len(closes(table.lake)) == 24
+    assert len(closes(table.cold)) == 24
 
 
 def test_a_table_that_keeps_its_rows_for_ever_has_nothing_past_its_retention():
@@ -239,8 +239,8 @@ def test_retention_and_replaced_buckets_agree():
     table = timed(clock, retention="2h")
     table.append(rows([0, 1, 2, 3]))
     table.append(rows([1, 3], close=9), overlap="replace")
-    clock.now_ns = parse("2024-06-01T04:00:00") - NS_PER_S
+    clock.now_ns = parse_instant("2024-06-01T04:00:00") - NS_PER_S
     table.retain()
-    assert closes(table.lake) == [2, 9]
+    assert closes(table.cold) == [2, 9]
     assert hours(table) == [2, 3]
     assert table.fsck().is_sound

@@ -10,7 +10,7 @@ from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import MUTATING
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.log.checkpoint import encode_checkpoint
 from thermocline.format import layout
 from thermocline.format.coverage import Buckets, Coverage, encode_coverage
@@ -230,7 +230,7 @@ def test_files_that_no_version_names_are_told_and_harmless(disk):
 
 def test_a_file_of_an_older_version_is_no_leftover(disk):
     table = opened(disk)
-    table.append(rows([0, 1, 2], close=9).to_reader(), Wish(overlap="replace"))
+    table.append(rows([0, 1, 2], close=9).to_reader(), AppendOptions(overlap="replace"))
     assert fsck(opened(disk)).findings == ()
 
 

@@ -13,9 +13,9 @@ import pytest
 from fixtures.lake import closes, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline import TimeSeriesTable
-from thermocline.cold.change.append import Wish
-from thermocline.cold.storage.local import LocalStorage, translation
-from thermocline.cold.table import Table
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.storage.local import LocalStorage, translate_error
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
 from thermocline.errors import (
     Corruption,
@@ -81,7 +81,7 @@ def test_O11_a_file_system_where_two_could_win_is_refused_before_anything_is_wri
 ):
     root = tmp_path / "prices"
     with pytest.raises(Unsupported, match="atomically") as error:
-        Table(LocalStorage(str(root), disk)).create(spec())
+        ColdTable(LocalStorage(str(root), disk)).create(spec())
     assert error.value.facts["root"] == str(root)
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
@@ -93,10 +93,10 @@ def test_O11_a_table_copied_onto_such_a_file_system_is_read_but_never_written(
     table.append(rows([0, 1]))
     copied = tmp_path / "copied"
     shutil.copytree(table.root(), copied)
-    there = Table(LocalStorage(str(copied), disk), workers=1)
+    there = ColdTable(LocalStorage(str(copied), disk), workers=1)
     assert closes(there) == [0, 1]
     for change in (
-        lambda: there.append(rows([5]).to_reader(), Wish()),
+        lambda: there.append(rows([5]).to_reader(), AppendOptions()),
         lambda: there.delete(lambda batch: batch.column("close"), ["close"]),
         lambda: there.restore(1),
     ):
@@ -240,7 +240,7 @@ def test_T22_a_table_may_itself_be_reached_through_a_symbolic_link(table, tmp_pa
     (tmp_path / "alias").symlink_to(table.root())
     alias = TimeSeriesTable.open(tmp_path / "alias")
     assert alias.append(rows([2])) == 3
-    assert closes(alias.lake) == [0, 1, 2]
+    assert closes(alias.cold) == [0, 1, 2]
     assert alias.fsck().is_sound
 
 
@@ -274,8 +274,8 @@ class OtherDevice(OsDisk):
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
 def test_a_file_that_cannot_be_linked_is_copied(tmp_path, parquet, code):
     disk = OtherDevice(code)
-    table = TimeSeriesTable(Table(LocalStorage(str(tmp_path / "t"), disk)))
-    table.lake.create(spec())
+    table = TimeSeriesTable(ColdTable(LocalStorage(str(tmp_path / "t"), disk)))
+    table.cold.create(spec())
     source = parquet(rows([0, 1]))
     table.append_parquet(source, link=True)
     assert disk.is_struck
@@ -302,7 +302,7 @@ def test_a_file_that_cannot_be_linked_is_copied(tmp_path, parquet, code):
     ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else value.code,
 )
 def test_an_error_of_the_operating_system_becomes_what_the_caller_can_do(code, kind):
-    error = translation(OSError(code, os.strerror(code)), "data/x.parquet")
+    error = translate_error(OSError(code, os.strerror(code)), "data/x.parquet")
     assert type(error) is kind
     assert error.facts == {"path": "data/x.parquet", "error": os.strerror(code)}
     assert error.hint

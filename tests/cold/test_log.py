@@ -7,8 +7,8 @@ from crash.operations import base_disk, opened, seen
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
-from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.log.transaction import CommitPlan, transact
 from thermocline.errors import (
     Conflict,
     Corruption,
@@ -17,7 +17,7 @@ from thermocline.errors import (
     Unsupported,
 )
 from thermocline.format import layout
-from thermocline.format.instant import parse
+from thermocline.format.instant import parse_instant
 from thermocline.format.log.commit import decode_commit
 from thermocline.format.sealed_json import crc32c
 
@@ -68,7 +68,7 @@ def test_T06_a_wrong_hint_is_never_believed_and_is_written_again(disk, hint):
     before = seen(disk)
     disk.remove(CURRENT) if hint is None else disk.overwrite(CURRENT, hint)
     assert seen(disk) == before
-    opened(disk).append(rows([50]).to_reader(), Wish())
+    opened(disk).append(rows([50]).to_reader(), AppendOptions())
     assert orjson.loads(disk.read(CURRENT))["version"] == 7
 
 
@@ -77,7 +77,7 @@ def test_T02_a_commit_that_the_hint_does_not_know_is_read_and_never_overwritten(
     sixth = disk.read(commit_file(6))
     table = opened(disk)
     assert table.state().version == 6
-    assert table.append(rows([50]).to_reader(), Wish()).version == 7
+    assert table.append(rows([50]).to_reader(), AppendOptions()).version == 7
     assert disk.read(commit_file(6)) == sixth
 
 
@@ -90,7 +90,7 @@ def test_T04_a_flipped_byte_in_a_commit_is_found_and_named_and_older_versions_st
     assert layout.commit_path(6) in str(error.value)
     table = opened(disk)
     assert table.log.commit(5).version == 5
-    assert table.log._replayed(5).version == 5
+    assert table.log._replay(5).version == 5
 
 
 def test_T03_a_torn_commit_is_found_at_any_length(disk):
@@ -106,7 +106,7 @@ def test_T05_a_commit_missing_in_the_middle_is_an_error_not_a_shorter_history(mi
     table = lake_on(disk)
     table.create(spec())
     for hour in range(5):
-        table.append(rows([hour]).to_reader(), Wish())
+        table.append(rows([hour]).to_reader(), AppendOptions())
     disk.remove(commit_file(missing))
     for hint in (True, False):
         if not hint:
@@ -131,7 +131,7 @@ def test_T05_the_newest_commit_but_one_missing_is_seen_although_the_hint_is_behi
     table = lake_on(disk)
     table.create(spec())
     for hour in range(4):
-        table.append(rows([hour]).to_reader(), Wish())
+        table.append(rows([hour]).to_reader(), AppendOptions())
     disk.overwrite(CURRENT, b'{"version": 3}')
     disk.remove(commit_file(4))
     with pytest.raises(Corruption):
@@ -160,7 +160,7 @@ class LosesTheAnswer:
 def test_T07_a_commit_whose_answer_was_lost_finds_itself_by_its_txn_id(disk, times):
     table = opened(disk)
     table.log._storage = LosesTheAnswer(table.storage, times)
-    assert table.append(rows([50]).to_reader(), Wish()).version == 7
+    assert table.append(rows([50]).to_reader(), AppendOptions()).version == 7
     assert closes(opened(disk)).count(50.0) == 1
 
 
@@ -168,23 +168,25 @@ def test_T07_an_outcome_that_stays_unknown_is_said_to_be_and_nothing_staged_is_r
     table = opened(disk)
     table.log._storage = LosesTheAnswer(table.storage, 99)
     with pytest.raises(OutcomeUnknown) as error:
-        table.append(rows([50]).to_reader(), Wish())
+        table.append(rows([50]).to_reader(), AppendOptions())
     assert error.value.facts["version"] == 7
     assert closes(opened(disk)).count(50.0) == 1
 
 
 def test_T08_when_all_tries_are_lost_it_is_definite_and_what_was_staged_is_removed(disk):
     table, rival = opened(disk), opened(disk)
-    land, rounds = table.log.land, iter(range(1000))
+    land, rounds = table.log.try_commit, iter(range(1000))
 
     def beaten(commit):
-        rival.append(rows([200 + next(rounds)], "RIVAL").to_reader(), Wish(overlap="allow"))
+        rival.append(
+            rows([200 + next(rounds)], "RIVAL").to_reader(), AppendOptions(overlap="allow")
+        )
         return land(commit)
 
-    table.log.land = beaten
+    table.log.try_commit = beaten
     before = {path for path in disk.tree() if path.endswith(".parquet") and "data/" in path}
     with pytest.raises(Conflict, match="definitely not made"):
-        table.append(rows([50]).to_reader(), Wish(overlap="allow"))
+        table.append(rows([50]).to_reader(), AppendOptions(overlap="allow"))
     mine = {path for path in disk.tree() if path.endswith(".parquet") and "data/" in path} - before
     named = {f"/lake/prices/{s.path}" for s in rival.state().segments}
     assert mine <= named, "a staged file was left behind"
@@ -214,7 +216,7 @@ def test_T09_a_checkpoint_that_is_damaged_is_ignored_and_the_state_is_the_same(d
 def test_T09_a_checkpoint_of_another_version_under_this_name_is_not_believed(disk):
     before = seen(disk)
     table = opened(disk)
-    table.append(rows([50]).to_reader(), Wish())
+    table.append(rows([50]).to_reader(), AppendOptions())
     table.log.write_checkpoint(7)
     disk.overwrite(checkpoint_file(5), disk.read(checkpoint_file(7)))
     disk.remove(checkpoint_file(7))
@@ -227,7 +229,7 @@ def test_T09_a_checkpoint_of_another_version_under_this_name_is_not_believed(dis
 def test_T10_a_checkpoint_is_of_exactly_one_version_though_commits_land_meanwhile(disk):
     table, rival = opened(disk), opened(disk)
     state = table.state()
-    rival.append(rows([50]).to_reader(), Wish())
+    rival.append(rows([50]).to_reader(), AppendOptions())
     table.log._checkpoint(state)
     disk.remove(checkpoint_file(5))
     assert [f for f in fsck(opened(disk)).findings if not f.is_harmless] == []
@@ -251,7 +253,7 @@ def test_checkpoints_are_thinned_out_and_every_version_can_still_be_read():
     table = lake_on(disk, checkpoint_every=2)
     table.create(spec(overlap="allow"))
     for hour in range(100):
-        table.append(rows([hour]).to_reader(), Wish())
+        table.append(rows([hour]).to_reader(), AppendOptions())
     kept = [name for name in disk.tree() if "checkpoint" in name]
     assert len(kept) < 25
     again = lake_on(disk, checkpoint_every=2)
@@ -264,7 +266,7 @@ def test_T23_opening_reads_no_commit_older_than_the_newest_checkpoint():
     table = lake_on(disk, checkpoint_every=10)
     table.create(spec(overlap="allow"))
     for hour in range(62):
-        table.append(rows([hour]).to_reader(), Wish())
+        table.append(rows([hour]).to_reader(), AppendOptions())
     reader = lake_on(disk, checkpoint_every=10)
     disk.calls.clear()
     assert reader.state().version == 63
@@ -308,9 +310,9 @@ def test_T22_a_path_that_leaves_the_table_is_refused_when_the_log_is_read(disk, 
 
 
 def test_commit_times_go_up_whatever_the_clock_does(disk):
-    table = lake_on(disk, now_ns=lambda: parse("1999-01-01"))
+    table = lake_on(disk, now_ns=lambda: parse_instant("1999-01-01"))
     newest = table.state().time
-    assert table.append(rows([50]).to_reader(), Wish()).time > newest
+    assert table.append(rows([50]).to_reader(), AppendOptions()).time > newest
     times = [table.log.commit(version).time for version in range(1, 8)]
     assert times == sorted(set(times))
 
@@ -328,5 +330,5 @@ def test_an_instant_names_the_newest_version_committed_by_then(disk):
 def test_a_planner_that_wants_nothing_commits_nothing(disk):
     log = opened(disk).log
     outcome = transact(log, lambda state: None)
-    assert (outcome.state.version, outcome.is_landed) == (6, False)
-    assert transact(log, lambda state: Plan("note", ())).is_landed
+    assert (outcome.state.version, outcome.is_committed) == (6, False)
+    assert transact(log, lambda state: CommitPlan("note", ())).is_committed

@@ -7,7 +7,7 @@ from crash.operations import base_disk, opened, seen
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.errors import Conflict, Corruption
 from thermocline.format import layout
 from thermocline.format.log.current import Current, decode_current, encode_current
@@ -32,7 +32,7 @@ def refused(act, version):
 
 
 def append(disk):
-    return opened(disk).append(rows([50]).to_reader(), Wish())
+    return opened(disk).append(rows([50]).to_reader(), AppendOptions())
 
 
 def forget_proofs(disk, *, but=()):
@@ -74,7 +74,7 @@ def test_D03_any_file_of_a_version_proves_that_its_commit_was_there(proof, curre
     table.create(spec())
     for hour in range(5):
         before = disk.read(CURRENT)
-        table.append(rows([hour]).to_reader(), Wish())
+        table.append(rows([hour]).to_reader(), AppendOptions())
     forget_proofs(disk, but=(proof,))
     if current is not None:
         disk.overwrite(CURRENT, before if current == "behind" else current)
@@ -105,7 +105,7 @@ def test_D03_a_writer_that_was_behind_never_takes_the_number_of_a_lost_commit(di
     behind.state()
     append(disk)
     disk.remove(commit_file(7))
-    refused(lambda: behind.append(rows([60]).to_reader(), Wish()), 7)
+    refused(lambda: behind.append(rows([60]).to_reader(), AppendOptions()), 7)
     assert commit_file(7) not in disk.tree()
 
 
@@ -113,7 +113,7 @@ def test_D03_a_running_process_does_not_build_on_a_commit_that_went_away(disk):
     table = opened(disk)
     table.state()
     disk.remove(commit_file(6))
-    refused(lambda: table.append(rows([60]).to_reader(), Wish()), 6)
+    refused(lambda: table.append(rows([60]).to_reader(), AppendOptions()), 6)
     assert commit_file(7) not in disk.tree()
 
 
@@ -131,7 +131,7 @@ def other_table() -> SimDisk:
     table = lake_on(disk)
     table.create(spec())
     for hour in range(8):
-        table.append(rows([100 + hour], "OTHER").to_reader(), Wish())
+        table.append(rows([100 + hour], "OTHER").to_reader(), AppendOptions())
     return disk
 
 
@@ -168,7 +168,7 @@ def test_D04_a_log_that_an_older_copy_replaced_is_found():
     current = disk.read(CURRENT)
     rival = base_disk()
     rival_table = opened(rival)
-    rival_table.append(rows([70]).to_reader(), Wish())
+    rival_table.append(rows([70]).to_reader(), AppendOptions())
     assert copy
     rival.overwrite(CURRENT, current)
     refused(lambda: opened(rival).state(), 7)

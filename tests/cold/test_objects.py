@@ -14,8 +14,8 @@ from obstore.store import MemoryStore
 
 from fixtures.lake import closes, rows, spec
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
-from thermocline.cold.storage.cache import Cache
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.storage.cache import ObjectCache
 from thermocline.cold.storage.objects import (
     PART_BYTES,
     READ_WHOLE_BYTES_MAX,
@@ -23,7 +23,7 @@ from thermocline.cold.storage.objects import (
 )
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.storage.verified import checksum_text
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
 from thermocline.errors import (
     Corruption,
@@ -35,7 +35,7 @@ from thermocline.errors import (
 from thermocline.format.layout import commit_path
 
 WRITERS, APPENDS = 4, 10
-ALLOW = Wish(overlap="allow")
+ALLOW = AppendOptions(overlap="allow")
 NO_CHECKSUM = "crc32c:00000000"
 CHECKSUM = checksum_text(google_crc32c.value(b"x" * 5000))
 
@@ -49,7 +49,7 @@ def storage(request, tmp_path, s3):
 
 
 def append(table, hours, **wish):
-    return table.append(rows(hours).to_reader(), Wish(**wish))
+    return table.append(rows(hours).to_reader(), AppendOptions(**wish))
 
 
 def some_bytes(size_bytes):
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_not_taken_in(s3, tmp_path):
 
     source = tmp_path / "incoming"
     source.write_bytes(some_bytes(3 * PART_BYTES))
-    memory = ObjectStorage(MemoryStore(), "memory://x", Cache(str(tmp_path)), disk=Failing())
+    memory = ObjectStorage(MemoryStore(), "memory://x", ObjectCache(str(tmp_path)), disk=Failing())
     with pytest.raises(Unavailable, match="incoming"):
         memory.take(str(source), "data/a.parquet", link=False)
     assert memory.size("data/a.parquet") is None
@@ -184,20 +184,20 @@ def test_a_store_that_replaces_instead_of_refusing_is_found_out(tmp_path):
         def put(self, path, file, **options):
             return super().put(path, file, **{**options, "mode": "overwrite"})
 
-    table = Table(ObjectStorage(Replacing(), "memory://replacing", Cache(str(tmp_path))))
+    table = ColdTable(ObjectStorage(Replacing(), "memory://replacing", ObjectCache(str(tmp_path))))
     with pytest.raises(Unsupported, match="create a name twice"):
         table.create(spec())
     assert list(table.storage.list("")) == []
 
 
 def test_a_table_is_made_appended_read_remembered_and_proved(storage, parquet):
-    table = Table(storage, checkpoint_every=3)
+    table = ColdTable(storage, checkpoint_every=3)
     table.create(spec())
     append(table, range(3))
-    table.append_parquet([str(parquet(rows(range(3, 6))))], Wish(), link=True)
+    table.append_parquet([str(parquet(rows(range(3, 6))))], AppendOptions(), link=True)
     append(table, range(2, 4), overlap="replace")
     table.delete(lambda batch: pa.compute.equal(batch["close"], 5.0), ["close"])
-    reopened = Table(storage, checkpoint_every=3)
+    reopened = ColdTable(storage, checkpoint_every=3)
     assert closes(reopened) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert closes(reopened, at=2) == [0.0, 1.0, 2.0]
     operations = [commit.operation for commit in reopened.commits()]
@@ -208,16 +208,16 @@ def test_a_table_is_made_appended_read_remembered_and_proved(storage, parquet):
 
 
 def test_T01_four_writers_commit_every_append_once(s3, tmp_path):
-    Table(s3.open(tmp_path)).create(spec())
+    ColdTable(s3.open(tmp_path)).create(spec())
 
     def write(writer):
-        table = Table(s3.open(tmp_path))
+        table = ColdTable(s3.open(tmp_path))
         for number in range(APPENDS):
             table.append(rows([number], close=writer * 100 + number).to_reader(), ALLOW)
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
-    table = Table(s3.open(tmp_path))
+    table = ColdTable(s3.open(tmp_path))
     expected = [float(w * 100 + n) for w in range(WRITERS) for n in range(APPENDS)]
     assert closes(table) == sorted(expected)
     versions = [commit.version for commit in table.commits()]
@@ -226,7 +226,7 @@ def test_T01_four_writers_commit_every_append_once(s3, tmp_path):
 
 
 def test_T01_a_writer_that_lost_the_race_lands_on_the_next_version(storage):
-    one, two = Table(storage), Table(storage)
+    one, two = ColdTable(storage), ColdTable(storage)
     one.create(spec())
     one.state(), two.state()
     append(one, [0])
@@ -238,44 +238,44 @@ def test_T01_a_writer_that_lost_the_race_lands_on_the_next_version(storage):
 def test_T07_a_commit_that_landed_and_whose_answer_was_lost_is_made_once(
     s3, proxy, tmp_path, status
 ):
-    Table(s3.open(tmp_path)).create(spec())
-    table = Table(s3.open(tmp_path, endpoint=proxy.endpoint))
+    ColdTable(s3.open(tmp_path)).create(spec())
+    table = ColdTable(s3.open(tmp_path, endpoint=proxy.endpoint))
     fault = proxy.breaks("PUT", commit_path(2), status=status)
     assert append(table, [0]).version == 2
     assert fault.times == 0
     assert append(table, [1]).version == 3
-    assert closes(Table(s3.open(tmp_path))) == [0.0, 1.0]
+    assert closes(ColdTable(s3.open(tmp_path))) == [0.0, 1.0]
 
 
 def test_T07_a_commit_that_is_never_answered_is_unknown_and_loses_nothing(s3, proxy, tmp_path):
-    Table(s3.open(tmp_path)).create(spec())
-    table = Table(s3.open(tmp_path, endpoint=proxy.endpoint))
+    ColdTable(s3.open(tmp_path)).create(spec())
+    table = ColdTable(s3.open(tmp_path, endpoint=proxy.endpoint))
     proxy.breaks("PUT", commit_path(2), times=1000)
     with pytest.raises(OutcomeUnknown):
         append(table, [0])
-    assert closes(Table(s3.open(tmp_path))) == [0.0]
+    assert closes(ColdTable(s3.open(tmp_path))) == [0.0]
 
 
 def test_T07_a_create_that_did_not_arrive_may_still_arrive_and_keeps_what_is_staged(
     s3, proxy, tmp_path
 ):
-    Table(s3.open(tmp_path)).create(spec())
-    table = Table(s3.open(tmp_path, endpoint=proxy.endpoint))
+    ColdTable(s3.open(tmp_path)).create(spec())
+    table = ColdTable(s3.open(tmp_path, endpoint=proxy.endpoint))
     proxy.breaks("PUT", commit_path(2), times=1000, heard=False)
     with pytest.raises(OutcomeUnknown):
         append(table, [0])
-    assert Table(s3.open(tmp_path)).state().version == 1
+    assert ColdTable(s3.open(tmp_path)).state().version == 1
     assert len(list(s3.open(tmp_path).list("data"))) == 1
 
 
 def test_T08_a_refused_commit_is_definitely_not_made_and_what_was_staged_goes(s3, proxy, tmp_path):
-    Table(s3.open(tmp_path)).create(spec())
-    table = Table(s3.open(tmp_path, endpoint=proxy.endpoint))
+    ColdTable(s3.open(tmp_path)).create(spec())
+    table = ColdTable(s3.open(tmp_path, endpoint=proxy.endpoint))
     proxy.breaks("PUT", commit_path(2), times=1000, heard=False, status=403)
     with pytest.raises(Unavailable, match="does not allow") as raised:
         append(table, [0])
     assert not isinstance(raised.value, OutcomeUnknown)
-    assert Table(s3.open(tmp_path)).state().version == 1
+    assert ColdTable(s3.open(tmp_path)).state().version == 1
     assert list(s3.open(tmp_path).list("data")) == []
 
 
@@ -290,7 +290,7 @@ def test_a_conflict_that_nobody_won_is_tried_again(s3, proxy, tmp_path):
 
 
 def test_Q01_a_missing_segment_is_named_by_reads_and_by_locate(storage):
-    table = Table(storage)
+    table = ColdTable(storage)
     table.create(spec())
     append(table, [0])
     (segment,) = append(table, [1]).segments.overlapping(None, None)[1:]
@@ -303,7 +303,7 @@ def test_Q01_a_missing_segment_is_named_by_reads_and_by_locate(storage):
 
 @pytest.mark.parametrize("other", [b"shorter", b"longer" * 10_000])
 def test_T21_a_segment_of_another_size_is_named_by_reads_and_by_locate(storage, other):
-    table = Table(storage)
+    table = ColdTable(storage)
     table.create(spec())
     (segment,) = append(table, [0]).segments
     storage.put(segment.path, other)
@@ -319,7 +319,7 @@ def test_T21_a_segment_that_shrinks_while_it_is_downloaded_leaves_no_copy(tmp_pa
         def head(self, path):
             return {**super().head(path), "size": 10}
 
-    storage = ObjectStorage(Shrinking(), "memory://shrinking", Cache(str(tmp_path / "c")))
+    storage = ObjectStorage(Shrinking(), "memory://shrinking", ObjectCache(str(tmp_path / "c")))
     storage.put("data/a.parquet", b"shorter")
     with pytest.raises(Corruption, match=r"data/a\.parquet"):
         storage.locate("data/a.parquet", 10, NO_CHECKSUM)
@@ -365,7 +365,7 @@ def test_a_store_out_of_reach_is_unavailable_and_no_secret_is_shown(s3, tmp_path
 
 def test_a_bucket_that_does_not_exist_is_said_so(s3, tmp_path):
     options = {**s3.options, "endpoint": s3.endpoint, "cache_folder": str(tmp_path)}
-    table = Table(open_storage("s3://no-such-bucket-here/prices", options))
+    table = ColdTable(open_storage("s3://no-such-bucket-here/prices", options))
     with pytest.raises(NotFound, match="bucket"):
         table.create(spec())
 

@@ -7,7 +7,7 @@ import pytest
 from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.errors import CoverageOverlapError, Invalid
 
 
@@ -19,7 +19,7 @@ def made(*, entities=("symbol",), **options):
 
 
 def append(table, data, **wish):
-    return table.append(data.to_reader(), Wish(**wish))
+    return table.append(data.to_reader(), AppendOptions(**wish))
 
 
 def hours(table):
@@ -108,7 +108,7 @@ def test_a_policy_that_is_asked_for_goes_before_the_tables():
 
 def test_a_word_that_is_no_policy_is_refused_with_those_that_are():
     with pytest.raises(Invalid, match="reject, allow, replace"):
-        Wish(overlap="merge")
+        AppendOptions(overlap="merge")
     with pytest.raises(Invalid, match="reject, allow, replace"):
         made(overlap="merge")
 

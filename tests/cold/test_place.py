@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fixtures.lake import closes, rows, spec
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.open_storage import open_storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 
 
@@ -26,12 +26,12 @@ def test_a_file_address_may_be_escaped(tmp_path):
 
 def test_memory_is_one_store_for_the_whole_process(tmp_path):
     root, options = f"memory://{tmp_path.name}/prices", {"cache_folder": str(tmp_path)}
-    table = Table(open_storage(root, options))
+    table = ColdTable(open_storage(root, options))
     table.create(spec())
-    (segment,) = table.append(rows([1, 2]).to_reader(), Wish()).segments
+    (segment,) = table.append(rows([1, 2]).to_reader(), AppendOptions()).segments
     again = open_storage(f"{root}/", options)
     assert again.root == root
-    assert closes(Table(again)) == [1.0, 2.0]
+    assert closes(ColdTable(again)) == [1.0, 2.0]
     assert again.locate(segment.path, segment.file_size, segment.checksum).startswith(str(tmp_path))
     assert list(open_storage(f"memory://{tmp_path.name}/other").list("")) == []
 

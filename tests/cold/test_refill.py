@@ -6,8 +6,12 @@ import pytest
 
 from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
-from thermocline.cold.change.replace_windows import Overtaken, Refill, refill
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.replace_windows import (
+    RefillOvertaken,
+    WindowReplacement,
+    replace_windows,
+)
 from thermocline.cold.segment.stage import Stage
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid
@@ -25,7 +29,7 @@ def lake(tmp_path):
         for hours in (range(3), range(3, 6)):
             data = rows(hours, symbol)
             close = data.column("close").to_numpy() + base
-            made.append(data.set_column(2, "close", [close]).to_reader(), Wish())
+            made.append(data.set_column(2, "close", [close]).to_reader(), AppendOptions())
     return made
 
 
@@ -38,7 +42,7 @@ def staged(table, data):
 
 
 def hours(first, end):
-    return Buckets.between(FIRST + first, FIRST + end)
+    return Buckets.from_range(FIRST + first, FIRST + end)
 
 
 def is_clean(table):
@@ -47,8 +51,8 @@ def is_clean(table):
 
 def test_the_rows_of_the_windows_go_and_the_staged_ones_come_in_one_commit(lake):
     before = lake.state()
-    wish = Refill(hours(1, 3), before, {"job": 7})
-    after = refill(lake, staged(lake, rows([1, 2], close=50.0)), wish)
+    wish = WindowReplacement(hours(1, 3), before, {"job": 7})
+    after = replace_windows(lake, staged(lake, rows([1, 2], close=50.0)), wish)
     assert after.version == before.version + 1
     assert after.txns["job"] == 7
     assert closes(lake) == [0, 3, 4, 5, 50, 50, 100, 103, 104, 105]
@@ -56,7 +60,7 @@ def test_the_rows_of_the_windows_go_and_the_staged_ones_come_in_one_commit(lake)
 
 
 def test_windows_of_which_nothing_is_left_are_empty_and_not_covered(lake):
-    refill(lake, [], Refill(hours(0, 4), lake.state(), {"job": 1}))
+    replace_windows(lake, [], WindowReplacement(hours(0, 4), lake.state(), {"job": 1}))
     assert closes(lake) == [4, 5, 104, 105]
     assert lake.coverage()[1].whole == hours(4, 6)
     assert is_clean(lake)
@@ -64,13 +68,17 @@ def test_windows_of_which_nothing_is_left_are_empty_and_not_covered(lake):
 
 def test_windows_of_one_entity_leave_the_others_alone(lake):
     windows = {entity_key(["AMD"]): hours(0, 2)}
-    refill(lake, staged(lake, rows([1], "AMD", close=7.0)), Refill(windows, lake.state()))
+    replace_windows(
+        lake, staged(lake, rows([1], "AMD", close=7.0)), WindowReplacement(windows, lake.state())
+    )
     assert closes(lake) == [0, 1, 2, 3, 4, 5, 7, 102, 103, 104, 105]
     assert is_clean(lake)
 
 
 def test_every_row_there_is_can_be_replaced(lake):
-    refill(lake, staged(lake, rows([20], close=1.0)), Refill(None, lake.state()))
+    replace_windows(
+        lake, staged(lake, rows([20], close=1.0)), WindowReplacement(None, lake.state())
+    )
     assert closes(lake) == [1]
     assert is_clean(lake)
 
@@ -79,26 +87,26 @@ def test_every_row_there_is_can_be_replaced(lake):
 def test_rows_outside_of_the_windows_are_refused_and_removed(lake, windows):
     made = staged(lake, rows([1], close=1.0))
     with pytest.raises(Invalid):
-        refill(lake, made, Refill(windows, lake.state()))
+        replace_windows(lake, made, WindowReplacement(windows, lake.state()))
     assert lake.storage.size(made[0].path) is None
     assert len(closes(lake)) == 12
 
 
 def test_a_refill_that_began_before_another_of_its_writer_is_not_made(lake):
     seen = lake.state()
-    refill(lake, [], Refill(hours(0, 1), seen, {"job": 1}))
+    replace_windows(lake, [], WindowReplacement(hours(0, 1), seen, {"job": 1}))
     made = staged(lake, rows([1], close=9.0))
-    with pytest.raises(Overtaken):
-        refill(lake, made, Refill(hours(1, 2), seen, {"job": 2}))
+    with pytest.raises(RefillOvertaken):
+        replace_windows(lake, made, WindowReplacement(hours(1, 2), seen, {"job": 2}))
     assert lake.storage.size(made[0].path) is None
     assert lake.state().txns["job"] == 1
 
 
 def test_the_same_refill_made_by_two_is_made_once(lake):
     seen = lake.state()
-    wish = Refill(hours(0, 1), seen, {"job": 1})
-    first = refill(lake, staged(lake, rows([0], close=9.0)), wish)
-    again = refill(lake, staged(lake, rows([0], close=9.0)), wish)
+    wish = WindowReplacement(hours(0, 1), seen, {"job": 1})
+    first = replace_windows(lake, staged(lake, rows([0], close=9.0)), wish)
+    again = replace_windows(lake, staged(lake, rows([0], close=9.0)), wish)
     assert again.version == first.version
     assert closes(lake).count(9.0) == 1
 
@@ -111,11 +119,11 @@ def test_rows_that_come_into_the_windows_meanwhile_go_with_the_others(lake):
 
     def land(commit, land=lake.log.land):
         if not raced:
-            raced.append(other.append(rows([1], close=77.0).to_reader(), Wish()))
+            raced.append(other.append(rows([1], close=77.0).to_reader(), AppendOptions()))
         return land(commit)
 
     lake.log.land = land
-    refill(lake, made, Refill(hours(1, 2), seen, {"job": 1}))
+    replace_windows(lake, made, WindowReplacement(hours(1, 2), seen, {"job": 1}))
     assert raced
     assert closes(lake) == [0, 2, 3, 4, 5, 9, 100, 102, 103, 104, 105]
 
@@ -126,8 +134,8 @@ def test_a_table_may_begin_anew_and_its_past_stays_readable(lake):
     spec_now = replace(before.spec, extra={"said": "anew"})
     stage = Stage(lake.storage)
     stage.write_table(data, spec_now)
-    wish = Refill(None, before, {"job": 1}, (spec_now, data.schema))
-    refill(lake, stage.staged, wish)
+    wish = WindowReplacement(None, before, {"job": 1}, (spec_now, data.schema))
+    replace_windows(lake, stage.staged, wish)
     now = lake.state()
     assert list(now.schema.by_name) == ["ts", "symbol", "price"]
     assert now.spec.extra == {"said": "anew"}

@@ -7,7 +7,7 @@ from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.repair import repair, survey
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.coverage_report import history
 from thermocline.errors import Corruption, ThermoclineError
 from thermocline.format import layout
@@ -60,7 +60,7 @@ def test_D03_a_repaired_table_opens_is_sound_and_says_so_in_its_history(disk, co
     newest = history(table).to_pylist()[0]
     assert newest["operation"] == "repair"
     assert f"versions {intact + 1} to 6" in newest["note"]
-    assert table.append(rows([50]).to_reader(), Wish()).version == intact + 2
+    assert table.append(rows([50]).to_reader(), AppendOptions()).version == intact + 2
     assert not survey(opened(disk)).is_needed
 
 
@@ -86,7 +86,7 @@ def test_D04_a_repair_drops_a_current_of_another_table_and_no_version(disk):
     table = lake_on(other)
     table.create(spec())
     for hour in range(9):
-        table.append(rows([hour]).to_reader(), Wish())
+        table.append(rows([hour]).to_reader(), AppendOptions())
     disk.overwrite(CURRENT, other.read(CURRENT))
     with pytest.raises(Corruption):
         opened(disk).state()

@@ -10,22 +10,22 @@ from cold.test_supersede import rows as entity_rows
 from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.vacuum import vacuum
-from thermocline.cold.change.append import Wish
-from thermocline.cold.change.delete import everything
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.delete import match_every_row
 from thermocline.cold.change.export_plan import (
-    Fenced,
-    entity_spec,
+    ExportFenced,
+    create_entity_spec,
+    find_flush_note,
     find_keys,
-    flush_note,
-    last_flush,
+    find_last_flush,
 )
-from thermocline.cold.change.replace_segments import Rewrite, rewrite
-from thermocline.cold.segment.row_digest import content_of
+from thermocline.cold.change.replace_segments import SegmentRewrite, replace_segments
+from thermocline.cold.segment.row_digest import digest_rows
 from thermocline.cold.segment.stage import Stage
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, Corruption, Invalid
 from thermocline.format.log.commit_note import NoteFlush
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def table(tmp_path):
 def orders(tmp_path):
     """The cold half of an entity type, in three small segments."""
     made = lake_on(OsDisk(), str(tmp_path / "orders"))
-    made.create(entity_spec("order"))
-    made.adopt(COLUMNS, evolve=False)
+    made.create(create_entity_spec("order"))
+    made.adopt_columns(COLUMNS, evolve=False)
     for part, change in (({"a": 1, "b": 2}, 1), ({"c": 3, "d": 4}, 2), ({"e": 5, "f": 6}, 3)):
         export(made, part, change=change)
     return made
 
 
 def append(table, data, **options):
-    return table.append(data.to_reader(), Wish(**options))
+    return table.append(data.to_reader(), AppendOptions(**options))
 
 
 def staged(table, state, inputs, sort_by):
@@ -71,7 +71,7 @@ def begin(table, inputs=None, sort_by="ts"):
     state = table.state()
     inputs = list(state.segments) if inputs is None else inputs
     made = staged(table, state, inputs, sort_by)
-    return lambda: rewrite(table, Rewrite(state, inputs), made)
+    return lambda: replace_segments(table, SegmentRewrite(state, inputs), made)
 
 
 def assert_sound(table):
@@ -80,7 +80,7 @@ def assert_sound(table):
 
 
 def content(table, at=None):
-    return content_of(table.read(table.state(at), None))
+    return digest_rows(table.read(table.state(at), None))
 
 
 def test_the_rows_are_the_same_in_fewer_segments(table):
@@ -100,7 +100,7 @@ def test_a_segment_is_one_level_above_the_highest_it_was_made_from(table):
 
 
 def test_coverage_and_gaps_are_the_same_after_a_rewrite(table):
-    table.delete(everything, (), Window(None, (JUNE_US + 2 * HOUR_US) * 1000))
+    table.delete(match_every_row, (), TimeWindow(None, (JUNE_US + 2 * HOUR_US) * 1000))
     _, before = table.coverage()
     begin(table)()
     _, after = lake_on(OsDisk(), table.storage.root).coverage()
@@ -128,7 +128,7 @@ def test_C04_an_append_that_must_not_overlap_lands_after_a_rewrite_of_its_hours(
 
 def test_what_is_deleted_from_an_input_meanwhile_is_not_brought_back(table):
     commit = begin(table)
-    table.delete(everything, (), Window(None, (JUNE_US + 2 * HOUR_US) * 1000))
+    table.delete(match_every_row, (), TimeWindow(None, (JUNE_US + 2 * HOUR_US) * 1000))
     left = closes(table)
     with pytest.raises(Conflict):
         commit()
@@ -142,14 +142,14 @@ def test_a_delete_that_began_before_a_rewrite_takes_its_rows_after_it(table):
     commit = begin(table)
     first = table.log.land
     table.log.land = lambda new: (setattr(table.log, "land", first), commit(), first(new))[2]
-    _, gone = table.delete(everything, (), Window(None, (JUNE_US + 2 * HOUR_US) * 1000))
+    _, gone = table.delete(match_every_row, (), TimeWindow(None, (JUNE_US + 2 * HOUR_US) * 1000))
     assert gone == 2
     assert len(closes(table)) == 13
 
 
 def test_a_segment_that_has_gone_meanwhile_is_not_brought_back(table):
     commit = begin(table)
-    table.delete(everything, ())
+    table.delete(match_every_row, ())
     with pytest.raises(Conflict):
         commit()
     assert closes(table) == []
@@ -205,7 +205,7 @@ def test_a_rewrite_with_a_row_too_few_is_refused(table):
     inputs = list(state.segments)
     made = staged(table, state, inputs[:2], "ts")
     with pytest.raises(Corruption):
-        rewrite(table, Rewrite(state, inputs), made)
+        replace_segments(table, SegmentRewrite(state, inputs), made)
     assert len(closes(table)) == 15
 
 
@@ -214,13 +214,13 @@ def test_a_rewrite_whose_file_has_gone_is_not_committed(table):
     made = staged(table, state, list(state.segments), "ts")
     table.storage.delete(made[0].path)
     with pytest.raises(Corruption, match="missing"):
-        rewrite(table, Rewrite(state, list(state.segments)), made)
+        replace_segments(table, SegmentRewrite(state, list(state.segments)), made)
     assert table.state().version == state.version
 
 
 def test_a_rewrite_of_nothing_is_refused(table):
     with pytest.raises(Invalid):
-        Rewrite(table.state(), [])
+        SegmentRewrite(table.state(), [])
 
 
 def test_the_inputs_of_a_rewrite_go_with_a_vacuum_and_its_outputs_stay(table):
@@ -238,10 +238,10 @@ def test_the_inputs_of_a_rewrite_go_with_a_vacuum_and_its_outputs_stay(table):
 
 def test_a_rewrite_of_entities_says_that_it_changes_no_row(orders):
     state = begin(orders, sort_by="_id")()
-    note = flush_note(orders.log.commit(state.version))
+    note = find_flush_note(orders.log.commit(state.version))
     assert isinstance(note, NoteFlush)
     assert note.changes == ""
-    assert last_flush(orders.log, state.version).epoch == 3
+    assert find_last_flush(orders.log, state.version).epoch == 3
 
 
 def test_an_export_made_before_a_rewrite_lands_after_it(orders):
@@ -265,7 +265,7 @@ def test_the_fence_holds_across_a_rewrite(orders):
     late = hand(orders, {"a": 99}, change=5)
     export(orders, {"a": 10}, change=4)
     begin(orders, sort_by="_id")()
-    with pytest.raises(Fenced):
+    with pytest.raises(ExportFenced):
         orders.supersede(late)
     assert held(orders)["a"] == 10
 
@@ -290,7 +290,7 @@ def test_of_two_new_segments_the_one_whose_rows_were_all_superseded_is_not_added
     stage.write_table(both.slice(0, 3), state.spec)
     stage.write_table(both.slice(3), state.spec)
     export(orders, {"a": 11, "b": 21, "c": 31}, change=6)
-    after = rewrite(orders, Rewrite(state, inputs), stage.staged)
+    after = replace_segments(orders, SegmentRewrite(state, inputs), stage.staged)
     assert held(orders) == {"a": 11, "b": 21, "c": 31, "d": 40, "e": 50, "f": 6}
     assert after.totals.segments == 2
     assert_sound(orders)
@@ -326,6 +326,6 @@ def test_rows_of_entities_that_are_moved_without_a_note_are_refused(orders):
     state = orders.state()
     made = staged(orders, state, list(state.segments), "_id")
     with pytest.raises(Invalid):
-        orders.append(entity_rows({"z": 1}).to_reader(), Wish())
-    rewrite(orders, Rewrite(state, list(state.segments)), made)
+        orders.append(entity_rows({"z": 1}).to_reader(), AppendOptions())
+    replace_segments(orders, SegmentRewrite(state, list(state.segments)), made)
     assert held(orders) == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}

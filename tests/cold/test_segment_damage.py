@@ -21,12 +21,12 @@ from fixtures.lake import JUNE_US, closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.timing import wait_until
 from thermocline import Session, TimeSeriesTable
-from thermocline.cold.change.append import Wish
-from thermocline.cold.storage.cache import Cache
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.storage.cache import ObjectCache
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.objects import READ_WHOLE_BYTES_MAX, ObjectStorage
 from thermocline.cold.storage.verified import UNSETTLED_NS, checksum_text
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
 from thermocline.errors import Corruption, NotFound, Unsupported
 from thermocline.query.worker.pool import QueryPool, TableRef
@@ -285,7 +285,7 @@ def test_Q01_a_missing_segment_is_corruption_and_a_missing_table_is_not(prices):
 def test_a_file_is_read_once_by_a_process_and_again_when_it_changes(prices):
     disk = CountingDisk()
     path = segment_file(prices)
-    table = Table(LocalStorage(prices.root(), disk))
+    table = ColdTable(LocalStorage(prices.root(), disk))
     settled(path)
     assert len(closes(table)) == COUNT
     read = disk.checked.count(str(path))
@@ -326,7 +326,7 @@ def test_D01_a_fresh_look_finds_a_bit_that_rots_without_a_new_stamp():
     disk = SimDisk(["/lake"])
     table = lake_on(disk)
     table.create(spec())
-    (segment,) = table.append(rows(range(5)).to_reader(), Wish()).segments
+    (segment,) = table.append(rows(range(5)).to_reader(), AppendOptions()).segments
     assert len(closes(table)) == 5
     disk.flip_byte(f"/lake/prices/{segment.path}", 40)
     disk._damages.clear()
@@ -389,11 +389,13 @@ def large_rows():
 def stored(request, tmp_path):
     """A table in an object store, with its store and the folder of its cache."""
     store = MemoryStore()
-    storage = ObjectStorage(store, f"memory://{tmp_path.name}", Cache(str(tmp_path / "cache")))
-    table = Table(storage)
+    storage = ObjectStorage(
+        store, f"memory://{tmp_path.name}", ObjectCache(str(tmp_path / "cache"))
+    )
+    table = ColdTable(storage)
     table.create(spec(entities=()))
     data = rows(range(50)) if request.param == "small" else large_rows()
-    (segment,) = table.append(data.to_reader(), Wish()).segments
+    (segment,) = table.append(data.to_reader(), AppendOptions()).segments
     assert (segment.file_size > READ_WHOLE_BYTES_MAX) == (request.param == "large")
     return table, segment, store, tmp_path / "cache"
 
@@ -434,8 +436,8 @@ def test_D10_a_flipped_byte_in_the_cache_is_fetched_again_and_said(stored, caplo
 
 def test_D01_a_segment_larger_than_the_cache_is_read_through_and_checked(stored, tmp_path):
     _table, segment, store, _ = stored
-    cache = Cache(str(tmp_path / "tiny"), bytes_max=10)
-    table = Table(ObjectStorage(store, "memory://tiny", cache))
+    cache = ObjectCache(str(tmp_path / "tiny"), bytes_max=10)
+    table = ColdTable(ObjectStorage(store, "memory://tiny", cache))
     assert len(closes(table)) == segment.row_count
     damage_object(store, segment.path, 50)
     with pytest.raises(Corruption, match="not those that were committed"):
@@ -444,7 +446,7 @@ def test_D01_a_segment_larger_than_the_cache_is_read_through_and_checked(stored,
 
 def test_a_cache_without_a_copy_reads_the_object_once(tmp_path):
     asked = []
-    cache = Cache(str(tmp_path / "c"))
+    cache = ObjectCache(str(tmp_path / "c"))
 
     def fetch(writer):
         asked.append(1)

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.vacuum import vacuum
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.change.export_plan import (
-    Fenced,
-    Superseded,
-    entity_spec,
+    ExportBatch,
+    ExportFenced,
+    create_entity_spec,
+    find_flush_note,
     find_keys,
-    flush_note,
-    last_flush,
+    find_last_flush,
 )
-from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.log.transaction import CommitPlan, transact
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, Invalid
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
@@ -53,7 +53,7 @@ def hand(table, values, *, gone=(), base=None, change=1, **options):
     state = table.state()
     keys = pa.array(sorted({*values, *gone}), pa.string())
     note = NoteFlush("store", change, TimeNs(change), encode_changes([change]))
-    return Superseded(
+    return ExportBatch(
         state.version if base is None else Version(base), keys, rows(values, **options), note, state
     )
 
@@ -76,9 +76,9 @@ def held(table, at=None):
 @pytest.fixture
 def table(tmp_path):
     """The cold half of an entity type, with its columns."""
-    made = Table(LocalStorage(str(tmp_path / "orders")), workers=1)
-    made.create(entity_spec("order"))
-    made.adopt(COLUMNS, evolve=False)
+    made = ColdTable(LocalStorage(str(tmp_path / "orders")), workers=1)
+    made.create(create_entity_spec("order"))
+    made.adopt_columns(COLUMNS, evolve=False)
     return made
 
 
@@ -122,7 +122,7 @@ def test_coverage_is_recounted_for_what_is_left(table):
 def test_P11_of_two_exports_made_against_one_version_the_second_is_fenced_off(table):
     first, second = hand(table, {"a": 1}), hand(table, {"a": 9}, change=2)
     table.supersede(first)
-    with pytest.raises(Fenced) as caught:
+    with pytest.raises(ExportFenced) as caught:
         table.supersede(second)
     assert caught.value.facts == {"base": 2, "taken": 3}
     assert held(table) == {"a": 1}
@@ -139,7 +139,7 @@ def test_P11_an_export_that_loses_the_race_for_its_version_is_fenced_off(table):
         return land(commit)
 
     table.log.land = raced
-    with pytest.raises(Fenced):
+    with pytest.raises(ExportFenced):
         table.supersede(late)
     assert held(table) == {"a": 1}
 
@@ -148,9 +148,9 @@ def compact(table):
     """Rewrite every live row into one segment, as a compaction does."""
     values = held(table)
     state = table.state()
-    note = replace(last_flush(table.log, state.version), changes="")
+    note = replace(find_last_flush(table.log, state.version), changes="")
     keys = pa.array(sorted(values), pa.string())
-    return table.supersede(Superseded(state.version, keys, rows(values), note, state))
+    return table.supersede(ExportBatch(state.version, keys, rows(values), note, state))
 
 
 def test_an_export_goes_onto_a_compaction_that_landed_meanwhile(table):
@@ -173,7 +173,9 @@ def test_an_export_goes_onto_columns_and_expiries_that_landed_meanwhile(table):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda table: table.append(pa.RecordBatchReader.from_stream(rows({"x": 1})), Wish()),
+        lambda table: table.append(
+            pa.RecordBatchReader.from_stream(rows({"x": 1})), AppendOptions()
+        ),
         lambda table: table.restore(2),
         lambda table: table.delete(lambda batch: pa.array([True] * batch.num_rows), ["_id"]),
     ],
@@ -189,17 +191,19 @@ def test_rows_of_entities_change_through_exports_alone(table, change):
 def test_a_commit_that_moved_rows_without_saying_so_is_found(table):
     state = export(table, {"a": 1})
     (segment,) = state.segments
-    transact(table.log, lambda _: Plan("foreign", (AddSegment(replace(segment, segment_id="x")),)))
+    transact(
+        table.log, lambda _: CommitPlan("foreign", (AddSegment(replace(segment, segment_id="x")),))
+    )
     with pytest.raises(Corruption):
-        flush_note(table.log.commit(state.version + 1))
+        find_flush_note(table.log.commit(state.version + 1))
 
 
 def test_the_newest_export_is_found_behind_neutral_versions(table):
-    assert last_flush(table.log, table.state().version) is None
+    assert find_last_flush(table.log, table.state().version) is None
     export(table, {"a": 1}, change=7)
     compact(table)
     table.adopt(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
-    assert last_flush(table.log, table.state().version).epoch == 7
+    assert find_last_flush(table.log, table.state().version).epoch == 7
 
 
 def test_keys_are_looked_for_only_where_they_may_be(table):
@@ -232,9 +236,9 @@ VALUES = st.dictionaries(st.text("abé\U0001f600", min_size=1, max_size=3), st.i
 @settings(max_examples=25)
 @given(st.lists(st.tuples(VALUES, st.sets(st.text("abé", min_size=1, max_size=2))), max_size=6))
 def test_any_exports_leave_what_a_dict_would_have(tmp_path_factory, exports):
-    table = Table(LocalStorage(str(tmp_path_factory.mktemp("t") / "orders")), workers=1)
-    table.create(entity_spec("order"))
-    table.adopt(COLUMNS, evolve=False)
+    table = ColdTable(LocalStorage(str(tmp_path_factory.mktemp("t") / "orders")), workers=1)
+    table.create(create_entity_spec("order"))
+    table.adopt_columns(COLUMNS, evolve=False)
     model, past = {}, {}
     for change, (values, gone) in enumerate(exports, start=1):
         gone = gone - values.keys()

@@ -14,13 +14,13 @@ import pytest
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.change.append import Wish
-from thermocline.cold.log.commit_log import Log
-from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.log.commit_log import CommitLog
+from thermocline.cold.log.transaction import CommitPlan, transact
 from thermocline.cold.segment.stage import Stage
 from thermocline.errors import CoverageOverlapError, ThermoclineError
 from thermocline.format.log.action import AddSegment, removal
-from thermocline.format.schema import Fit
+from thermocline.format.schema import ColumnFit
 
 PHASES = 5
 SCHEDULES = sorted(set(itertools.combinations(range(2 * PHASES), PHASES)))
@@ -57,7 +57,7 @@ class Scheduler:
             self._condition.notify_all()
 
 
-class PhasedLog(Log):
+class PhasedLog(CommitLog):
     """A log that waits for its turn before each phase."""
 
     scheduler = None
@@ -71,12 +71,12 @@ class PhasedLog(Log):
     def land(self, commit):
         if self.scheduler:
             self.scheduler.turn(self.writer)
-        return super().land(commit)
+        return super().try_commit(commit)
 
     def accept(self, before, landed):
         if self.scheduler:
             self.scheduler.turn(self.writer)
-        return super().accept(before, landed)
+        return super().advance_head(before, landed)
 
 
 def phased(disk, scheduler, writer):
@@ -120,7 +120,7 @@ def run(schedule, acts, prepare):
 
 
 def append(hours, symbol="NVDA", **wish):
-    return lambda table: table.append(rows(hours, symbol).to_reader(), Wish(**wish))
+    return lambda table: table.append(rows(hours, symbol).to_reader(), AppendOptions(**wish))
 
 
 def delete(close):
@@ -165,10 +165,10 @@ def compact(table):
         batches = list(table.read(state, None))
         stage.write_batches(batches, state.schema, state.spec)
         adds = [
-            AddSegment(staged.segment(state.schema_id, state.schema, Fit(), state.spec))
+            AddSegment(staged.segment(state.schema_id, state.schema, ColumnFit(), state.spec))
             for staged in stage.staged
         ]
-        return Plan("compact", (*(removal(s) for s in state.segments), *adds))
+        return CommitPlan("compact", (*(removal(s) for s in state.segments), *adds))
 
     return transact(table.log, plan).state
 
@@ -228,7 +228,7 @@ def test_T15_an_append_and_a_new_column_both_land_and_no_old_schema_is_written_a
 def test_T20_two_replaces_of_one_bucket_leave_the_later_one_in_every_schedule():
     def replace(value):
         return lambda table: table.append(
-            rows([1], close=value).to_reader(), Wish(overlap="replace")
+            rows([1], close=value).to_reader(), AppendOptions(overlap="replace")
         )
 
     for schedule in SCHEDULES:

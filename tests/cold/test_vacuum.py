@@ -12,10 +12,10 @@ from fixtures.sim_fault import Died
 from thermocline import TimeSeriesTable
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.pin import LEASE_S
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.errors import Invalid, NotFound
 from thermocline.format import layout
-from thermocline.format.instant import NS_PER_S, parse
+from thermocline.format.instant import NS_PER_S, parse_instant
 
 ROOT = "/lake/prices/"
 NOW = {"dry_run": False, "grace": "0s", "allow_short_grace": True}
@@ -26,7 +26,7 @@ class Clock:
     """One clock for the disk and the table, so that the age of a file means something."""
 
     def __init__(self):
-        self.now_ns = parse("2024-07-01")
+        self.now_ns = parse_instant("2024-07-01")
 
     def __call__(self):
         self.now_ns += 1_000_000
@@ -46,9 +46,9 @@ class Lake:
         self.clock = Clock()
         self.disk = SimDisk(["/lake"], clock=self.clock)
         self.table = self.opened()
-        self.table.lake.create(spec())
+        self.table.cold.create(spec())
         self.append([0, 1])
-        [self.old] = self.table.lake.state().segments
+        [self.old] = self.table.cold.state().segments
         self.append([0, 1], close=50, overlap="replace")
         self.append([9])
 
@@ -57,8 +57,8 @@ class Lake:
         return TimeSeriesTable(lake)
 
     def append(self, hours, **options):
-        wish = Wish(overlap=options.pop("overlap", None))
-        return self.opened().lake.append(rows(hours, **options).to_reader(), wish)
+        wish = AppendOptions(overlap=options.pop("overlap", None))
+        return self.opened().cold.append(rows(hours, **options).to_reader(), wish)
 
     def has(self, path):
         return self.disk.size(ROOT + path) is not None
@@ -350,7 +350,7 @@ def test_a_vacuum_killed_after_the_versions_expired_is_finished_by_the_next(lake
         else:
             break
         table = again.opened(left)
-        assert closes(table.lake) == [9, 50, 50]
+        assert closes(table.cold) == [9, 50, 50]
         table.vacuum(**NOW)
         assert left.size(ROOT + again.old.path) is None
         assert sound(again, left)

@@ -94,14 +94,14 @@ def test_objects_are_closed_unless_they_say_otherwise():
     inner = {"type": "object", "properties": {"x": {}}}
     closed = contract_of(a=inner)
     with pytest.raises(Invalid) as caught:
-        closed.validated({"a": {"x": 1, "y": 2}, "b": 3})
+        closed.validate({"a": {"x": 1, "y": 2}, "b": 3})
     pointers = {problem["pointer"] for problem in caught.value.facts["problems"]}
     assert pointers == {"/a/y", "/b"}
     for word in ("additionalProperties", "unevaluatedProperties"):
         opened = contract_of(a={**inner, word: True})
-        assert opened.validated({"a": {"x": 1, "y": 2}})
+        assert opened.validate({"a": {"x": 1, "y": 2}})
     everywhere = parse_contract({"x-content": "open", "properties": {"a": inner}})
-    assert everywhere.validated({"a": {"x": 1, "y": 2}, "b": 3})
+    assert everywhere.validate({"a": {"x": 1, "y": 2}, "b": 3})
 
 
 def test_parts_of_one_object_are_closed_together():
@@ -113,12 +113,12 @@ def test_parts_of_one_object_are_closed_together():
             "$defs": {"named": named},
         }
     )
-    assert contract.validated({"name": "n", "a": {"name": "m"}})
+    assert contract.validate({"name": "n", "a": {"name": "m"}})
     assert [column.name for column in contract.columns] == ["a", "name"]
     with pytest.raises(Invalid):
-        contract.validated({"name": "n", "other": 1})
+        contract.validate({"name": "n", "other": 1})
     with pytest.raises(Invalid):
-        contract.validated({"a": {"other": 1}})
+        contract.validate({"a": {"other": 1}})
 
 
 def test_recursion_is_checked_to_the_end():
@@ -128,9 +128,9 @@ def test_recursion_is_checked_to_the_end():
             "required": ["v"],
         }
     )
-    assert contract.validated({"v": 1, "next": {"v": 2, "next": {"v": 3}}})
+    assert contract.validate({"v": 1, "next": {"v": 2, "next": {"v": 3}}})
     with pytest.raises(Invalid) as caught:
-        contract.validated({"v": 1, "next": {"v": 2, "next": {"w": 3}}})
+        contract.validate({"v": 1, "next": {"v": 2, "next": {"w": 3}}})
     pointers = [problem["pointer"] for problem in caught.value.facts["problems"]]
     assert "/next/next/v" in pointers
     assert "/next/next/w" in pointers
@@ -151,11 +151,11 @@ def test_a_document_of_draft_07_means_what_it_did():
             "dependencies": {"c": ["d"]},
         }
     )
-    assert contract.validated({"a": "longer than one", "b": [1]})
+    assert contract.validate({"a": "longer than one", "b": [1]})
     with pytest.raises(Invalid):
-        contract.validated({"b": [1, 2]})
+        contract.validate({"b": [1, 2]})
     with pytest.raises(Invalid):
-        contract.validated({"c": 1})
+        contract.validate({"c": 1})
 
 
 def test_a_contract_may_refer_to_documents_that_are_registered():
@@ -169,7 +169,7 @@ def test_a_contract_may_refer_to_documents_that_are_registered():
 
 def test_a_contract_survives_pickling():
     contract = contract_of(a={"type": "integer"})
-    contract.validated({"a": 1})
+    contract.validate({"a": 1})
     again = pickle.loads(pickle.dumps(contract))
     assert again == contract
     assert again.validated_bytes(b'{"a":1}') == {"a": 1}

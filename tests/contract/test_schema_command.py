@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from thermocline.cli.argument import examples
 from thermocline.cli.entity import schema
-from thermocline.contract.evolve.compatible import evolved
+from thermocline.contract.evolve.compatible import evolve_contract
 from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid, NotFound
 
@@ -99,7 +99,7 @@ class Shelf:
 
     def register(self, name, document):
         last = self.versions[-1] if self.versions else None
-        self.versions.append(evolved(document, last) if last else parse_contract(document))
+        self.versions.append(evolve_contract(document, last) if last else parse_contract(document))
         return self.versions[-1]
 
     def contract(self, name, version=None):

@@ -32,11 +32,11 @@ from thermocline.errors import Corruption, ThermoclineError
 from thermocline.format.layout import Version
 from thermocline.node import Node
 from thermocline.pipeline.compact.job import compact, merge_here
-from thermocline.pipeline.compact.plan import Limits
-from thermocline.pipeline.run.job import silent
+from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.pipeline.run.job import ignore_progress
 from thermocline.pipeline.run.lease import Lease
-from thermocline.pipeline.run.workspace import Site
-from thermocline.pipeline.spark.read_lease import hold
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.read_lease import hold_version
 from thermocline.server.access.keys import KeyStore
 
 CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
@@ -114,13 +114,13 @@ def build_world(folder: Path) -> World:
             table = node.create_tenant(tenant).create_table("a", **CREATION)
             table.write(ticks(*range(7_000 + place, 7_100 + place)))
         keys = KeyStore(str(now))
-        keys.note_uses({keys.create("acme", ["query"]).key.key_id: time.time_ns()})
+        keys.write_uses({keys.create("acme", ["query"]).key.key_id: time.time_ns()})
         node.lake().table("a").delete("n = 3")
         catalog = Catalog(str(now))
         catalog.table("a").log.write_checkpoint(node.lake().table("a").version())
         node.lake().table("b").write(ticks(900, hour=5))
         for place, name in enumerate(("a", "b")):
-            hold(catalog.table(name), Version(place + 1), PIN_S)
+            hold_version(catalog.table(name), Version(place + 1), PIN_S)
     _leave_lease(now)
     # The older lake was closed, so each of its files is one that a backup may have held.
     shutil.copytree(now, older)
@@ -379,11 +379,11 @@ def ask_backup(root: Path) -> object:
 
 def ask_compaction(root: Path) -> object:
     """Return the rows of every table after a compaction, which must also be sound."""
-    with Site(root) as site:
+    with JobWorkspace(root) as site:
         for name in ("a", "b"):
             table = site.table(name)
             wanted = [segment.segment_id for segment in table.state().segments]
-            compact(table, wanted, merge_here, Limits(inputs_min=2), silent)
+            compact(table, wanted, merge_here, CompactionLimits(inputs_min=2), ignore_progress)
     ask_fsck(root)
     return ask_query(root)
 
@@ -418,7 +418,7 @@ def ask_keys(root: Path) -> object:
     """
     keys = KeyStore(str(root))
     found = sorted(keys.read().by_id)
-    assert keys.uses().keys() <= set(found)
+    assert keys.read_uses().keys() <= set(found)
     return found
 
 

@@ -147,13 +147,13 @@ def test_the_health_check_tells_whether_a_node_is_ready(tmp_path, has_certificat
 
 
 def test_the_compose_file_is_reached_from_this_machine_alone_and_has_a_key():
-    from thermocline.server.access.guard import check_exposure, exposed
+    from thermocline.server.access.guard import check_exposure, exposed_listeners
 
     composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     node, first = composed["services"]["node"], composed["services"]["first-key"]
     assert all(str(port).startswith("127.0.0.1:") for port in node["ports"])
     settings = node_settings({}, node["environment"])
-    assert exposed(settings) == ["http", "grpc", "api"]
+    assert exposed_listeners(settings) == ["http", "grpc", "api"]
     check_exposure(settings, has_keys=True)
     assert "key create --first" in first["command"][0]
     assert node["depends_on"]["first-key"]["condition"] == "service_completed_successfully"

@@ -143,7 +143,7 @@ def test_marks_writers_and_expiry_are_the_last_ones_said():
 
 
 def test_older_columns_are_kept_for_older_segments():
-    wider = schema().renamed("close", "last")
+    wider = schema().rename_column("close", "last")
     found = fold(started(), [commit(2, SetTable(spec(overlap="allow"), 2, wider))])
     assert found.schema == wider
     assert found.schemas == {1: schema(), 2: wider}

@@ -19,11 +19,11 @@ import golden_v2 as v2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thermocline.cold.care.pin import pinned
-from thermocline.cold.change.append import Wish
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.log.checkpoint import encode_checkpoint
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import encode_coverage
@@ -142,9 +142,9 @@ def rows(made: list[tuple[int, str, float, int | None]], *names: str) -> pa.Tabl
     return pa.table(dict(zip(names, columns.values(), strict=False)))
 
 
-def opened(root: Path) -> Table:
+def opened(root: Path) -> ColdTable:
     """Return the table in a folder, with a clock that stands still."""
-    return Table(
+    return ColdTable(
         LocalStorage(str(root)),
         now_ns=lambda: v1.JUNE_NS,
         checkpoint_every=CHECKPOINT_EVERY,
@@ -152,19 +152,19 @@ def opened(root: Path) -> Table:
     )
 
 
-def build_table(root: Path) -> Table:
+def build_table(root: Path) -> ColdTable:
     """Make a small whole table by every kind of change."""
     table = opened(root)
     table.create(TableSpec("", "ts", Bucket(3_600), ("symbol",)))
     old, new = ("ts", "symbol", "close", "volume"), ("ts", "symbol", "last", "volume")
-    table.append(_stream(rows(v1.FIRST, *old[:3])), Wish())
-    table.append(_stream(rows(v1.SECOND, *old)), Wish(evolve=True))
+    table.append(_stream(rows(v1.FIRST, *old[:3])), AppendOptions())
+    table.append(_stream(rows(v1.SECOND, *old)), AppendOptions(evolve=True))
     table.delete(lambda batch: pc.equal(batch.column("close"), 11.0), ["close"])
-    table.change("rename column", lambda spec, schema: (spec, schema.renamed("close", "last")))
-    table.append(_stream(rows([v1.ROWS[6][0]], *new)), Wish(overlap="replace"))
-    table.append(_stream(rows([v1.ROWS[7][-1]], *new)), Wish(txn=("job", 1)))
+    table.alter("rename column", lambda spec, schema: (spec, schema.rename_column("close", "last")))
+    table.append(_stream(rows([v1.ROWS[6][0]], *new)), AppendOptions(overlap="replace"))
+    table.append(_stream(rows([v1.ROWS[7][-1]], *new)), AppendOptions(txn=("job", 1)))
     table.restore(5)
-    table.append(_stream(rows([v1.ROWS[9][-1]], *new)), Wish(txn=("job", 2)))
+    table.append(_stream(rows([v1.ROWS[9][-1]], *new)), AppendOptions(txn=("job", 2)))
     return table
 
 
@@ -172,14 +172,14 @@ def _stream(table: pa.Table) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(table)
 
 
-def pin_bytes(table: Table) -> bytes:
+def pin_bytes(table: ColdTable) -> bytes:
     """Return the bytes of a pin while it is held."""
-    with pinned(table, Version(v1.PIN["version"])):
+    with pin_version(table, Version(v1.PIN["version"])):
         (stored,) = table.storage.list(PINS_FOLDER)
         return table.storage.read(stored.path)
 
 
-def hint_bytes(table: Table) -> bytes:
+def hint_bytes(table: ColdTable) -> bytes:
     """Return the bytes of the hint that the newest version left."""
     return table.storage.read(CURRENT_PATH)
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.care.pin import LEASE_S, pinned_versions
+from thermocline.cold.care.pin import LEASE_S, list_pinned_versions
 from thermocline.cold.log.checkpoint import read_checkpoint
 from thermocline.cold.segment.parquet import decode_deletes
 from thermocline.cold.storage.local import LocalStorage
@@ -112,11 +112,11 @@ def test_a_golden_pin_holds_its_version_until_its_lease_ends(copied, golden):
     pin = copied / PINS_FOLDER / "abc.json"
     pin.parent.mkdir()
     shutil.copy(golden / "pin.json", pin)
-    assert pinned_versions(make_golden.opened(copied)) == {3}
-    later = make_golden.Table(
+    assert list_pinned_versions(make_golden.opened(copied)) == {3}
+    later = make_golden.ColdTable(
         LocalStorage(str(copied)), now_ns=lambda: v1.JUNE_NS + LEASE_S * 10**9 + 1
     )
-    assert pinned_versions(later) == set()
+    assert list_pinned_versions(later) == set()
     assert not pin.exists()
 
 
@@ -132,7 +132,7 @@ def test_a_golden_hint_opens_the_golden_table(copied):
 def test_every_version_of_the_golden_table_has_the_rows_it_had(copied, version):
     table = TimeSeriesTable(make_golden.opened(copied))
     found = table.to_arrow(at=version)
-    state = table.lake.state(version)
+    state = table.cold.state(version)
     assert state.totals.rows == len(v1.ROWS[version])
     if version > 1:
         assert "last" in found.schema.names if version > 4 else "close" in found.schema.names
@@ -175,7 +175,7 @@ def test_the_golden_table_can_be_written_on(copied):
     table = TimeSeriesTable(make_golden.opened(copied))
     new = make_golden.rows([(9, "NVDA", 1.0, 2)], "ts", "symbol", "last", "volume")
     assert table.append(new) == 10
-    assert table.lake.state().totals.rows == len(v1.ROWS[9]) + 1
+    assert table.cold.state().totals.rows == len(v1.ROWS[9]) + 1
 
 
 def journal_frames(path, header):
@@ -191,7 +191,7 @@ def journal_frames(path, header):
 @pytest.mark.parametrize(("golden", "version"), JOURNALS)
 def test_a_golden_journal_is_read_as_a_start_reads_it(golden, version, tmp_path):
     folder = str(tmp_path)
-    identity = v1.Identity(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number)
+    identity = v1.JournalIdentity(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number)
     Path(file_path(folder, 7)).write_bytes((golden / "rows.wal").read_bytes())
     reader = JournalReader(OsDisk(), folder, identity)
     assert [file.header for file in reader.files] == [version.JOURNAL_HEADER]

@@ -11,9 +11,9 @@ import pytest
 from thermocline.errors import Invalid
 from thermocline.format.bucket import parse_bucket
 from thermocline.format.log.action import TableSpec
-from thermocline.format.schema import Schema, adopt
-from thermocline.ingest.exact_values import from_json, from_texts
-from thermocline.ingest.rows import fitted, rows_table
+from thermocline.format.schema import Schema, create_schema
+from thermocline.ingest.exact_values import column_from_texts, from_json
+from thermocline.ingest.rows import fit_rows, rows_table
 
 US = timedelta(microseconds=1)
 NOON = datetime(2024, 6, 1, 12)
@@ -32,12 +32,12 @@ def taken(values, kind=None, *, zone=None, name="v"):
     columns = {"ts": time_kind} if name != "ts" else {}
     if kind is not None:
         columns[name] = kind
-    schema = adopt(pa.schema(columns), "ts") if kind is not None else Schema()
+    schema = create_schema(pa.schema(columns), "ts") if kind is not None else Schema()
     rows = [{"ts": NOON, name: value} for value in values]
     given = rows_table(rows, schema, spec)
     if kind is None:
-        schema = adopt(given.schema, "ts")
-    return fitted(given, schema, spec).column(name)
+        schema = create_schema(given.schema, "ts")
+    return fit_rows(given, schema, spec).column(name)
 
 
 EXACT = [
@@ -212,9 +212,9 @@ def test_a_text_of_json_that_is_no_such_value_is_refused_by_row_and_value(value)
 
 def test_bytes_are_hexadecimal_in_csv():
     texts = pa.array(["00ff", ""])
-    assert from_texts("v", texts, pa.binary(), spec_in()).to_pylist() == [b"\x00\xff", None]
+    assert column_from_texts("v", texts, pa.binary(), spec_in()).to_pylist() == [b"\x00\xff", None]
     with pytest.raises(Invalid):
-        from_texts("v", pa.array(["x"]), pa.binary(), spec_in())
+        column_from_texts("v", pa.array(["x"]), pa.binary(), spec_in())
 
 
 @pytest.mark.parametrize("value", [NOON, "2024-06-01T12:00:00", "2024-06-01 12:00"])

@@ -30,7 +30,7 @@ def lake(tmp_path):
     """Open a lake with OpenTelemetry's tables."""
     with tc.connect(tmp_path / "lake") as opened:
         for table in TABLES.values():
-            opened.create_table(table.name, **table.creation())
+            opened.create_table(table.name, **table.creation_options())
         yield opened
 
 

@@ -22,10 +22,10 @@ from ingest.otlp_requests import (
 )
 from thermocline.errors import Invalid
 from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
-LIMITS = Limits()
+LIMITS = DecodeLimits()
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,7 @@ def test_I09_a_request_with_something_to_refuse_is_left_to_the_official_decoder(
 
 def test_I13_limits_hold_and_are_told_on_the_fast_way_too():
     data = gauge_request(3, attributes={"k": "x" * 50}).SerializeToString()
-    limits = Limits(value_bytes_max=10)
+    limits = DecodeLimits(value_bytes_max=10)
     for _ in range(2):
         assert fast_or_none(data, limits) is None
         found = decode_protobuf("metrics", data, arrived_ns=NOW_NS, limits=limits)

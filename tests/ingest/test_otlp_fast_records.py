@@ -24,10 +24,10 @@ from ingest.otlp_requests import (
 from thermocline.errors import Invalid
 from thermocline.ingest.otlp.compiled import metrics
 from thermocline.ingest.otlp.compiled import records as compiled_records
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_official, decode_protobuf, warm_up
 
-LIMITS = Limits()
+LIMITS = DecodeLimits()
 SIGNALS = ("logs", "traces")
 
 
@@ -239,7 +239,7 @@ def test_unusual_records_give_what_the_official_decoder_gives(signal, change):
     ],
 )
 def test_I09_I13_what_is_to_be_refused_or_told_is_left_to_the_official_decoder(signal, request_):
-    data, limits = request_.SerializeToString(), Limits(value_bytes_max=10, body_bytes_max=10)
+    data, limits = request_.SerializeToString(), DecodeLimits(value_bytes_max=10, body_bytes_max=10)
     for _ in range(2):
         assert fast_or_none(signal, data, limits) is None
         found = decode_protobuf(signal, data, arrived_ns=NOW_NS, limits=limits)

@@ -16,7 +16,7 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import SIGNALS, decode_protobuf
 
 BEYOND = 1 << 63
@@ -252,7 +252,7 @@ def test_I13_long_things_are_cut_told_and_never_silent():
     outcome = decoded(
         "logs",
         log_request(body=any_value("x" * 50), attributes=pairs({"k": "y" * 50, "l" * 50: 1})),
-        Limits(body_bytes_max=10, value_bytes_max=20, key_bytes_max=30),
+        DecodeLimits(body_bytes_max=10, value_bytes_max=20, key_bytes_max=30),
     )
     row = only_row(outcome)
     assert (row["body"], row["attributes"]) == ("x" * 10, '{"k":"' + "y" * 20 + '"}')

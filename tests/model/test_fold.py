@@ -120,7 +120,7 @@ class Model:
     def table(self, name, time, number):
         number = max(self.schemas) + 1
         self.spec = replace(self.spec, overlap="allow", extra={"note": name, "deep": {"n": [1]}})
-        self.schemas[number] = schema().renamed("close", f"close_{number}")
+        self.schemas[number] = schema().rename_column("close", f"close_{number}")
         return SetTable(self.spec, number, self.schemas[number])
 
     def nothing(self, name, time, number):

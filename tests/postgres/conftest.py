@@ -13,7 +13,7 @@ from fixtures.postgres import (
     way,
 )
 from postgres.entities import ORDER
-from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.store.store import EntityStore
 
 __all__ = [
@@ -31,5 +31,5 @@ __all__ = [
 @pytest.fixture
 def store(pool, tenant):
     """An empty store of orders."""
-    Registry(pool, tenant).register("order", ORDER)
+    TypeRegistry(pool, tenant).register("order", ORDER)
     return EntityStore(pool, tenant, "order")

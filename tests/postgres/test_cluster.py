@@ -17,8 +17,8 @@ from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
 from thermocline.hot.postgres.server.binaries import (
     Account,
     Programs,
+    allow_traversal,
     is_reachable,
-    let_through,
 )
 from thermocline.hot.postgres.server.cluster import (
     is_dead,
@@ -296,6 +296,6 @@ def test_a_folder_that_others_cannot_walk_to_is_told_from_one_they_can(tmp_path)
 def test_one_account_is_let_through_a_private_folder_and_nobody_else(tmp_path):
     shut = tmp_path / "shut"
     shut.mkdir(mode=0o700)
-    let_through(str(shut), Account(65_534, os.getgid()))
+    allow_traversal(str(shut), Account(65_534, os.getgid()))
     found = shut.stat()
     assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o710, os.getgid())

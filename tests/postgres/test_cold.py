@@ -25,7 +25,7 @@ def layout_of(schema):
     contract = parse_contract(schema)
     columns = tuple(
         HotColumn(column.id, column.name, wide_type(column.postgres_type))
-        for column in contract.hot
+        for column in contract.hot_columns
     )
     return Layout(1, "thing", "e_1", columns, {1: contract})
 

@@ -81,7 +81,7 @@ def test_only_what_changed_since_is_fetched(accounts, monkeypatch):
     accounts.replace("b", account(2))
     accounts.delete("c")
     fetched = []
-    live_rows = dirty._live_rows
+    live_rows = dirty._read_live_rows
     monkeypatch.setattr(
         dirty,
         "_live_rows",

@@ -8,7 +8,7 @@ import pytest
 import thermocline as tc
 from fixtures.wal import calm, ticks
 from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.store.operation import Deed, Operation
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
 from thermocline.node import Node, open_lake
 
 ACCOUNT = {
@@ -103,8 +103,8 @@ def test_P01_P15_Q10_the_total_is_exact_while_money_moves_and_exports_run(lake):
                 have = [account.read(key).document["cents"] for key in (source, target)]
                 account.bulk(
                     [
-                        Operation(Deed.PATCH, source, {"cents": have[0] - 1}),
-                        Operation(Deed.PATCH, target, {"cents": have[1] + 1}),
+                        Operation(OperationKind.PATCH, source, {"cents": have[0] - 1}),
+                        Operation(OperationKind.PATCH, target, {"cents": have[1] + 1}),
                     ]
                 )
 

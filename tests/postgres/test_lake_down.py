@@ -5,7 +5,7 @@ import time
 import pytest
 
 from postgres.test_lake import ACCOUNT, settings
-from thermocline.entity.degraded_read import LAKE_ALONE, REMEMBERED
+from thermocline.entity.degraded_read import LAKE_ALONE, OLD_ANSWER
 from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.node import open_lake
 
@@ -87,7 +87,7 @@ def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, 
                 with lake.answer(CENTS, mode=mode) as answer:
                     answer.read_all()
                     warnings[mode] = answer.report.tables["account"].warning
-            assert warnings == {"best_effort": LAKE_ALONE, "cached": REMEMBERED}
+            assert warnings == {"best_effort": LAKE_ALONE, "cached": OLD_ANSWER}
         lake.close(is_flushed=False)
 
 

@@ -279,7 +279,7 @@ def test_P10_an_answer_that_makes_no_sense_is_a_lost_connection(one, way):
         way.spoil(b"m" * 20)
         with pytest.raises(Unavailable):
             rows_of(far, tenant, query, {})
-        assert far._out == 0
+        assert far._in_use == 0
         assert rows_of(far, tenant, query, {}) == whole
     far.close()
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.lake import rows
-from thermocline.query.engine import Engine, Limits
+from thermocline.query.engine import Engine, EngineLimits
 from thermocline.query.session import Session
 from thermocline.table import TimeSeriesTable
 
@@ -32,7 +32,7 @@ def parser():
 @pytest.fixture
 def cursor():
     """A cursor of a locked engine that may read nothing."""
-    engine = Engine((), (), Limits(threads=1))
+    engine = Engine((), (), EngineLimits(threads=1))
     cursor = engine.cursor()
     yield cursor
     cursor.close()

@@ -6,10 +6,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from thermocline.format.instant import written
+from thermocline.format.instant import format_instant
 from thermocline.query.sql.engine_types import shape_of
 from thermocline.query.sql.gate import admit
-from thermocline.query.sql.plan import CONSTANTS_MAX, constraints
+from thermocline.query.sql.plan import CONSTANTS_MAX, find_constraints
 
 SHAPES = {
     "p": shape_of(
@@ -37,7 +37,7 @@ def shown(constraint) -> str:
 
     def value(one):
         is_time = constraint.column in ("ts", "tz", "tn")
-        return written(one).removesuffix("T00:00:00Z") if is_time else str(one)
+        return format_instant(one).removesuffix("T00:00:00Z") if is_time else str(one)
 
     if constraint.values is not None:
         return f"{constraint.column} in {','.join(value(one) for one in constraint.values)}"
@@ -53,7 +53,7 @@ def found(parser, sql, parameters=None) -> dict[str, set[str]]:
     """Return the constraints on each reference, by the alias it has or its name."""
     statement = admit(parser, sql)
     shapes = [SHAPES.get(reference.table) for reference in statement.references]
-    every = constraints(parser, statement, shapes, parameters or {})
+    every = find_constraints(parser, statement, shapes, parameters or {})
     named = [reference.node["alias"] or reference.table for reference in statement.references]
     return {
         name: {shown(one) for one in some} for name, some in zip(named, every, strict=True) if some
@@ -377,14 +377,14 @@ def test_the_clock_is_read_in_the_transaction_of_the_query(parser):
 
 
 def written_at(moment: datetime) -> str:
-    return written(int(moment.timestamp()) * 10**9 + moment.microsecond * 1000)
+    return format_instant(int(moment.timestamp()) * 10**9 + moment.microsecond * 1000)
 
 
 def test_values_are_kept_with_the_text_only_when_nothing_can_change_them(parser):
     statement = admit(parser, "select * from p where n > $1 and ts > '2024-06-01'")
     shapes = [SHAPES["p"]]
-    first = constraints(parser, statement, shapes, {"1": 1})
-    second = constraints(parser, statement, shapes, {"1": 2})
+    first = find_constraints(parser, statement, shapes, {"1": 1})
+    second = find_constraints(parser, statement, shapes, {"1": 2})
     assert {one.low for one in first[0]} != {one.low for one in second[0]}
 
 

@@ -373,7 +373,7 @@ def test_a_lent_part_cannot_be_changed(tier):
 
     tier.put(5)
     shared = SharedParts()
-    with shared.lent(tier.snapshot()) as (_, (file,)):
+    with shared.lend(tier.snapshot()) as (_, (file,)):
         with pytest.raises(PermissionError):
             os.pwrite(file, b"x", 0)
         with pytest.raises(PermissionError):

@@ -72,8 +72,8 @@ def world(request, tmp_path_factory):
         for lsn in range(1, 5) if request.param.endswith("hot") else ():
             rows = some_rows(chance, kind, lsn * 300, chance.randrange(1, 9))
             rows = rows.cast(table.schema())
-            hot.add(Lsn(lsn), table.lake.state().schema_id, rows.to_batches()[0], rows.nbytes)
-        session.register_view(name, table.lake, hot.snapshot)
+            hot.add(Lsn(lsn), table.cold.state().schema_id, rows.to_batches()[0], rows.nbytes)
+        session.register_view(name, table.cold, hot.snapshot)
         warm = [pa.Table.from_batches([part.batch]) for part in hot.snapshot().parts]
         oracle.register(name, pa.concat_tables([table.to_arrow(), *warm]))
     yield session, oracle

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fixtures.lake import HOUR_US, JUNE_US, rows
 from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.query.session import Session
-from thermocline.query.sql.engine_types import literal, quoted
+from thermocline.query.sql.engine_types import quote_identifier, quote_text
 from thermocline.query.sql.scan import file_pattern
 from thermocline.table import TimeSeriesTable
 
@@ -205,7 +205,7 @@ def test_Q14_any_column_name_is_quoted_right(tmp_path_factory, names):
     table.append(pa.table(columns))
     with Session(threads=1) as session:
         session.register_tstable("t", table)
-        chosen = ", ".join(quoted(name) for name in ["ts", *names])
+        chosen = ", ".join(quote_identifier(name) for name in ["ts", *names])
         answer = session.sql(f"select {chosen} from t")
     assert answer.column_names[1:] == names
     assert [answer.column(1 + place).to_pylist() for place in range(len(names))] == [
@@ -281,8 +281,8 @@ def test_a_file_of_the_right_size_that_is_no_parquet_is_named(session, prices):
 
 
 def test_names_texts_and_patterns_are_quoted():
-    assert quoted('a"b') == '"a""b"'
-    assert literal("it's") == "'it''s'"
+    assert quote_identifier('a"b') == '"a""b"'
+    assert quote_text("it's") == "'it''s'"
     assert file_pattern("a[1]*?") == "a[[]1][*][?]"
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 from thermocline.query.worker import watchdog as watch_room
-from thermocline.query.worker.watchdog import Watch
+from thermocline.query.worker.watchdog import QueryWatchdog
 
 
 class Looked:
@@ -24,7 +24,7 @@ class Looked:
 
 def test_Q05_a_run_that_comes_while_the_watch_lingers_is_looked_at_in_time(monkeypatch):
     monkeypatch.setattr(watch_room, "LINGER_S", 3_600.0)
-    watch = Watch()
+    watch = QueryWatchdog()
     first, second = Looked("first", 0.0), Looked("second", 0.5)
     watch.add(first)
     assert first.is_over.wait(60)

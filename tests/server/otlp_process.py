@@ -16,16 +16,16 @@ from server.otlp_node import Keys
 from thermocline.node import Node
 from thermocline.server.otlp.grpc import OtlpGrpc
 from thermocline.server.otlp.http import OtlpHttp
-from thermocline.server.otlp.ingest_queue import Lane
-from thermocline.server.otlp.memory_budget import Room
+from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.memory_budget import MemoryBudget
 from thermocline.server.otlp.receiver import Receiver
 
 
 async def serve(root, http_port, grpc_port):
     """Serve until SIGTERM."""
     node = Node(root)
-    lane = Lane(node, is_compiled=False)
-    receiver = Receiver(lane, Room(), Keys())
+    lane = IngestQueue(node, is_compiled=False)
+    receiver = Receiver(lane, MemoryBudget(), Keys())
     http = OtlpHttp(receiver, port=http_port)
     grpc = OtlpGrpc(receiver, port=grpc_port)
     for part in (lane, http, grpc):

@@ -455,10 +455,10 @@ def test_health_answers_without_a_key_and_while_the_node_starts(tmp_path):
     from thermocline.server.access.keys import KeyStore
     from thermocline.server.access.quota import Quotas
     from thermocline.server.api.http.app import make_app
-    from thermocline.server.observe.log import Log
+    from thermocline.server.observe.log import EventLog
     from thermocline.server.observe.metrics import Metrics
 
-    app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), Log())
+    app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), EventLog())
     with (
         on_wire(app) as port,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as client,

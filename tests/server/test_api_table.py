@@ -17,7 +17,7 @@ from fixtures.timing import wait_until
 from thermocline.config import QuotaSettings
 from thermocline.disk import OsDisk
 from thermocline.hot.wal.repair.survey import inspect
-from thermocline.server.api.handle.table import _brief, _info
+from thermocline.server.api.handle.table import _table_brief, _table_info
 
 LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -349,7 +349,7 @@ def test_I07_a_body_that_is_cut_writes_nothing(node, client, table):
 def test_I06_a_body_that_comes_too_slowly_is_given_up(node, client, table, monkeypatch):
     from thermocline.server.api.http import incoming
 
-    monkeypatch.setattr(incoming.body_of, "__kwdefaults__", {"hold": None, "wait_s": 0.5})
+    monkeypatch.setattr(incoming.read_body, "__kwdefaults__", {"hold": None, "wait_s": 0.5})
     host, port = node.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 60) as raw:
         raw.sendall(
@@ -597,7 +597,7 @@ def test_a_tenant_makes_no_more_tables_than_it_may(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("told", [_brief, _info])
+@pytest.mark.parametrize("told", [_table_brief, _table_info])
 def test_Q10_a_flush_in_between_counts_no_row_twice_and_none_not_at_all(
     tmp_path, monkeypatch, told, when
 ):

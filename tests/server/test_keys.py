@@ -22,9 +22,9 @@ from thermocline.server.access.keys import (
     NS_PER_S,
     SCOPES,
     Key,
-    Keys,
+    KeySet,
     KeyStore,
-    digest_of,
+    key_digest,
 )
 
 FIRST = """
@@ -72,7 +72,7 @@ def test_A08_the_text_of_a_key_is_in_no_file_and_in_no_repr(store, tmp_path):
         if path.is_file():
             assert secret.encode() not in path.read_bytes()
     assert secret not in repr(made)
-    assert digest_of(made.text).hex() not in repr(made)
+    assert key_digest(made.text).hex() not in repr(made)
 
 
 def test_A14_the_file_of_keys_is_this_users_alone_whatever_the_umask(tmp_path):
@@ -80,7 +80,7 @@ def test_A14_the_file_of_keys_is_this_users_alone_whatever_the_umask(tmp_path):
     try:
         store = KeyStore(str(tmp_path))
         store.create("default", ["query"])
-        store.note_uses({"x": 1})
+        store.write_uses({"x": 1})
     finally:
         os.umask(before)
     files = [path for path in tmp_path.iterdir() if path.is_file()]
@@ -108,7 +108,7 @@ def test_A11_a_file_whose_scopes_are_empty_or_unknown_gives_no_right(tmp_path_fa
     body["keys"][0]["scopes"] = scopes
     del body["checksum"]
     Path(store.path).write_bytes(seal(body))
-    assert store.read().found(made.text).scopes == frozenset()
+    assert store.read().find(made.text).scopes == frozenset()
 
 
 def test_A09_every_text_is_compared_whole_known_id_or_not(store, monkeypatch):
@@ -129,8 +129,8 @@ def test_A09_every_text_is_compared_whole_known_id_or_not(store, monkeypatch):
 
 def test_nobodys_digest_lets_nobody_in():
     key = Key("aaaaaaaa", "default", frozenset(SCOPES), 0)
-    assert Keys({"aaaaaaaa": key}).found("") is None
-    assert Keys().found("") is None
+    assert KeySet({"aaaaaaaa": key}).find("") is None
+    assert KeySet().find("") is None
 
 
 def test_a_key_that_was_revoked_stays_in_the_file_and_is_revoked_once(tmp_path):
@@ -140,7 +140,7 @@ def test_a_key_that_was_revoked_stays_in_the_file_and_is_revoked_once(tmp_path):
     revoked = store.revoke(made.key.key_id)
     now[0] = 9
     assert store.revoke(made.key.key_id) == revoked
-    assert store.read().found(made.text).state(9) == "revoked"
+    assert store.read().find(made.text).state(9) == "revoked"
     with pytest.raises(NotFound):
         store.revoke("nothing1")
 

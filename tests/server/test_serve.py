@@ -239,7 +239,7 @@ def test_A02_a_key_works_when_it_is_made_and_not_a_second_after_it_is_revoked(tm
         assert made.text[13:] not in seen
         assert node.stop() == 0
         assert made.text[13:] not in "".join(node.lines)
-    assert store.uses()[made.key.key_id] > made.key.created_ns
+    assert store.read_uses()[made.key.key_id] > made.key.created_ns
 
 
 def test_O05_a_reload_takes_new_quotas_and_keeps_the_old_ones_when_the_file_is_wrong(tmp_path):

@@ -15,10 +15,10 @@ from fixtures.wal import ticks
 from thermocline.config import node_settings
 from thermocline.errors import Unavailable
 from thermocline.node import Node
-from thermocline.server.observe.log import Log
+from thermocline.server.observe.log import EventLog
 from thermocline.server.start import serve as module
 from thermocline.server.start import startup_checks
-from thermocline.server.start.serve import Server
+from thermocline.server.start.serve import NodeServer
 
 LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
 
@@ -46,10 +46,10 @@ def run(tmp_path):
     def serve(during, **options):
         settings = node_settings({"data": str(tmp_path / "data"), **LOCAL, **options})
         with open(tmp_path / "log", "ab") as file:
-            log = Log(file.fileno())
+            log = EventLog(file.fileno())
 
             async def main():
-                server = Server(settings, log=log)
+                server = NodeServer(settings, log=log)
                 serving = asyncio.ensure_future(server.run())
                 while "api" not in server.listeners and not serving.done():
                     await asyncio.sleep(0.01)
@@ -77,7 +77,7 @@ def run(tmp_path):
 def slow_start(monkeypatch):
     """Let the opening of a node wait until it is told to go on."""
     go_on = threading.Event()
-    real = startup_checks.opened_node
+    real = startup_checks.open_node
 
     def opened(settings):
         go_on.wait(WAIT_S)
@@ -312,7 +312,9 @@ def test_a_reload_that_fails_by_a_bug_still_ends_as_ready(tmp_path):
 
     async def main():
         settings = node_settings({"data": str(tmp_path / "data"), **LOCAL})
-        server = Server(settings, reread=broken, log=Log(file.fileno()), notifier=Manager())
+        server = NodeServer(
+            settings, reread=broken, log=EventLog(file.fileno()), notifier=Manager()
+        )
         server._on_reload()
         assert server.log.flush(WAIT_S)
 

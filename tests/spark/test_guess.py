@@ -8,11 +8,11 @@ from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
 from thermocline.pipeline.backfill.infer_columns import (
     add_counts,
-    columns_of,
+    count_cells,
     count_texts,
-    counted,
+    infer_columns,
 )
-from thermocline.pipeline.backfill.input_files import incoming
+from thermocline.pipeline.backfill.input_files import find_input_files
 
 SPEC = TableSpec("", "ts", Bucket(3600))
 LARGE = str(2**53 + 1)
@@ -51,7 +51,7 @@ UTC = pa.timestamp("us", tz="UTC")
     ],
 )
 def test_a_column_is_what_more_than_half_of_its_cells_are(cells, kind):
-    assert count_texts(pa.array(cells, pa.string())).type() == kind
+    assert count_texts(pa.array(cells, pa.string())).column_type() == kind
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def guessed(tmp_path):
         for number, text in enumerate(texts):
             path = tmp_path / f"{number}-{name}"
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
-            (file,) = incoming([path], None)
-            add_counts(counts, counted(file, SPEC))
-        found = columns_of(counts, SPEC, Schema(()), {})
+            (file,) = find_input_files([path], None)
+            add_counts(counts, count_cells(file, SPEC))
+        found = infer_columns(counts, SPEC, Schema(()), {})
         return dict(zip(found.names, found.types, strict=True))
 
     return of

@@ -53,7 +53,7 @@ def test_what_java_learned_is_kept_and_the_next_start_uses_it(tmp_path):
 
 
 def test_what_java_is_shown_is_the_work_of_jobs(spark, tmp_path):
-    room._work(spark, tmp_path)
+    room._run_sample_work(spark, tmp_path)
     assert spark.read.parquet(str(tmp_path / "sorted")).count() == room.ROWS
     assert tc.TimeSeriesTable.open(tmp_path / "table").to_arrow().num_rows == room.ROWS
 

@@ -14,7 +14,7 @@ from fixtures.pipeline import JOBS, make_lake
 from thermocline.errors import Invalid, Unavailable, Unsupported
 from thermocline.pipeline.spark.java_gateway import java_home
 from thermocline.pipeline.spark.session import session
-from thermocline.pipeline.spark.spark_errors import told_of
+from thermocline.pipeline.spark.spark_errors import translate_error
 
 
 def test_there_is_one_session_a_process(spark):
@@ -99,7 +99,7 @@ def test_a_session_may_end_one_may_fail_to_start_and_another_begin(elsewhere):
 
 def test_a_package_that_workers_lack_is_not_taken_for_a_machine_that_is_too_small():
     error = RuntimeError("Traceback ...\nModuleNotFoundError: No module named 'pyroaring'\n")
-    told = told_of(error)
+    told = translate_error(error)
     assert isinstance(told, Unsupported)
     assert "pyroaring" in str(told.facts["why"])
 
@@ -224,4 +224,4 @@ def test_a_session_whose_java_was_killed_is_followed_by_a_new_one():
 
 
 def test_an_error_without_a_text_is_named_once():
-    assert told_of(AssertionError()).facts["why"] == "AssertionError"
+    assert translate_error(AssertionError()).facts["why"] == "AssertionError"

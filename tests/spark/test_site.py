@@ -74,7 +74,7 @@ def worker(root, spark):
 
         def look():
             told = []
-            clock.look(lambda tenant, ran: told.append((ran.table, ran.state, ran.error)))
+            clock.run_due(lambda tenant, ran: told.append((ran.table, ran.state, ran.error)))
             return told
 
         yield look

@@ -11,12 +11,12 @@ from pyspark.sql.types import LongType, ShortType, StructType, TimestampType
 
 import thermocline as tc
 from thermocline.errors import Invalid, NotFound, Unsupported
-from thermocline.format.schema import Schema, adopt
+from thermocline.format.schema import Schema, create_schema
 from thermocline.pipeline.spark.types import (
     NANOSECONDS_OF,
-    canonical,
-    chosen,
+    canonical_schema,
     from_spark,
+    select_columns,
     spark_schema,
     table_schema,
     to_spark,
@@ -76,7 +76,7 @@ def every(tmp_path_factory):
 
 def test_every_type_comes_back_through_spark_as_it_went(spark, every, tmp_path):
     copy = tc.TimeSeriesTable.create(tmp_path / "copy", time_column="ts", bucket="1h")
-    copy.lake.adopt(every.schema(), evolve=False)
+    copy.cold.adopt_columns(every.schema(), evolve=False)
     frame = spark.read.format("thermocline").load(every.root())
     frame.write.format("thermocline").mode("append").save(copy.root())
     assert copy.schema() == every.schema()
@@ -110,9 +110,9 @@ def test_the_fast_read_takes_native_types_from_the_files_alone(spark, every, mon
 def test_nanoseconds_are_microseconds_and_a_rest_and_whole_again(values):
     rows = pa.RecordBatch.from_pydict({"at": pa.array(values, pa.timestamp("ns", tz="UTC"))})
     frame = spark_schema(rows.schema)
-    shown = to_spark(rows, canonical(frame))
+    shown = to_spark(rows, canonical_schema(frame))
     assert all(0 <= rest <= 999 for rest in shown.column("at_ns").to_pylist() if rest is not None)
-    assert from_spark(shown, frame, Schema().added(rows.schema)).equals(rows)
+    assert from_spark(shown, frame, Schema().add_columns(rows.schema)).equals(rows)
 
 
 def test_a_rest_that_is_no_rest_is_refused():
@@ -125,7 +125,7 @@ def test_a_rest_that_is_no_rest_is_refused():
         }
     )
     with pytest.raises(Invalid, match="not from 0 to 999"):
-        from_spark(wrong, frame, Schema().added(rows.schema))
+        from_spark(wrong, frame, Schema().add_columns(rows.schema))
 
 
 def test_a_time_past_the_reach_of_nanoseconds_is_refused():
@@ -135,7 +135,9 @@ def test_a_time_past_the_reach_of_nanoseconds_is_refused():
         {"at": pa.array([far], pa.timestamp("us", tz="UTC")), "at_ns": pa.array([0], pa.int16())}
     )
     with pytest.raises(Invalid, match="does not fit into nanoseconds"):
-        from_spark(rows, frame, Schema().added([pa.field("at", pa.timestamp("ns", tz="UTC"))]))
+        from_spark(
+            rows, frame, Schema().add_columns([pa.field("at", pa.timestamp("ns", tz="UTC"))])
+        )
 
 
 def test_a_new_table_of_a_read_frame_has_its_nanoseconds():
@@ -146,7 +148,7 @@ def test_a_new_table_of_a_read_frame_has_its_nanoseconds():
 def test_a_column_that_only_looks_like_a_rest_stays_a_column():
     frame = StructType().add("ts", TimestampType()).add("ts_ns", LongType())
     assert table_schema(frame, Schema()).names == ["ts", "ts_ns"]
-    known = adopt(pa.schema([("ts", pa.timestamp("us", tz="UTC"))]), "ts")
+    known = create_schema(pa.schema([("ts", pa.timestamp("us", tz="UTC"))]), "ts")
     assert table_schema(frame, known).names == ["ts", "ts_ns"]
 
 
@@ -179,7 +181,7 @@ def test_a_column_in_the_way_of_a_rest_is_named():
 
 
 def test_a_number_too_large_for_the_table_is_refused():
-    known = Schema().added([pa.field("n", pa.uint8())])
+    known = Schema().add_columns([pa.field("n", pa.uint8())])
     frame = StructType().add("n", ShortType())
     with pytest.raises(Invalid, match="does not fit"):
         from_spark(pa.RecordBatch.from_pydict({"n": pa.array([256], pa.int16())}), frame, known)
@@ -187,4 +189,4 @@ def test_a_number_too_large_for_the_table_is_refused():
 
 def test_a_table_without_columns_is_not_a_frame():
     with pytest.raises(NotFound, match="no columns yet"):
-        chosen(Schema(), None)
+        select_columns(Schema(), None)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import IO, Any, Protocol
 
-from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translated, translation
+from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translate_error, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid
 from thermocline.server.access.private_files import PrivateDisk
 
@@ -34,7 +34,7 @@ _NAME = re.compile(
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Return the name if a lake's file can have it; `Invalid` otherwise."""
     parts = name.split("/")
     if not _NAME.fullmatch(name) or not all(_PART.fullmatch(part) for part in parts):
@@ -43,7 +43,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-class Sink(Protocol):
+class ArchiveSink(Protocol):
     """The destination of a copy."""
 
     def put(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
@@ -56,15 +56,15 @@ class FolderSink:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._made: set[str] = {folder}
+        self._folders: set[str] = {folder}
 
     def put(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
         """Add a file. Its bytes are durable when this returns, its name when `sync` returns."""
         path = f"{self._folder}/{name}"
         disk = PrivateDisk()
         written = 0
-        with translated(path):
-            self._make(os.path.dirname(path))
+        with translate_errors(path):
+            self._make_folder(os.path.dirname(path))
             writer = disk.create(path)
             try:
                 for chunk in chunks:
@@ -74,17 +74,17 @@ class FolderSink:
                 writer.close()
         _check_size(name, size_bytes, written)
 
-    def _make(self, folder: str) -> None:
-        if folder not in self._made:
-            self._make(os.path.dirname(folder))
+    def _make_folder(self, folder: str) -> None:
+        if folder not in self._folders:
+            self._make_folder(os.path.dirname(folder))
             with suppress(FileExistsError):
                 OsDisk().make_folder(folder, is_private=True)
-            self._made.add(folder)
+            self._folders.add(folder)
 
     def sync(self) -> None:
         """Fsync every folder, so that the new names are durable."""
-        for folder in self._made:
-            with translated(folder):
+        for folder in self._folders:
+            with translate_errors(folder):
                 OsDisk().sync_folder(folder)
 
 
@@ -98,10 +98,10 @@ class TarSink:
         """Add a member."""
         member = tarfile.TarInfo(name)
         member.size, member.mode = size_bytes, 0o600
-        self._archive.addfile(member, _Joined(name, size_bytes, chunks))
+        self._archive.addfile(member, _ChunkReader(name, size_bytes, chunks))
 
 
-class _Joined(BytesIO):
+class _ChunkReader(BytesIO):
     """A readable file over an iterator of chunks."""
 
     def __init__(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
@@ -131,7 +131,7 @@ def _check_size(name: str, expected: int, found: int) -> None:
 
 
 @contextmanager
-def new_archive(target: str) -> Iterator[Sink]:
+def create_archive(target: str) -> Iterator[ArchiveSink]:
     """Yield a sink for a new copy; the copy gets its name when the block ends without an error.
 
     `Conflict` when the name exists.
@@ -142,7 +142,7 @@ def new_archive(target: str) -> Iterator[Sink]:
         raise Conflict("the target exists already", hint=hint, target=target)
     part = f"{target}.part"
     is_tar = target.endswith(TAR_SUFFIXES)
-    with translated(part):
+    with translate_errors(part):
         if is_tar:
             OsDisk().unlink(part) if os.path.lexists(part) else None
         else:
@@ -156,7 +156,7 @@ def new_archive(target: str) -> Iterator[Sink]:
             folder = FolderSink(part)
             yield folder
             folder.sync()
-        with translated(target):
+        with translate_errors(target):
             os.rename(part, target)
             OsDisk().sync_folder(os.path.dirname(target))
     except BaseException:
@@ -166,7 +166,7 @@ def new_archive(target: str) -> Iterator[Sink]:
 
 
 @contextmanager
-def _tar_sink(path: str, *, is_packed: bool) -> Iterator[Sink]:
+def _tar_sink(path: str, *, is_packed: bool) -> Iterator[ArchiveSink]:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -176,7 +176,7 @@ def _tar_sink(path: str, *, is_packed: bool) -> Iterator[Sink]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise translation(error, path) from error
+        raise translate_error(error, path) from error
 
 
 def _remove_tree(folder: str) -> None:
@@ -188,7 +188,7 @@ def _remove_tree(folder: str) -> None:
         shutil.rmtree(folder)
 
 
-def remove_made(folder: str, names: list[str]) -> None:
+def remove_files(folder: str, names: list[str]) -> None:
     """Remove files that were just created, and then folders that are empty."""
     for name in names:
         with suppress(OSError):
@@ -200,72 +200,72 @@ def remove_made(folder: str, names: list[str]) -> None:
             parent = os.path.dirname(parent)
 
 
-def members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+def read_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
     """Yield every file of a copy: its checked name, its size, its bytes.
 
     `Invalid` for a member that is not a plain file, or has a foreign or duplicate name; its bytes
     are not read.
     """
-    found = _tar_members(source) if os.path.isfile(source) else _folder_members(source)
+    found = _read_tar_members(source) if os.path.isfile(source) else _read_folder_members(source)
     seen: set[str] = set()
     for name, size_bytes, chunks in found:
-        if checked_name(name) in seen:
+        if check_name(name) in seen:
             raise Invalid("a name appears twice in the copy", hint="use another backup", name=name)
         seen.add(name)
         yield name, size_bytes, chunks
 
 
-def _tar_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-    with _whole(source), tarfile.open(source, "r:*") as archive:
+def _read_tar_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+    with _translate_damage(source), tarfile.open(source, "r:*") as archive:
         for member in archive:
             if member.isdir():
                 continue
             if not member.isreg() or member.issparse():
-                raise _no_file(member.name)
+                raise _not_a_file(member.name)
             file = archive.extractfile(member)
             assert file is not None
-            yield member.name, member.size, _chunks(file, source)
+            yield member.name, member.size, _read_chunks(file, source)
 
 
-def _folder_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-    with translated(source):
+def _read_folder_members(source: str) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+    with translate_errors(source):
         for folder, folders, names in os.walk(source, onerror=_raise):
             for name in folders:
                 if os.path.islink(os.path.join(folder, name)):
-                    raise _no_file(name)
+                    raise _not_a_file(name)
             for name in sorted(names):
                 path = os.path.join(folder, name)
                 relative = os.path.relpath(path, source)
                 if os.path.islink(path) or not os.path.isfile(path):
-                    raise _no_file(relative)
+                    raise _not_a_file(relative)
                 with open(path, "rb") as file:
-                    yield relative, os.fstat(file.fileno()).st_size, _chunks(file, path)
+                    yield relative, os.fstat(file.fileno()).st_size, _read_chunks(file, path)
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def _chunks(file: IO[bytes], path: str) -> Iterator[bytes]:
+def _read_chunks(file: IO[bytes], path: str) -> Iterator[bytes]:
     # The consumer of the chunks is outside the caller's `with` block when a read fails, so the
     # error is translated here.
-    with _whole(path):
+    with _translate_damage(path):
         while chunk := file.read(COPY_CHUNK_BYTES):
             yield chunk
 
 
 @contextmanager
-def _whole(path: str) -> Iterator[None]:
+def _translate_damage(path: str) -> Iterator[None]:
     """Translate the errors of a truncated or damaged file into errors of this package."""
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise translation(error, path) from error
+            raise translate_error(error, path) from error
         hint = "use another backup: this file is truncated or damaged"
         raise Corruption("the tar file is damaged", hint=hint, path=path, why=str(error)) from error
 
 
-def _no_file(name: str) -> Invalid:
+def _not_a_file(name: str) -> Invalid:
     hint = "a backup has only plain files; use a backup that no other program has changed"
     return Invalid("a member of the copy is not a plain file", hint=hint, name=name[:200])

@@ -33,26 +33,26 @@ import google_crc32c
 from thermocline import __version__
 from thermocline.backup.archive import (
     MANIFEST_NAME,
+    ArchiveSink,
     FolderSink,
-    Sink,
-    members,
-    new_archive,
-    remove_made,
+    create_archive,
+    read_members,
+    remove_files,
 )
-from thermocline.cold.care.pin import pinned
-from thermocline.cold.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, Named
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, CatalogEntry
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
 from thermocline.cold.storage.verified import (
     checksum_text,
-    damaged,
-    damaged_offset,
-    missing,
-    wrong_size,
+    damage_error,
+    find_damaged_offset,
+    missing_file_error,
+    wrong_size_error,
 )
-from thermocline.cold.table import Table
-from thermocline.cold.tenants import DEFAULT_TENANT, Tenants
-from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translated
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
+from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unavailable, Unsupported
 from thermocline.format import layout
 from thermocline.format.layout import Version
@@ -65,14 +65,14 @@ from thermocline.hot.wal.folder import (
     IDENTITY_NAME,
     Watermark,
     file_path,
-    numbers,
+    list_file_numbers,
     read_identity,
     read_watermark,
 )
 from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.retired_marks import read_retired
 from thermocline.server.access.keys import KEYS_NAME
-from thermocline.server.access.private_files import held_lock
+from thermocline.server.access.private_files import hold_lock
 
 FORMAT_VERSION = 1
 TRIES_MAX = 5
@@ -89,7 +89,7 @@ Entities = Callable[[Callable[[str, bytes], None]], dict[str, Version]]
 
 
 @dataclass(slots=True)
-class Copy:
+class BackupContents:
     """The contents of one backup, filled in while it is made."""
 
     lake_id: str
@@ -119,7 +119,7 @@ def backup(
     target: str,
     progress: Progress = lambda done, total: None,
     entities: Entities = lambda put: {},
-) -> Copy:
+) -> BackupContents:
     """Copy a lake to a folder or a tar file; writers and readers continue meanwhile.
 
     `entities` puts PostgreSQL's rows into the copy, and returns the table versions that match.
@@ -130,15 +130,15 @@ def backup(
     if identity is None:
         raise NotFound("there is no lake here", hint="check the path", folder=data)
     with (
-        held_lock(f"{data}/{LOCK_NAME}", what="makes a backup of this lake", wait_s=0),
-        new_archive(target) as sink,
+        hold_lock(f"{data}/{LOCK_NAME}", what="makes a backup of this lake", wait_s=0),
+        create_archive(target) as sink,
     ):
-        copy = Copy(identity.lake_id, identity.journal_id)
-        copying = _Copying(data, sink, copy)
+        copy = BackupContents(identity.lake_id, identity.journal_id)
+        copying = _LakeCopier(data, sink, copy)
         copying.heads = entities(copying.put_bytes)
         source = copying.copy_journal()
         copying.copy_tables(source, progress)
-        copying.check_still()
+        copying.check_no_node_started()
         copying.put_file(KEYS_NAME, is_needed=False)
         copying.put_file(LAKE_PATH)
         body = seal(copy.manifest())
@@ -146,10 +146,10 @@ def backup(
     return copy
 
 
-class _Copying:
+class _LakeCopier:
     """One copy of one lake."""
 
-    def __init__(self, data: str, sink: Sink, copy: Copy) -> None:
+    def __init__(self, data: str, sink: ArchiveSink, copy: BackupContents) -> None:
         self._data = data
         self._sink = sink
         self._copy = copy
@@ -164,7 +164,7 @@ class _Copying:
         """Copy one file, to its end or up to an offset."""
         path = f"{self._data}/{name}"
         try:
-            with translated(path):
+            with translate_errors(path):
                 size_bytes = self._disk.size(path) if until is None else until
                 if size_bytes is None:
                     raise FileNotFoundError(2, "no such file", path)
@@ -200,7 +200,7 @@ class _Copying:
         folder = f"{self._data}/{JOURNAL_FOLDER}"
         for _ in range(TRIES_MAX):
             held = _Journal(folder)
-            opened = held.opened()
+            opened = held.open_files()
             if opened is None:
                 continue  # a file was trimmed meanwhile: its rows are in a version
             try:
@@ -216,14 +216,14 @@ class _Copying:
             return held.source
         raise Unavailable("the journal changes faster than it can be read", hint="try again")
 
-    def check_still(self) -> None:
+    def check_no_node_started(self) -> None:
         """Raise `Conflict` if the copy began without a running node and a node started since."""
         if self._copy.lsn is None and _Journal(f"{self._data}/{JOURNAL_FOLDER}").mark is not None:
             raise Conflict("a node started during the backup", hint="make the backup again")
 
     def copy_tables(self, source: str, progress: Progress) -> None:
         """Copy every table of every tenant, at the version that matches the journal's copy."""
-        tenants = Tenants(self._data, self._disk)
+        tenants = TenantCatalog(self._data, self._disk)
         tenants.check_names()
         names = list(tenants)
         found = []
@@ -239,26 +239,28 @@ class _Copying:
             if tenant != DEFAULT_TENANT:
                 self.put_file(f"tenants/names/{tenant}.json")
 
-    def _copy_table(self, tenant: str, folder: str, named: Named, source: str) -> None:
+    def _copy_table(self, tenant: str, folder: str, named: CatalogEntry, source: str) -> None:
         prefix = "/".join(filter(None, (folder, named.folder)))
-        table = Table(LocalStorage(f"{self._data}/{prefix}", self._disk))
+        table = ColdTable(LocalStorage(f"{self._data}/{prefix}", self._disk))
         head = self.heads.get(named.table_id)
-        state = table.state(int(head)) if head else _fitting(table, source, self._copy.lsn)
-        with pinned(table, state.version):
-            self._put_needed(prefix, named, table, state)
+        state = table.state(int(head)) if head else _fitting_state(table, source, self._copy.lsn)
+        with pin_version(table, state.version):
+            self._put_version_files(prefix, named, table, state)
             for stored in table.storage.list(layout.LOG_FOLDER):
                 version = layout.checkpoint_version(stored.path.rpartition("/")[2])
                 if version is not None and version <= state.version:
                     self.put_file(f"{prefix}/{stored.path}", is_needed=False)
             if table.log.head().oldest > state.version:
-                raise _vacuumed(named.name)
+                raise _vacuumed_error(named.name)
         names_folder = "/".join(filter(None, (folder, "names")))
         self.put_file(f"{names_folder}/{named.name.lower()}.json")
         mark = int(state.marks.get(source, Mark(0)))
         ids = {"table_id": named.table_id, "version": int(state.version), "mark": mark}
         self._copy.tables.append({"tenant": tenant, "name": named.name, **ids})
 
-    def _put_needed(self, prefix: str, named: Named, table: Table, state: TableState) -> None:
+    def _put_version_files(
+        self, prefix: str, named: CatalogEntry, table: ColdTable, state: TableState
+    ) -> None:
         """Copy the files that a version needs; `Corruption` for a missing or changed file."""
         try:
             for version in range(1, state.version + 1):
@@ -275,10 +277,10 @@ class _Copying:
                     self.put_bytes(f"{prefix}/{segment.coverage_path}", data)
         except NotFound as error:
             if table.log.head().oldest > state.oldest:
-                raise _vacuumed(named.name) from error
-            raise missing(str(error.facts.get("path", ""))) from error
+                raise _vacuumed_error(named.name) from error
+            raise missing_file_error(str(error.facts.get("path", ""))) from error
 
-    def _put_segment(self, prefix: str, table: Table, segment: Segment) -> None:
+    def _put_segment(self, prefix: str, table: ColdTable, segment: Segment) -> None:
         name = f"{prefix}/{segment.path}"
         self.put_file(name)
         _check_copied(table.storage, segment, *self._copy.files[name])
@@ -322,17 +324,17 @@ class _Journal:
 
     def _identity(self) -> bytes:
         path = f"{self._folder}/{IDENTITY_NAME}"
-        with translated(path):
+        with translate_errors(path):
             return self._disk.read(path)
 
-    def opened(self) -> list[tuple[str, Any, int]] | None:
+    def open_files(self) -> list[tuple[str, Any, int]] | None:
         """Return the open files, each with the bytes to copy; None when a file was trimmed.
 
         An open file stays readable to its end, even if it is trimmed later.
         """
         found: list[tuple[str, Any, int]] = []
         with suppress(FileNotFoundError):
-            for number in numbers(self._disk, self._folder):
+            for number in list_file_numbers(self._disk, self._folder):
                 if number < self._oldest or (self.mark and number > self.mark.number):
                     continue
                 path = file_path(self._folder, number)
@@ -348,7 +350,7 @@ class _Journal:
         return None
 
 
-def _fitting(table: Table, source: str, lsn: int | None) -> TableState:
+def _fitting_state(table: ColdTable, source: str, lsn: int | None) -> TableState:
     """Return the newest state that has no row of the journal after an lsn."""
     state = table.state()
     while lsn is not None and state.marks.get(source, Mark(0)) > lsn:
@@ -356,21 +358,21 @@ def _fitting(table: Table, source: str, lsn: int | None) -> TableState:
     return state
 
 
-def _vacuumed(name: str) -> Conflict:
+def _vacuumed_error(name: str) -> Conflict:
     return Conflict("the table was vacuumed during the backup", hint="try again", table=name)
 
 
 def _check_copied(storage: Storage, segment: Segment, size_bytes: int, checksum: int) -> None:
     """Raise `Corruption` unless the copy has the size and CRC32C that the commit names."""
     if size_bytes != segment.file_size:
-        raise wrong_size(segment.path, segment.file_size, size_bytes)
+        raise wrong_size_error(segment.path, segment.file_size, size_bytes)
     found = checksum_text(checksum)
     if found != segment.checksum:
-        offset = damaged_offset(lambda: storage.open_input(segment.path))
-        raise damaged(segment.path, segment.checksum, found, offset)
+        offset = find_damaged_offset(lambda: storage.open_input(segment.path))
+        raise damage_error(segment.path, segment.checksum, found, offset)
 
 
-def _segments(table: Table, state: TableState) -> list[Segment]:
+def _segments(table: ColdTable, state: TableState) -> list[Segment]:
     """Return the segments of a version, and of the versions kept before it."""
     kept = table.log.state(state.oldest) if state.oldest <= state.version else state
     segments = [*kept.segments, *state.segments]
@@ -389,21 +391,21 @@ def restore(source: str, data: str) -> dict[str, Any]:
     data = os.path.abspath(data)
     if not os.path.exists(source):
         raise NotFound("there is no backup here", hint="check the path", path=source)
-    with translated(data), suppress(FileExistsError):
+    with translate_errors(data), suppress(FileExistsError):
         os.makedirs(data, mode=0o700)
     _check_empty(data)
-    with held_lock(f"{data}/{RESTORE_LOCK_NAME}", what="restores into this folder", wait_s=0):
+    with hold_lock(f"{data}/{RESTORE_LOCK_NAME}", what="restores into this folder", wait_s=0):
         _check_empty(data)  # again, under the lock: another restore may just have ended
         made: list[str] = []
         try:
-            return _restored(source, data, made)
+            return _restore_files(source, data, made)
         except BaseException:
-            remove_made(data, made)
+            remove_files(data, made)
             raise
 
 
 def _check_empty(data: str) -> None:
-    with translated(data):
+    with translate_errors(data):
         others = [one.name for one in OsDisk().entries(data) if one.name != RESTORE_LOCK_NAME]
     if others:
         raise Conflict(
@@ -414,11 +416,11 @@ def _check_empty(data: str) -> None:
         )
 
 
-def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
+def _restore_files(source: str, data: str, made: list[str]) -> dict[str, Any]:
     sink = FolderSink(data)
     found: dict[str, tuple[int, int]] = {}
     kept: dict[str, bytes] = {}
-    for name, size_bytes, chunks in members(source):
+    for name, size_bytes, chunks in read_members(source):
         if name in (MANIFEST_NAME, LAKE_PATH):
             if size_bytes > MANIFEST_BYTES_MAX:
                 raise Invalid("the manifest is too large", hint="make another backup", name=name)
@@ -436,7 +438,7 @@ def _restored(source: str, data: str, made: list[str]) -> dict[str, Any]:
 
         sink.put(name, size_bytes, counted())
         found[name] = (size_bytes, checksum)
-    manifest = _checked_manifest(f"{source}/{MANIFEST_NAME}", kept.get(MANIFEST_NAME), found)
+    manifest = _check_manifest(f"{source}/{MANIFEST_NAME}", kept.get(MANIFEST_NAME), found)
     _check_tables(data, found)
     sink.sync()
     # Order matters: `lake.json` makes the folder a lake, so every other file is durable first.
@@ -467,10 +469,10 @@ def _check_tables(data: str, found: dict[str, tuple[int, int]]) -> None:
             if copied is not None:
                 _check_copied(storage, segment, *copied)
             elif segment.path in live:
-                raise missing(segment.path)
+                raise missing_file_error(segment.path)
 
 
-def _checked_manifest(
+def _check_manifest(
     path: str, data: bytes | None, found: dict[str, tuple[int, int]]
 ) -> dict[str, Any]:
     """Return the manifest of a copy that has all it names, byte for byte, and nothing else."""

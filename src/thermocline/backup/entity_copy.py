@@ -11,10 +11,10 @@ Out:  `entities/<tenant>/` in the copy; the table versions that match it
 import os
 from collections.abc import Callable
 
-from thermocline.cold.tenants import Tenants
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import OsDisk
-from thermocline.entity.postgres_service import EMBEDDED, EntityHalf
+from thermocline.entity.postgres_service import EMBEDDED, PostgresService
 from thermocline.entity.postgres_service import FOLDER as POSTGRES_FOLDER
 from thermocline.entity.restore import DUMP_NAME, FOLDER
 from thermocline.format.layout import Version
@@ -35,12 +35,12 @@ def copy_entities(settings: LakeSettings, data: str, put: Put) -> dict[str, Vers
     if is_ours and not os.path.isdir(folder):
         return {}
     was_running = not is_ours or running_server(folder) is not None
-    half = EntityHalf(settings, data)
+    half = PostgresService(settings, data)
     heads: dict[str, Version] = {}
     try:
         pool = half.pool()
         known = set(tenant_names(pool))
-        for name in (name for name in Tenants(data, OsDisk()) if name in known):
+        for name in (name for name in TenantCatalog(data, OsDisk()) if name in known):
             prefix = f"{FOLDER}/{name}"
             tenant = open_tenant(pool, name)
             dumped = dump(pool, tenant, lambda part, body: put(f"{prefix}/{part}", body))  # noqa: B023

@@ -23,7 +23,7 @@ from thermocline.errors import Corruption, Invalid, NotFound, ThermoclineError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thermocline.cold.coverage_report import Held
+    from thermocline.cold.coverage_report import CoverageReport
 
 
 class Format(StrEnum):
@@ -99,12 +99,12 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def at_value(text: str | None) -> int | str | None:
+def parse_at(text: str | None) -> int | str | None:
     """Return the version that a number names; any other text is an instant."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
-def txn_value(text: str | None) -> tuple[str, int] | None:
+def parse_txn(text: str | None) -> tuple[str, int] | None:
     """Return the application and number of `job:7`."""
     if text is None:
         return None
@@ -118,7 +118,7 @@ def txn_value(text: str | None) -> tuple[str, int] | None:
     return application, int(number)
 
 
-def entity_value(words: Sequence[str] | None, held: "Held") -> dict[str, Any] | None:
+def parse_entity(words: Sequence[str] | None, held: "CoverageReport") -> dict[str, Any] | None:
     """Return the entity that `symbol=NVDA` names, with values of the columns' types."""
     if not words:
         return None
@@ -127,7 +127,7 @@ def entity_value(words: Sequence[str] | None, held: "Held") -> dict[str, Any] | 
         raise Invalid(
             "the table has no entity columns", hint="omit --entity", entity=", ".join(words)
         )
-    given = dict(_pair(word, names) for word in words)
+    given = dict(_split_pair(word, names) for word in words)
     if set(given) != set(names):
         raise Invalid(
             "an entity needs a value for each entity column",
@@ -135,10 +135,10 @@ def entity_value(words: Sequence[str] | None, held: "Held") -> dict[str, Any] | 
             got=list(given),
             entity_columns=list(names),
         )
-    return {name: _entity_part(given[name], name, held) for name in names}
+    return {name: _parse_entity_part(given[name], name, held) for name in names}
 
 
-def _pair(word: str, names: Sequence[str]) -> tuple[str, str]:
+def _split_pair(word: str, names: Sequence[str]) -> tuple[str, str]:
     name, is_pair, value = word.partition("=")
     if is_pair and name in names:
         return name, value
@@ -152,14 +152,14 @@ def _pair(word: str, names: Sequence[str]) -> tuple[str, str]:
     )
 
 
-def _entity_part(text: str, name: str, held: "Held") -> Any:
+def _parse_entity_part(text: str, name: str, held: "CoverageReport") -> Any:
     """Return a part of an entity's key: integers and booleans typed, all other types as text."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
-    from thermocline.format.types import plain
+    from thermocline.format.types import plain_type
 
-    kind = plain(held.state.schema.column(name).type)
+    kind = plain_type(held.state.schema.column(name).type)
     if text == "null":
         return None
     if not (kinds.is_integer(kind) or kinds.is_boolean(kind)):
@@ -176,22 +176,22 @@ def _entity_part(text: str, name: str, held: "Held") -> Any:
         ) from error
 
 
-def parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
+def parse_parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
     """Return the parameters of a query: by name if all have a name, else by position."""
     pairs = [word.partition("=") for word in words]
     if not pairs:
         return None
     if all(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
-        return {name: parameter_value(text) for name, _, text in pairs}
+        return {name: parse_parameter(text) for name, _, text in pairs}
     if any(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
         raise Invalid(
             "parameters must be all by name or all by position",
             hint="write --param name=value for each $name, or --param value for each ?",
         )
-    return [parameter_value("".join(pair)) for pair in pairs]
+    return [parse_parameter("".join(pair)) for pair in pairs]
 
 
-def parameter_value(text: str) -> Any:
+def parse_parameter(text: str) -> Any:
     """Return a word as number, boolean, null or time if it looks like one, else as text.
 
     A word in quotes is text.
@@ -220,7 +220,7 @@ def parameter_value(text: str) -> Any:
     return moment
 
 
-def type_value(text: str) -> "pa.DataType":
+def parse_type(text: str) -> "pa.DataType":
     """Return the column type of a word such as `int64` or `timestamp[us, tz=UTC]`."""
     from thermocline.format.types import decode_type
 
@@ -236,7 +236,7 @@ def type_value(text: str) -> "pa.DataType":
         ) from error
 
 
-def files_of(words: Iterable[str]) -> list[str]:
+def find_files(words: Iterable[str]) -> list[str]:
     """Return the files that paths and patterns name, each once, patterns in order of name."""
     found: dict[str, None] = {}
     for word in words:

@@ -31,13 +31,13 @@ from thermocline.cli.terminal.report_error import (
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
     Failure,
-    failure_of,
-    usage_failure,
+    describe_failure,
+    describe_usage_failure,
 )
 from thermocline.errors import ThermoclineError
 
 NAME = "thermocline"
-_NOTHING_ASKED = 2
+_EXIT_HELP = 2
 _ENGINE = "_duckdb"
 _WITH_SPARK = frozenset({"pipeline", "worker"})
 
@@ -314,21 +314,21 @@ def _run(words: list[str]) -> int:
     words = [word for word in words if word != "--debug"]
     _prepare_streams()
     try:
-        code = _invoked(words)
+        code = _invoke(words)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _interrupted()
+        return _exit_interrupted()
     except BrokenPipeError:
-        return _pipe_closed()
+        return _handle_closed_pipe()
     except ThermoclineError as error:
-        return _told(failure_of(error), error, words, is_debug=is_debug)
+        return _print_failure(describe_failure(error), error, words, is_debug=is_debug)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)
-            return _NOTHING_ASKED
-        return _told(_misused(error), error, words, is_debug=is_debug)
+            return _EXIT_HELP
+        return _print_failure(_describe_misuse(error), error, words, is_debug=is_debug)
     except Exception as error:  # noqa: BLE001  # the last place that can report the error
-        return _bug(error, is_debug=is_debug)
+        return _print_bug(error, is_debug=is_debug)
     return code
 
 
@@ -342,7 +342,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _invoked(words: list[str]) -> int:
+def _invoke(words: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(words, prog_name=NAME, standalone_mode=False)
@@ -355,14 +355,14 @@ def _invoked(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _misused(error: typer.TyperException) -> Failure:
+def _describe_misuse(error: typer.TyperException) -> Failure:
     context = getattr(error, "ctx", None)
     usage = context.get_usage() if context is not None else ""
     path = context.command_path if context is not None else NAME
-    return usage_failure(error.format_message(), usage, path)
+    return describe_usage_failure(error.format_message(), usage, path)
 
 
-def _told(failure: Failure, error: Exception, words: list[str], *, is_debug: bool) -> int:
+def _print_failure(failure: Failure, error: Exception, words: list[str], *, is_debug: bool) -> int:
     if is_debug:
         traceback.print_exception(error)
     if "--json" in words:
@@ -375,17 +375,17 @@ def _told(failure: Failure, error: Exception, words: list[str], *, is_debug: boo
     from rich.table import Table
     from rich.text import Text
 
-    from thermocline.cli.terminal.terminal import remarks
+    from thermocline.cli.terminal.terminal import message_console
 
     grid = Table.grid(padding=(0, 1, 0, 0))
     for line, style in ((what, "bold red"), (why, "dim"), (do, "bold")):
         label, _, rest = line.partition(": ")
         grid.add_row(Text(f"{label}:", style=style), Text(rest))
-    remarks().print(grid)
+    message_console().print(grid)
     return failure.exit_code
 
 
-def _bug(error: Exception, *, is_debug: bool) -> int:
+def _print_bug(error: Exception, *, is_debug: bool) -> int:
     if is_debug:
         traceback.print_exception(error)
         return EXIT_BUG
@@ -395,14 +395,14 @@ def _bug(error: Exception, *, is_debug: bool) -> int:
     return EXIT_BUG
 
 
-def _interrupted() -> int:
+def _exit_interrupted() -> int:
     if threading.active_count() > 1:
         # The engine computes in another thread and cannot be stopped; a normal exit would wait.
         os._exit(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED
 
 
-def _pipe_closed() -> int:
+def _handle_closed_pipe() -> int:
     # The interpreter flushes stdout when it exits, and would report the closed pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_PIPE_CLOSED

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parameters
+from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parse_parameters
 from thermocline.cli.table.target import is_lake, open_lake, open_table
 from thermocline.errors import Invalid, NotFound
 
@@ -58,25 +58,25 @@ def sql(
     json: JsonOption = False,
 ) -> None:
     """Query tables in SQL, with joins, AS OF and gaps()."""
-    from thermocline.cli.terminal.output import chosen
-    from thermocline.cli.terminal.threaded_stream import read_aside
+    from thermocline.cli.terminal.output import choose_output
+    from thermocline.cli.terminal.threaded_stream import read_in_thread
 
     text = sys.stdin.read() if query == "-" else query
-    wanted = chosen(form, output, is_json=json)
-    given = parameters(param or ())
-    with _session() as session:
-        _register(session, text, table or (), tables)
+    wanted = choose_output(form, output, is_json=json)
+    given = parse_parameters(param or ())
+    with _open_session() as session:
+        _register_tables(session, text, table or (), tables)
         try:
-            with read_aside(lambda: session.sql_reader(text, given)) as answer:
+            with read_in_thread(lambda: session.sql_reader(text, given)) as answer:
                 wanted.write(answer, rows)
         except NotFound as error:
-            raise _unknown(error) from error
+            raise _unknown_table(error) from error
     if wanted.path is not None and wanted.form is not Format.BOX and sys.stderr.isatty():
         print(f"wrote {wanted.path}", file=sys.stderr)
 
 
 @contextmanager
-def _session() -> "Iterator[Session]":
+def _open_session() -> "Iterator[Session]":
     from thermocline.query.session import Session
 
     session = Session()
@@ -90,7 +90,7 @@ def _session() -> "Iterator[Session]":
     session.close()
 
 
-def _unknown(error: NotFound) -> NotFound:
+def _unknown_table(error: NotFound) -> NotFound:
     """Return the error with a hint for the command line if it is about a table's name."""
     if "tables" not in error.facts or error.facts["tables"]:
         return error
@@ -98,7 +98,7 @@ def _unknown(error: NotFound) -> NotFound:
     return NotFound(error.message, hint=hint, table=error.facts.get("table"), looked_in="here")
 
 
-def _register(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
+def _register_tables(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
 
     given = {}
     for word in named:
@@ -114,8 +114,8 @@ def _register(session: "Session", text: str, named: Iterable[str], folder: str) 
         lake = open_lake(folder)
         for name in lake.tables():
             table = lake.table(name)
-            session.register_view(name, table.lake, table.snapshot)
-    for name, path in {**_found(text, folder), **given}.items():
+            session.register_view(name, table.cold, table.snapshot)
+    for name, path in {**_find_tables(text, folder), **given}.items():
         if path.endswith(".parquet") and os.path.isfile(path):
             session.register_parquet(name, path)
         else:
@@ -124,10 +124,10 @@ def _register(session: "Session", text: str, named: Iterable[str], folder: str) 
 
 def _register_table(session: "Session", name: str, path: str) -> None:
     opened = open_table(path)
-    session.register_view(name, opened.lake, getattr(opened, "snapshot", None))
+    session.register_view(name, opened.cold, getattr(opened, "snapshot", None))
 
 
-def _found(text: str, folder: str) -> dict[str, str]:
+def _find_tables(text: str, folder: str) -> dict[str, str]:
     """Return the folders of tables whose names occur in the query."""
     from thermocline.format.layout import LOG_FOLDER
 

@@ -33,7 +33,7 @@ TRIES_MAX = 6
 PAUSE_S_MAX = 5.0
 CONNECT_S_MAX = 10.0
 GRACE_S = 10.0
-SENT_ASIDE_MAX = 8
+BACKGROUND_SENDS_MAX = 8
 
 T = TypeVar("T")
 
@@ -56,8 +56,8 @@ class Wire:
         self.timeout_s = timeout_s
         self._lock = threading.Lock()
         self._is_closing = False
-        self._aside: ThreadPoolExecutor | None = None
-        self._room = threading.BoundedSemaphore(2 * SENT_ASIDE_MAX)
+        self._pool: ThreadPoolExecutor | None = None
+        self._slots = threading.BoundedSemaphore(2 * BACKGROUND_SENDS_MAX)
         timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX))
         try:
             self._http = httpx2.Client(
@@ -67,14 +67,14 @@ class Wire:
             hint = "use a URL like http://127.0.0.1:4320"
             raise Invalid("not the address of a node", hint=hint) from error
 
-    def ask(self, path: str, **params: Any) -> Any:
+    def read_json(self, path: str, **params: Any) -> Any:
         """Return the JSON answer of a GET."""
-        return _json(self.sent("GET", path, params=params, is_repeatable=True))
+        return _parse_json(self.send("GET", path, params=params, is_repeatable=True))
 
-    def rows(self, path: str, **params: Any) -> pa.Table:
+    def read_rows(self, path: str, **params: Any) -> pa.Table:
         """Return the answer of a GET as an Arrow table, with the node's types."""
         headers = {"Accept": ARROW}
-        data = self.sent("GET", path, params=params, headers=headers, is_repeatable=True).content
+        data = self.send("GET", path, params=params, headers=headers, is_repeatable=True).content
         try:
             return pa.ipc.open_stream(data).read_all()
         except pa.ArrowException as error:
@@ -82,9 +82,9 @@ class Wire:
 
     def change(self, path: str, body: Any = None, *, method: str = "POST") -> Any:
         """Send a change once and return its JSON answer."""
-        return _json(self.sent(method, path, json_body=body))
+        return _parse_json(self.send(method, path, json_body=body))
 
-    def sent(
+    def send(
         self,
         method: str,
         path: str,
@@ -105,11 +105,11 @@ class Wire:
         if content is None and method != "GET":
             content, told["Content-Type"] = json_text({} if json_body is None else json_body), JSON
         request = self._http.build_request(
-            method, path, params=_written(params or {}), content=content, headers=told
+            method, path, params=_query_params(params or {}), content=content, headers=told
         )
         until_s = time.monotonic() + self.timeout_s
         for count in range(1, TRIES_MAX + 1):
-            error, wait_s = self._tried(request, is_read=is_read or method == "GET")
+            error, wait_s = self._try_once(request, is_read=is_read or method == "GET")
             if not isinstance(error, ThermoclineError):
                 return error
             pause_s = _pause_s(count) if wait_s is None else wait_s
@@ -120,19 +120,19 @@ class Wire:
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
-    def _tried(
+    def _try_once(
         self, request: httpx2.Request, *, is_read: bool
     ) -> tuple[httpx2.Response | ThermoclineError, float | None]:
         """Return the successful answer, or the error and the node's `Retry-After`."""
         try:
             response = self._http.send(request)
         except httpx2.HTTPError as error:
-            return self.lost(error, is_read=is_read), None
+            return self.lost_error(error, is_read=is_read), None
         if response.is_success:
             return response, None
-        return problem(response), _retry_after_s(response)
+        return response_error(response), _retry_after_s(response)
 
-    def opened(self, path: str, body: Any, *, timeout_s: float = 0.0) -> httpx2.Response:
+    def open_answer(self, path: str, body: Any, *, timeout_s: float = 0.0) -> httpx2.Response:
         """Send a query and return its answer with the body still to come.
 
         `timeout_s` is the query's timeout, which the node enforces; the client waits longer.
@@ -153,59 +153,59 @@ class Wire:
                 return response
             response.read()
         except httpx2.HTTPError as error:
-            raise self.lost(error, is_read=True) from error
-        raise problem(response)
+            raise self.lost_error(error, is_read=True) from error
+        raise response_error(response)
 
-    def lost(self, error: httpx2.HTTPError, *, is_read: bool) -> ThermoclineError:
+    def lost_error(self, error: httpx2.HTTPError, *, is_read: bool) -> ThermoclineError:
         """Return the error of a request that was not answered."""
         facts = {"url": self.url, "why": type(error).__name__}
         if isinstance(error, _NOT_SENT):
             hint = "check that the node runs and that this is its address"
-            return _from(error, Unavailable("the node cannot be reached", hint=hint, **facts))
+            return _with_cause(error, Unavailable("the node cannot be reached", hint=hint, **facts))
         if is_read:
             hint = "try again, or allow more time"
-            return _from(error, Unavailable("the node did not answer", hint=hint, **facts))
+            return _with_cause(error, Unavailable("the node did not answer", hint=hint, **facts))
         hint = "check whether the change was made before you repeat it"
-        return _from(error, OutcomeUnknown("the node did not answer", hint=hint, **facts))
+        return _with_cause(error, OutcomeUnknown("the node did not answer", hint=hint, **facts))
 
     def _check_open(self) -> None:
         if self._http.is_closed:
-            raise _closed()
+            raise _closed_error()
 
-    def aside(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run work in the background and return its future.
 
         `SENT_ASIDE_MAX` run at once and as many wait; past that this call blocks.
         """
         with self._lock:
             if self._is_closing:
-                raise _closed()
-            if self._aside is None:
-                self._aside = ThreadPoolExecutor(SENT_ASIDE_MAX, "thermocline-send")
-            pool = self._aside
-        self._room.acquire()
+                raise _closed_error()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(BACKGROUND_SENDS_MAX, "thermocline-send")
+            pool = self._pool
+        self._slots.acquire()
         try:
             doing = pool.submit(work)
         except RuntimeError as error:  # the pool was closed meanwhile
-            self._room.release()
-            raise _closed() from error
-        doing.add_done_callback(lambda _: self._room.release())
+            self._slots.release()
+            raise _closed_error() from error
+        doing.add_done_callback(lambda _: self._slots.release())
         return doing
 
     def close(self) -> None:
         """Wait for the background work, and close the connections."""
         with self._lock:
             self._is_closing = True  # work submitted before is still done
-            pool, self._aside = self._aside, None
+            pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
         self._http.close()
 
 
-def problem(response: httpx2.Response) -> ThermoclineError:
+def response_error(response: httpx2.Response) -> ThermoclineError:
     """Return the error in an answer."""
     try:
-        return told_error(json.loads(response.content))
+        return problem_error(json.loads(response.content))
     except (ValueError, KeyError, TypeError, AttributeError):
         hint = "check the address, and proxies between the client and the node"
         return Unavailable(
@@ -213,7 +213,7 @@ def problem(response: httpx2.Response) -> ThermoclineError:
         )
 
 
-def told_error(told: Mapping[str, Any]) -> ThermoclineError:
+def problem_error(told: Mapping[str, Any]) -> ThermoclineError:
     """Return the error of a problem document, of the kind that an embedded lake raises."""
     kind = KINDS.get(told["code"], ThermoclineError)
     facts = {k: v for k, v in (told.get("facts") or {}).items() if k not in ("hint", "message")}
@@ -233,14 +233,14 @@ def json_text(value: Any) -> bytes:
         raise Invalid("a value cannot be sent", hint=hint, why=str(error)) from error
 
 
-def quoted(name: str) -> str:
+def quote_part(name: str) -> str:
     """Return a name quoted as one part of a URL path."""
     if not check_text(name, "name"):
         raise Invalid("a name is empty", hint="pass a name", argument="name")
     return quote(name, safe="")
 
 
-def _written(params: Mapping[str, Any]) -> dict[str, str]:
+def _query_params(params: Mapping[str, Any]) -> dict[str, str]:
     words = {True: "true", False: "false"}
     return {
         name: words[value] if isinstance(value, bool) else str(value)
@@ -249,7 +249,7 @@ def _written(params: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _json(response: httpx2.Response) -> Any:
+def _parse_json(response: httpx2.Response) -> Any:
     if not response.content:
         return None
     try:
@@ -259,11 +259,11 @@ def _json(response: httpx2.Response) -> Any:
         raise Unavailable("the answer does not come from a node", hint=hint) from error
 
 
-def _closed() -> Unavailable:
+def _closed_error() -> Unavailable:
     return Unavailable("the lake is closed", hint="connect again")
 
 
-def _from(cause: Exception, error: ThermoclineError) -> ThermoclineError:
+def _with_cause(cause: Exception, error: ThermoclineError) -> ThermoclineError:
     error.__cause__ = cause
     return error
 

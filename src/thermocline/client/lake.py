@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from thermocline.client.http import Wire, quoted, told_error
+from thermocline.client.http import Wire, problem_error, quote_part
 from thermocline.client.parameters import wire_params
 from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
-from thermocline.entity.read_mode import Mode, mode_of
+from thermocline.entity.read_mode import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
 from thermocline.format.bucket import write_duration
@@ -51,8 +51,8 @@ class Client:
     @property
     def flush_error(self) -> ThermoclineError | None:
         """The error of the node's last periodic flush; None when it succeeded."""
-        told = self._wire.ask("/api/v1/jobs")["flush_error"]
-        return told_error(told) if told else None
+        told = self._wire.read_json("/api/v1/jobs")["flush_error"]
+        return problem_error(told) if told else None
 
     def root(self) -> str:
         """Return the node's address."""
@@ -60,11 +60,11 @@ class Client:
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
-        return [one["name"] for one in self._wire.ask("/api/v1/tables")["tables"]]
+        return [one["name"] for one in self._wire.read_json("/api/v1/tables")["tables"]]
 
     def table(self, name: str) -> ClientTable:
         """Return a table; `NotFound` when no table has this name."""
-        info = self._wire.ask(table_path(name))
+        info = self._wire.read_json(table_path(name))
         return ClientTable(self._wire, info["name"])
 
     def create_table(
@@ -89,13 +89,13 @@ class Client:
 
     def entity_types(self) -> list[str]:
         """Return the names of the entity types, in order."""
-        return list(self._wire.ask("/api/v1/entities")["types"])
+        return list(self._wire.read_json("/api/v1/entities")["types"])
 
     def register(self, name: str, document: Any) -> "ClientEntityTable":
         """Register a JSON Schema as a type of entities, or as its next version."""
-        from thermocline.client.entity import registered
+        from thermocline.client.entity import register_type
 
-        return registered(self._wire, name, document)
+        return register_type(self._wire, name, document)
 
     def entity(self, name: str) -> "ClientEntityTable":
         """Return the entities of a type; `NotFound` when no type of this name is registered.
@@ -106,7 +106,9 @@ class Client:
 
         return ClientEntityTable(self._wire, name)
 
-    def sql(self, query: str, params: Params = None, *, mode: Mode | str | None = None) -> pa.Table:
+    def sql(
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
+    ) -> pa.Table:
         """Return the answer of one SELECT over the node's tables, hot and cold rows alike."""
         with self.answer(query, params, mode=mode) as reader:
             batches: list[pa.RecordBatch] = []
@@ -123,7 +125,7 @@ class Client:
             return pa.Table.from_batches(batches, reader.schema)
 
     def sql_reader(
-        self, query: str, params: Params = None, *, mode: Mode | str | None = None
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
     ) -> pa.RecordBatchReader:
         """Return the answer of one SELECT as a stream of batches."""
         return self.answer(query, params, mode=mode)
@@ -135,7 +137,7 @@ class Client:
         *,
         timeout_s: float | None = None,
         query_id: str | None = None,
-        mode: Mode | str | None = None,
+        mode: ReadMode | str | None = None,
     ) -> ClientAnswer:
         """Return the answer as a stream with a report of the tables it was read from.
 
@@ -153,22 +155,23 @@ class Client:
         if mode is not None:
             body["mode"] = mode_of(mode).value
         return ClientAnswer(
-            self._wire.opened("/api/v1/query", body, timeout_s=limit_s or 0.0), self._why
+            self._wire.open_answer("/api/v1/query", body, timeout_s=limit_s or 0.0),
+            self._find_query_error,
         )
 
     def cancel(self, query_id: str) -> bool:
         """End a running query within a second; False when no query of this id is running."""
         try:
-            self._wire.change(f"/api/v1/queries/{quoted(query_id)}", method="DELETE")
+            self._wire.change(f"/api/v1/queries/{quote_part(query_id)}", method="DELETE")
         except NotFound:
             return False
         return True
 
-    def _why(self, query_id: str) -> ThermoclineError | None:
+    def _find_query_error(self, query_id: str) -> ThermoclineError | None:
         """Return the error of a query whose answer was truncated, if the node knows it."""
         try:
-            told = self._wire.ask(f"/api/v1/queries/{quoted(query_id)}")
-            return told_error(told["error"]) if told["error"] else None
+            told = self._wire.read_json(f"/api/v1/queries/{quote_part(query_id)}")
+            return problem_error(told["error"]) if told["error"] else None
         except ThermoclineError:
             return None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_parameters
-from thermocline.format.instant import Nanoseconds, instant, written
+from thermocline.format.instant import Nanoseconds, format_instant, to_instant
 
 DEPTH_MAX = 32
 
@@ -39,7 +39,7 @@ def wire_value(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, Nanoseconds):
-        text = written(value.time_ns)
+        text = format_instant(value.time_ns)
         return {"type": "timestamp", "value": text if value.has_zone else text.removesuffix("Z")}
     if isinstance(value, float):
         if math.isfinite(value):
@@ -71,7 +71,7 @@ _FORMS: tuple[tuple[type | tuple[type, ...], str, Any], ...] = (
 
 def wire_time(value: object) -> str | None:
     """Return an instant as text; None stays None."""
-    return None if value is None else written(instant(value))
+    return None if value is None else format_instant(to_instant(value))
 
 
 def wire_at(value: object) -> int | str | None:

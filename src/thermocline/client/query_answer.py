@@ -17,7 +17,7 @@ import httpx2
 import pyarrow as pa
 
 from thermocline.errors import ThermoclineError, Unavailable
-from thermocline.query.report import Report, TableReport
+from thermocline.query.report import QueryReport, TableReport
 
 
 class ClientAnswer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
@@ -60,22 +60,22 @@ class _Body:
         self._response = response
         self._why = why
         self._parts: Iterator[bytes] = response.iter_raw()
-        self._held = memoryview(b"")
+        self._buffer = memoryview(b"")
         self._error: ThermoclineError | None = None
 
     def read(self, size_bytes: int) -> bytes:
         found: list[bytes] = []
         wanted = size_bytes
         while wanted:
-            if not self._held:
-                self._held = memoryview(self._next())
-            part = self._held[:wanted]
-            self._held = self._held[wanted:]
+            if not self._buffer:
+                self._buffer = memoryview(self._next_part())
+            part = self._buffer[:wanted]
+            self._buffer = self._buffer[wanted:]
             wanted -= len(part)
             found.append(bytes(part))
         return b"".join(found)
 
-    def _next(self) -> bytes:
+    def _next_part(self) -> bytes:
         """Return more bytes; Arrow reads none after its end-of-stream, so an early end raises."""
         if self._error is None:
             try:
@@ -83,12 +83,12 @@ class _Body:
                     if part:
                         return part
             except (httpx2.HTTPError, httpx2.StreamError) as error:
-                self._error = self._told()
+                self._error = self._cut_error()
                 raise self._error from error
-            self._error = self._told()
+            self._error = self._cut_error()
         raise self._error
 
-    def _told(self) -> ThermoclineError:
+    def _cut_error(self) -> ThermoclineError:
         self._response.close()
         hint = "run the query again"
         return self._why() or Unavailable("the answer was truncated", hint=hint)
@@ -105,15 +105,15 @@ class _Body:
         self._response.close()
 
 
-def _report(text: str) -> Report:
+def _report(text: str) -> QueryReport:
     try:
         tables: dict[str, Any] = json.loads(text).get("tables", {})
         known = {one.name for one in fields(TableReport)}  # a newer node may send more fields
-        return Report(
+        return QueryReport(
             {
                 name: TableReport(**{key: told[key] for key in told.keys() & known})
                 for name, told in tables.items()
             }
         )
     except (ValueError, TypeError, AttributeError):
-        return Report()
+        return QueryReport()

@@ -25,8 +25,8 @@ from typing import Any
 
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.cold.table import Table
-from thermocline.disk import Disk, OsDisk, translated
+from thermocline.cold.table import ColdTable
+from thermocline.disk import Disk, OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
 from thermocline.format.layout import Version
 from thermocline.format.log.action import TableSpec
@@ -62,7 +62,7 @@ class LakeIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CatalogEntry:
     """A table of the lake."""
 
     name: str
@@ -70,7 +70,7 @@ class Named:
     folder: str
 
 
-def is_name(name: str) -> bool:
+def is_table_name(name: str) -> bool:
     """Tell whether a table can have this name."""
     return _NAME.fullmatch(name) is not None
 
@@ -90,8 +90,8 @@ class Catalog:
         self._storage = LocalStorage(root, self._disk)
         self._is_read_only = is_read_only
         self._now_ns = now_ns
-        self._opened: dict[str, Table] = {}
-        self._known: dict[str, Named] = {}
+        self._opened: dict[str, ColdTable] = {}
+        self._known: dict[str, CatalogEntry] = {}
         self._lake_id: str | None = None
 
     @property
@@ -118,7 +118,7 @@ class Catalog:
 
     def _check_empty(self) -> None:
         """Raise when a folder without `lake.json` contains other files."""
-        others = self._others()
+        others = self._list_others()
         if others & _OWN_NAMES:
             raise Corruption(
                 "lake.json is missing: the lake cannot be identified",
@@ -142,9 +142,9 @@ class Catalog:
             self._lake_id = read_lake_id(self._disk, self.root if found is None else found[1])
         return self._lake_id
 
-    def _others(self) -> set[str]:
+    def _list_others(self) -> set[str]:
         """Return the names in the folder, except those of an unfinished lake."""
-        with translated(self.root):
+        with translate_errors(self.root):
             try:
                 entries = self._disk.entries(self.root)
             except FileNotFoundError:
@@ -157,7 +157,7 @@ class Catalog:
         """Make the lake's folder if there is none."""
         self._storage.make_root()
 
-    def found(self, journal_id: str) -> LakeIdentity:
+    def create_lake(self, journal_id: str) -> LakeIdentity:
         """Make this folder a lake with that journal, unless it is one; return its identity."""
         made = {"format": FORMAT_VERSION, "lake_id": new_id(), "journal_id": journal_id}
         self._storage.put_new(LAKE_PATH, seal(made))
@@ -165,43 +165,43 @@ class Catalog:
         assert identity is not None
         return identity
 
-    def create(self, name: str, spec: TableSpec) -> Table:
+    def create(self, name: str, spec: TableSpec) -> ColdTable:
         """Make a table; `Conflict` when there is one of this name."""
-        path = _path(name)
+        path = _name_path(name)
         if self._storage.size(path) is not None:
-            raise _exists(name)
+            raise _name_taken_error(name)
         folder = f"{TABLES_FOLDER}/{new_id()}"
-        table = self._table(folder)
+        table = self._open_table(folder)
         state = table.create(spec)
         named = {"name": name, "table_id": state.spec.table_id, "folder": folder}
         if not self._storage.put_new(path, seal({**named, "lake_id": self.lake_id})):
-            raise _exists(name)
+            raise _name_taken_error(name)
         self._opened[name.lower()] = table
         return table
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> ColdTable:
         """Return a table; `NotFound` when there is none of this name.
 
         `Corruption` when the name leads to another table than the one it was created for.
         """
         key = name.lower()
         if key not in self._opened:
-            named = self.named(name)
-            table = self._table(named.folder)
-            version = self._checked_version(named, table)
+            named = self.find_entry(name)
+            table = self._open_table(named.folder)
+            version = self._verify_version(named, table)
             if not self._is_read_only:
-                self._storage.settle(_path(name))
-                table.log.settle(version)
+                self._storage.settle(_name_path(name))
+                table.log.sync_commit(version)
             self._opened[key] = table
         return self._opened[key]
 
-    def _checked_version(self, named: Named, table: Table) -> Version:
+    def _verify_version(self, named: CatalogEntry, table: ColdTable) -> Version:
         """Return the newest version, after comparing the table id in the log with the name's."""
-        path = f"{self.root}/{_path(named.name)}"
+        path = f"{self.root}/{_name_path(named.name)}"
         try:
             state = table.state()
         except NotFound as error:
-            raise self._without_table(named) from error
+            raise self._missing_table_error(named) from error
         if state.spec.table_id != named.table_id:
             raise Corruption(
                 "the name of a table leads to another table",
@@ -214,22 +214,22 @@ class Catalog:
             )
         return state.version
 
-    def _without_table(self, named: Named) -> Corruption:
+    def _missing_table_error(self, named: CatalogEntry) -> Corruption:
         return Corruption(
             "the name of a table leads to a folder without a table",
             hint="restore the folder, or this file, from a backup of this lake",
-            path=f"{self.root}/{_path(named.name)}",
+            path=f"{self.root}/{_name_path(named.name)}",
             table=named.name,
             folder=named.folder,
         )
 
-    def named(self, name: str) -> Named:
+    def find_entry(self, name: str) -> CatalogEntry:
         """Return the entry of a name; `NotFound` when no table has this name.
 
         `Corruption` when a table has lost its name: it may be the requested one.
         """
         try:
-            return self._read_name(_path(name))
+            return self._read_name(_name_path(name))
         except NotFound as error:
             self.check_names()
             raise NotFound(
@@ -239,14 +239,14 @@ class Catalog:
                 tables=[one.name for one in self][:20],
             ) from error
 
-    def _read_name(self, path: str) -> Named:
+    def _read_name(self, path: str) -> CatalogEntry:
         found = unseal(
             self._storage.read(path),
             f"{self.root}/{path}",
             hint=NAME_HINT,
             unsealed_fields=_UNSEALED_NAME,
         )
-        return _named(found, f"{self.root}/{path}", self.lake_id)
+        return _decode_entry(found, f"{self.root}/{path}", self.lake_id)
 
     def check_names(self) -> None:
         """Raise `Corruption` when a table's name is damaged, or a table has lost its name.
@@ -256,20 +256,20 @@ class Catalog:
         """
         # Order matters: a table's folder is made before its name, so names are read first.
         named = list(self)
-        folders = set(self._folders())
+        folders = set(self._list_folders())
         for one in named:
             if one.folder not in folders:
-                raise self._without_table(one)
+                raise self._missing_table_error(one)
         for folder in sorted(folders - {one.folder for one in self}):
             try:
-                state = self._table(folder).state()
+                state = self._open_table(folder).state()
             except NotFound:
                 continue  # Crash here: before the first commit of a new table.
             if state.version > 1 and folder not in {one.folder for one in self}:
-                raise self._nameless(folder, state.spec.table_id)
+                raise self._lost_name_error(folder, state.spec.table_id)
 
-    def _folders(self) -> Iterator[str]:
-        with translated(f"{self.root}/{TABLES_FOLDER}"):
+    def _list_folders(self) -> Iterator[str]:
+        with translate_errors(f"{self.root}/{TABLES_FOLDER}"):
             try:
                 entries = self._disk.entries(f"{self.root}/{TABLES_FOLDER}")
             except FileNotFoundError:
@@ -278,7 +278,7 @@ class Catalog:
             if _ID.fullmatch(entry.name):
                 yield f"{TABLES_FOLDER}/{entry.name}"
 
-    def _nameless(self, folder: str, table_id: str) -> Corruption:
+    def _lost_name_error(self, folder: str, table_id: str) -> Corruption:
         return Corruption(
             "a table with data has no name: its file in names/ is missing",
             hint="restore names/<table>.json from a backup of this lake; to start without the "
@@ -289,7 +289,7 @@ class Catalog:
             table_id=table_id,
         )
 
-    def __iter__(self) -> Iterator[Named]:
+    def __iter__(self) -> Iterator[CatalogEntry]:
         stored = sorted(self._storage.list(NAMES_FOLDER), key=lambda one: one.path)
         for one in stored:
             if one.path.endswith(".json") and "/." not in one.path:
@@ -297,19 +297,19 @@ class Catalog:
                     self._known[one.path] = self._read_name(one.path)
                 yield self._known[one.path]
 
-    def by_id(self, table_id: str) -> Table | None:
+    def by_id(self, table_id: str) -> ColdTable | None:
         """Return the table of an id, or None when no name leads to it."""
         for named in self:
             if named.table_id == table_id:
                 return self.table(named.name)
         return None
 
-    def _table(self, folder: str) -> Table:
-        return Table(LocalStorage(f"{self.root}/{folder}", self._disk), now_ns=self._now_ns)
+    def _open_table(self, folder: str) -> ColdTable:
+        return ColdTable(LocalStorage(f"{self.root}/{folder}", self._disk), now_ns=self._now_ns)
 
 
-def _path(name: str) -> str:
-    if not is_name(name):
+def _name_path(name: str) -> str:
+    if not is_table_name(name):
         raise Invalid(
             "this cannot be the name of a table",
             hint="use letters, digits and underscores, at most 63, no digit first",
@@ -318,7 +318,7 @@ def _path(name: str) -> str:
     return f"{NAMES_FOLDER}/{name.lower()}.json"
 
 
-def _exists(name: str) -> Conflict:
+def _name_taken_error(name: str) -> Conflict:
     hint = "open it, or choose another name; names differ by more than their case"
     return Conflict("there is a table of this name already", hint=hint, table=name)
 
@@ -347,13 +347,13 @@ def decode_identity(data: bytes, path: str) -> LakeIdentity:
     return identity
 
 
-def _named(found: dict[str, Any], path: str, lake_id: str | None) -> Named:
+def _decode_entry(found: dict[str, Any], path: str, lake_id: str | None) -> CatalogEntry:
     """Return the entry in a name's file; `Corruption` unless the file has this path and lake."""
-    named = Named(*(str(found.get(field)) for field in ("name", "table_id", "folder")))
+    named = CatalogEntry(*(str(found.get(field)) for field in ("name", "table_id", "folder")))
     is_folder = named.folder.startswith(f"{TABLES_FOLDER}/")
     if not (is_folder and _ID.fullmatch(named.folder.removeprefix(f"{TABLES_FOLDER}/"))):
         raise Corruption("the file of a name has no valid folder", hint=NAME_HINT, path=path)
-    if not is_name(named.name) or f"/{named.name.lower()}.json" != path[path.rindex("/") :]:
+    if not is_table_name(named.name) or f"/{named.name.lower()}.json" != path[path.rindex("/") :]:
         raise Corruption(
             "this file has the name of another table", hint=NAME_HINT, path=path, found=named.name
         )

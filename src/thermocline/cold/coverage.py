@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
-from thermocline.cold.log.commit_log import Log
+from thermocline.cold.log.commit_log import CommitLog
 from thermocline.cold.segment.parquet import measure_segment
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Corruption, NotFound, ThermoclineError
@@ -27,10 +27,10 @@ from thermocline.format.coverage import (
     Buckets,
     Coverage,
     decode_coverage,
-    empty,
+    empty_coverage,
     encode_coverage,
     sidecar_checksum,
-    united,
+    unite_buckets,
 )
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 class CoverageIndex:
     """Computes what a version covers, starting from the last coverage it computed."""
 
-    def __init__(self, storage: Storage, log: Log) -> None:
+    def __init__(self, storage: Storage, log: CommitLog) -> None:
         self._storage = storage
         self._log = log
         self._lock = threading.RLock()
@@ -67,7 +67,9 @@ class CoverageIndex:
         with self._lock:
             if self._last and self._last[1].digest == state.totals.digest:
                 return self._last[1]
-            coverage = self._moved(state) or self._counted(state, state.segments)
+            coverage = self._derive_from_earlier(state) or self._unite_segments(
+                state, state.segments
+            )
             coverage = coverage.with_digest(state.totals.digest)
             self._last = (state.version, coverage)
             return coverage
@@ -76,7 +78,7 @@ class CoverageIndex:
         """Return the coverage of one live segment, from its sidecar or else from its file."""
         known = self._known.get(segment.coverage_path)
         if known is None:
-            known = self._read(segment) or self._rebuilt(state, segment)
+            known = self._read_sidecar(segment) or self._rebuild_sidecar(state, segment)
             self._compare(state, segment, known)
             self.remember(segment, known)
         return known
@@ -88,7 +90,7 @@ class CoverageIndex:
             if sidecar_checksum(data) == segment.coverage_checksum:
                 decode_coverage(data)
                 return data
-        return encode_coverage(self._rebuilt(state, segment))
+        return encode_coverage(self._rebuild_sidecar(state, segment))
 
     def is_verified(self, state: TableState) -> bool:
         """Tell whether every sidecar that `at` read for this state agrees with the log."""
@@ -97,7 +99,7 @@ class CoverageIndex:
         return not any(segment and segment.coverage_path == path for path, segment in live.items())
 
     def _compare(self, state: TableState, segment: Segment, coverage: Coverage) -> None:
-        what = contradiction(state.spec, segment, coverage)
+        what = find_contradiction(state.spec, segment, coverage)
         if not what:
             return
         logger.warning("coverage sidecar %s %s; run fsck on the table", segment.coverage_path, what)
@@ -109,7 +111,7 @@ class CoverageIndex:
             self._known.pop(next(iter(self._known)))
         self._known[segment.coverage_path] = coverage
 
-    def write(self, state: TableState) -> None:
+    def write_shortcut(self, state: TableState) -> None:
         """Write the shortcut for this version where that is cheap, or due; errors are ignored."""
         with suppress(ThermoclineError):
             coverage = self.at(state)
@@ -124,21 +126,21 @@ class CoverageIndex:
             if (state.version - 1) % WRITE_EVERY:
                 self._storage.delete(layout.table_coverage_path(state.version - 1))
 
-    def _moved(self, state: TableState) -> Coverage | None:
+    def _derive_from_earlier(self, state: TableState) -> Coverage | None:
         """Return the coverage derived from an earlier one, or None when there is none near."""
         actions: list[Action] = []
         digest = state.totals.digest
         for version in range(state.version, max(0, state.version - LOOK_BACK_COMMITS_MAX), -1):
-            earlier = self._shortcut(version, digest)
+            earlier = self._read_shortcut(version, digest)
             if earlier is not None:
-                return self._applied(state, earlier, actions) if actions else earlier
+                return self._apply_actions(state, earlier, actions) if actions else earlier
             commit = self._log.commit(version)
             actions.extend(commit.actions)
             for action in commit.actions:
                 digest ^= _digest_change(action)
         return None
 
-    def _shortcut(self, version: int, digest: int) -> Coverage | None:
+    def _read_shortcut(self, version: int, digest: int) -> Coverage | None:
         if self._last and self._last[0] == version and self._last[1].digest == digest:
             return self._last[1]
         try:
@@ -147,7 +149,9 @@ class CoverageIndex:
             return None  # only a hint: it may be missing, damaged, newer or out of reach
         return coverage if coverage.digest == digest else None
 
-    def _applied(self, state: TableState, earlier: Coverage, actions: list[Action]) -> Coverage:
+    def _apply_actions(
+        self, state: TableState, earlier: Coverage, actions: list[Action]
+    ) -> Coverage:
         lost = [
             (a.ts_min, a.ts_max)
             if isinstance(a, RemoveSegment)
@@ -157,35 +161,35 @@ class CoverageIndex:
         ]
         added = [a.segment.segment_id for a in actions if isinstance(a, AddSegment)]
         live = [segment for key in added if (segment := state.segments.find(key)) is not None]
-        coverage = earlier.union(self._counted(state, live))
+        coverage = earlier.union(self._unite_segments(state, live))
         if not lost:
             return coverage
         start, end = min(first for first, _ in lost), max(last for _, last in lost) + 1
-        return self._recounted(state, coverage, start, end)
+        return self._recount_range(state, coverage, start, end)
 
-    def _recounted(self, state: TableState, before: Coverage, start: int, end: int) -> Coverage:
+    def _recount_range(self, state: TableState, before: Coverage, start: int, end: int) -> Coverage:
         """Return `before` with every bucket that meets the range counted from live segments."""
         first, after = state.spec.bucket.span(start, end)
         low = state.spec.bucket.start(first)
         high = state.spec.bucket.start(after)
-        meeting = self._counted(state, state.segments.overlapping(low, high))
-        return _cut(before, first, after).union(meeting)
+        meeting = self._unite_segments(state, state.segments.overlapping(low, high))
+        return _cut_range(before, first, after).union(meeting)
 
-    def _counted(self, state: TableState, segments: Iterable[Segment]) -> Coverage:
+    def _unite_segments(self, state: TableState, segments: Iterable[Segment]) -> Coverage:
         parts = [self.of_segment(state, segment) for segment in segments]
         if not parts:
-            return empty(state.spec.bucket.width_s)
+            return empty_coverage(state.spec.bucket.width_s)
         by_entity: dict[str, list[Coverage]] = {}
         for part in parts:
             for key in part.entities:
                 by_entity.setdefault(key, []).append(part)
         entities = {
-            key: united(holder.entities[key] for holder in holders)
+            key: unite_buckets(holder.entities[key] for holder in holders)
             for key, holders in by_entity.items()
         }
-        return Coverage(state.spec.bucket.width_s, united(p.whole for p in parts), entities)
+        return Coverage(state.spec.bucket.width_s, unite_buckets(p.whole for p in parts), entities)
 
-    def _read(self, segment: Segment) -> Coverage | None:
+    def _read_sidecar(self, segment: Segment) -> Coverage | None:
         try:
             data = self._storage.read(segment.coverage_path)
             if sidecar_checksum(data) == segment.coverage_checksum:
@@ -194,7 +198,7 @@ class CoverageIndex:
             pass
         return None
 
-    def _rebuilt(self, state: TableState, segment: Segment) -> Coverage:
+    def _rebuild_sidecar(self, state: TableState, segment: Segment) -> Coverage:
         logger.warning(
             "coverage sidecar %s is missing or damaged; rebuilt from %s",
             segment.coverage_path,
@@ -214,14 +218,14 @@ class CoverageIndex:
         return coverage
 
 
-def contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
+def find_contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
     """Return how a sidecar contradicts what the log says of its segment; empty if it agrees."""
     whole, rows = coverage.whole, segment.row_count - segment.deleted_count
     if coverage.width_s != spec.bucket.width_s:
         return "has buckets of another width than the table"
     if not whole:
         return "holds no bucket though the log counts rows" if rows else ""
-    first, last = spec.bucket.of(segment.ts_min), spec.bucket.of(segment.ts_max)
+    first, last = spec.bucket.number_of(segment.ts_min), spec.bucket.number_of(segment.ts_max)
     is_inside = first <= whole.first() and whole.last() <= last
     # Deleted rows may leave buckets at the ends empty; otherwise the ends must match the log.
     has_ends = bool(segment.deletes) or (whole.first() == first and whole.last() == last)
@@ -232,9 +236,9 @@ def contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
     return ""
 
 
-def _cut(coverage: Coverage, first: int, end: int) -> Coverage:
+def _cut_range(coverage: Coverage, first: int, end: int) -> Coverage:
     """Return the coverage outside a range of buckets."""
-    stretch = Buckets.between(first, end)
+    stretch = Buckets.from_range(first, end)
     entities = {key: buckets - stretch for key, buckets in coverage.entities.items()}
     kept = {key: buckets for key, buckets in entities.items() if buckets}
     return Coverage(coverage.width_s, coverage.whole - stretch, kept)

@@ -23,23 +23,23 @@ import pyarrow.types as kinds
 from pyroaring import BitMap64
 
 from thermocline.cold.log.commit_log import CLOCK_STEP
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_count, check_flag
-from thermocline.format.bitmap_runs import Runs, complement, runs_of
+from thermocline.format.bitmap_runs import BitmapRuns, find_runs, invert_runs
 from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
-from thermocline.format.instant import NS_PER_US, TimeNs, instant, written
+from thermocline.format.instant import NS_PER_US, TimeNs, format_instant, to_instant
 from thermocline.format.log.action import AddSegment, RemoveSegment, SetDeletes
 from thermocline.format.log.commit import Commit
 from thermocline.format.log.state import TableState
-from thermocline.format.types import plain
+from thermocline.format.types import plain_type
 
 TIME = pa.timestamp("us", tz="UTC")
 HISTORY_ROWS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CoverageReport:
     """What a version holds, with methods for every question about coverage."""
 
     state: TableState
@@ -56,17 +56,17 @@ class Held:
         bucket, whole = self.state.spec.bucket, self.coverage.whole
         if not whole and (start is None or end is None):
             return (0, 0)
-        first = bucket.of(instant(start)) if start is not None else whole.first()
-        after = bucket.of(instant(end) - 1) + 1 if end is not None else whole.last() + 1
+        first = bucket.number_of(to_instant(start)) if start is not None else whole.first()
+        after = bucket.number_of(to_instant(end) - 1) + 1 if end is not None else whole.last() + 1
         if start is not None and end is not None:
-            bucket.span(instant(start), instant(end))
+            bucket.span(to_instant(start), to_instant(end))
         return first, max(first, after)
 
     def buckets(self, entity: object = None) -> Buckets:
         """Return the buckets of one entity, or of the whole table."""
-        return self.coverage.whole if entity is None else self._of(entity)
+        return self.coverage.whole if entity is None else self._find_buckets(entity)
 
-    def _of(self, entity: object) -> Buckets:
+    def _find_buckets(self, entity: object) -> Buckets:
         key = self.key(entity)
         if key not in self.coverage.entities:
             raise NotFound(
@@ -81,16 +81,16 @@ class Held:
         names = self.state.spec.entity_columns
         if isinstance(entity, Mapping):
             if set(entity) != set(names):
-                raise _not_an_entity(names, entity)
+                raise _entity_error(names, entity)
             values = [entity[name] for name in names]
         else:
             values = list(entity) if isinstance(entity, tuple | list) else [entity]
         if len(values) != len(names):
-            raise _not_an_entity(names, entity)
+            raise _entity_error(names, entity)
         try:
             return entity_key(values)
         except (TypeError, ValueError, RecursionError) as error:  # no column has such a value
-            raise _not_an_entity(names, entity) from error
+            raise _entity_error(names, entity) from error
 
     def gaps(
         self, start: object, end: object, entity: object = None, *, per_entity: bool = True
@@ -100,17 +100,17 @@ class Held:
         keys: list[str] | None
         first, after = self.span(start, end)
         if entity is not None:
-            keys, parts = [self.key(entity)], [self._of(entity)]
+            keys, parts = [self.key(entity)], [self._find_buckets(entity)]
         elif self.has_entities and per_entity:
-            keys, parts = self._by_entity()
+            keys, parts = self._sort_by_entity()
             if not keys:
                 nobody = entity_key([None] * len(self.state.spec.entity_columns))
                 keys, parts = [nobody], [self.coverage.whole]
         else:
             keys, parts = None, [self.coverage.whole]
-        runs = runs_of([part.serialized() for part in parts])
-        holes = complement(runs, len(parts), first + BIAS, after + BIAS)
-        return self._stretches(holes, keys)
+        runs = find_runs([part.to_bytes() for part in parts])
+        holes = invert_runs(runs, len(parts), first + BIAS, after + BIAS)
+        return self._build_table(holes, keys)
 
     def runs(self, *, per_entity: bool = True) -> pa.Table:
         """Return the held ranges: entity columns, start, end, buckets."""
@@ -118,30 +118,30 @@ class Held:
         keys: list[str] | None = None
         parts = [self.coverage.whole]
         if self.has_entities and per_entity:
-            keys, parts = self._by_entity()
-        return self._stretches(runs_of([part.serialized() for part in parts]), keys)
+            keys, parts = self._sort_by_entity()
+        return self._build_table(find_runs([part.to_bytes() for part in parts]), keys)
 
-    def _by_entity(self) -> tuple[list[str], list[Buckets]]:
+    def _sort_by_entity(self) -> tuple[list[str], list[Buckets]]:
         """Return the entities' keys and buckets, sorted by key."""
         entities = self.coverage.entities
         keys = sorted(entities)
         return keys, [entities[key] for key in keys]
 
-    def _stretches(self, runs: Runs, keys: Sequence[str] | None) -> pa.Table:
+    def _build_table(self, runs: BitmapRuns, keys: Sequence[str] | None) -> pa.Table:
         width_us = self.state.spec.bucket.width_s * 1_000_000
         columns: dict[str, Any] = {}
         if keys is not None:
             distinct = self._entity_columns(keys)
             columns = {name: c.take(pa.array(runs.owner)) for name, c in distinct.items()}
-        columns[_free("start", columns)] = _times((runs.first - BIAS) * width_us)
-        columns[_free("end", columns)] = _times((runs.end - BIAS) * width_us)
-        columns[_free("buckets", columns)] = pa.array(runs.end - runs.first)
-        return self._marked(pa.table(columns))
+        columns[_choose_name("start", columns)] = _convert_times((runs.first - BIAS) * width_us)
+        columns[_choose_name("end", columns)] = _convert_times((runs.end - BIAS) * width_us)
+        columns[_choose_name("buckets", columns)] = pa.array(runs.end - runs.first)
+        return self._add_metadata(pa.table(columns))
 
     def ratio(self, start: object, end: object, entity: object = None) -> float:
         """Return the share of buckets held, of one entity or of all known entities."""
         first, after = self.span(start, end)
-        parts = [self._of(entity)] if entity is not None else self._parts()
+        parts = [self._find_buckets(entity)] if entity is not None else self._list_buckets()
         cells = (after - first) * len(parts)
         held = sum(part.count(first, after) for part in parts)
         return held / cells if cells else 0.0
@@ -149,7 +149,7 @@ class Held:
     def is_covered(self, start: object, end: object, entity: object = None) -> bool:
         """Tell whether every bucket of the range is held, by every entity if none is named."""
         first, after = self.span(start, end)
-        parts = [self._of(entity)] if entity is not None else self._parts()
+        parts = [self._find_buckets(entity)] if entity is not None else self._list_buckets()
         return bool(parts) and all(part.holds_all(first, after) for part in parts)
 
     def last_full(
@@ -158,18 +158,18 @@ class Held:
         """Return the newest range of this many buckets that is held in full, or None."""
         if check_count(buckets, "buckets") < 1:
             raise Invalid("a window must have at least one bucket", hint="ask for a longer window")
-        parts = [self._of(entity)] if entity is not None else self._parts()
+        parts = [self._find_buckets(entity)] if entity is not None else self._list_buckets()
         if not parts:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
-        limit = self.state.spec.bucket.of(instant(before)) if before is not None else None
+        limit = self.state.spec.bucket.number_of(to_instant(before)) if before is not None else None
         for run in reversed(shared.runs()):
             end = run.end if limit is None else min(run.end, limit)
             if end - run.first >= buckets:
                 return end - buckets, end
         return None
 
-    def silent(self, start: object, end: object) -> pa.Table:
+    def silent_entities(self, start: object, end: object) -> pa.Table:
         """Return the entities without a row in the range: entity columns and last_seen_before."""
         if not self.has_entities:
             raise Invalid(
@@ -178,14 +178,14 @@ class Held:
         first, after = self.span(start, end)
         found = {
             key: buckets.last() + 1
-            for key, buckets in zip(*self._by_entity(), strict=True)
+            for key, buckets in zip(*self._sort_by_entity(), strict=True)
             if not buckets.count(first, after)
         }
         columns = self._entity_columns(list(found))
         width_us = self.state.spec.bucket.width_s * 1_000_000
         ends = np.array(list(found.values()), dtype=np.int64)
-        columns["last_seen_before"] = _times(ends * width_us)
-        return self._marked(pa.table(columns))
+        columns["last_seen_before"] = _convert_times(ends * width_us)
+        return self._add_metadata(pa.table(columns))
 
     def _entity_columns(self, keys: Sequence[str]) -> dict[str, Any]:
         rows = [entity_values(key) for key in keys]
@@ -193,26 +193,26 @@ class Held:
         return {
             name: _entity_column(
                 [row[place] for row in rows],
-                plain(columns[name].type) if name in columns else pa.null(),
+                plain_type(columns[name].type) if name in columns else pa.null(),
             )
             for place, name in enumerate(self.state.spec.entity_columns)
         }
 
-    def _marked(self, answer: pa.Table) -> pa.Table:
+    def _add_metadata(self, answer: pa.Table) -> pa.Table:
         is_verified = self.is_verified and not self.state.holes
         told = {"verified": str(is_verified).lower(), "holes": str(len(self.state.holes))}
         return answer.replace_schema_metadata(told)
 
-    def _parts(self) -> list[Buckets]:
+    def _list_buckets(self) -> list[Buckets]:
         if self.has_entities:
             return list(self.coverage.entities.values())
         return [self.coverage.whole] if self.coverage.whole else []
 
 
-def held(table: Table, at: object = None) -> Held:
+def report_coverage(table: ColdTable, at: object = None) -> CoverageReport:
     """Return what a table holds, now or at a version or instant."""
     state, coverage = table.coverage(at)
-    return Held(state, coverage, table.index.is_verified(state))
+    return CoverageReport(state, coverage, table.index.is_verified(state))
 
 
 HOLES = pa.schema(
@@ -260,7 +260,7 @@ HISTORY = pa.schema(
 )
 
 
-def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
+def history(table: ColdTable, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
     """Return the commits, newest first."""
     check_count(limit, "limit")
     rows: list[dict[str, Any]] = []
@@ -282,21 +282,21 @@ def history(table: Table, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
                 "rows_removed": sum(a.row_count - a.deleted_count for a in removed)
                 + sum(a.segment.deleted_count - a.before_count for a in hidden),
                 "txn_id": commit.txn_id,
-                "note": _note(commit, earliest_ns),
+                "note": _describe_commit(commit, earliest_ns),
             }
         )
         earliest_ns = commit.time if earliest_ns is None else min(earliest_ns, commit.time)
     return pa.Table.from_pylist(rows, schema=HISTORY)
 
 
-def _note(commit: Commit, earliest_ns: int | None) -> str | None:
+def _describe_commit(commit: Commit, earliest_ns: int | None) -> str | None:
     """Return a remark on a commit for the reader of the history; None for most commits.
 
     `earliest_ns` is the earliest time of the later versions.
     """
     notes = []
     if earliest_ns is not None and commit.time >= earliest_ns:
-        until = written(TimeNs(earliest_ns))
+        until = format_instant(TimeNs(earliest_ns))
         notes.append(f"the clock ran ahead: this version was made by {until}")
     ahead_s = commit.metrics.get(CLOCK_STEP)
     if ahead_s is not None:
@@ -308,7 +308,7 @@ def _note(commit: Commit, earliest_ns: int | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class VersionDiff:
     """What changed between two versions, as segments and counts."""
 
     old: int
@@ -323,9 +323,9 @@ class Diff:
     buckets_lost: int
 
 
-def diff(table: Table, old: object, new: object) -> Diff:
+def diff(table: ColdTable, old: object, new: object) -> VersionDiff:
     """Return what changed from one version or instant to another."""
-    before, after = held(table, old), held(table, new)
+    before, after = report_coverage(table, old), report_coverage(table, new)
     one = {segment.segment_id: segment for segment in before.state.segments}
     two = {segment.segment_id: segment for segment in after.state.segments}
     shared = one.keys() & two.keys()
@@ -335,7 +335,7 @@ def diff(table: Table, old: object, new: object) -> Diff:
         for column in after.state.schema.columns
         if columns.get(column.name) != str(column.type)
     ]
-    return Diff(
+    return VersionDiff(
         before.state.version,
         after.state.version,
         tuple(sorted(two[key].path for key in two.keys() - one.keys())),
@@ -361,16 +361,16 @@ def _entity_column(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _free(name: str, taken: Mapping[str, Any]) -> str:
+def _choose_name(name: str, taken: Mapping[str, Any]) -> str:
     """Return the name, with an underscore appended where an entity column has this name."""
     return f"{name}_" if name in taken else name
 
 
-def _times(microseconds: npt.NDArray[np.int64]) -> pa.Array:
+def _convert_times(microseconds: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(microseconds).cast(TIME)
 
 
-def _not_an_entity(names: Sequence[str], entity: object) -> Invalid:
+def _entity_error(names: Sequence[str], entity: object) -> Invalid:
     return Invalid(
         "this does not name an entity of the table",
         hint="name the entity by its columns' values, such as {'symbol': 'NVDA'}",

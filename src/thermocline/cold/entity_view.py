@@ -21,19 +21,19 @@ from pyroaring import BitMap
 
 from thermocline.cold.change.export_plan import (
     KEY_COLUMN,
-    Hits,
+    KeyHits,
     find_keys,
-    keys_between,
+    slice_keys,
 )
 from thermocline.cold.segment.parquet import (
     decode_deletes,
     encode_deletes,
-    filtered,
+    filter_rows,
+    find_stored_name,
     open_segment,
-    presented,
+    project_columns,
     read_rows,
-    stored_name,
-    unreadable,
+    unreadable_error,
 )
 from thermocline.cold.storage.storage import Storage
 from thermocline.format.instant import TimeNs
@@ -41,7 +41,7 @@ from thermocline.format.log.state import SegmentSet, TableState
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedView:
+class EntityView:
     """One consistent reading of an entity table; `as_of` and `warning` say how old it is.
 
     `hides` are sorted, distinct keys whose rows in `state` are replaced by `rows`, which have the
@@ -57,8 +57,8 @@ class KeyedView:
     facts: dict[str, object] = field(default_factory=dict)
 
 
-def keyed_batches(
-    storage: Storage, view: KeyedView, names: Sequence[str] | None = None
+def read_entity_rows(
+    storage: Storage, view: EntityView, names: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a view, cold ones first, with all columns or those named."""
     state = view.state
@@ -67,16 +67,16 @@ def keyed_batches(
     hides = pc.drop_null(view.hides)
     for segment in state.segments:
         for rows in read_rows(storage, state, segment, loaded):
-            batch = without_keys(rows.batch, hides)
+            batch = drop_keys(rows.batch, hides)
             if batch.num_rows:
                 yield batch.select(wanted)
     yield from view.rows.select(wanted).to_batches()
 
 
-def rows_of(storage: Storage, state: TableState, hits: Hits) -> pa.Table:
+def read_hits(storage: Storage, state: TableState, hits: KeyHits) -> pa.Table:
     """Return the rows at some hits, with the present columns of the state."""
     segment, schema = hits.segment, state.schema
-    stored = {column.id: stored_name(state, segment, column) for column in schema.columns}
+    stored = {column.id: find_stored_name(state, segment, column) for column in schema.columns}
     physical = [name for name in stored.values() if name is not None]
     parts = []
     try:
@@ -89,26 +89,26 @@ def rows_of(storage: Storage, state: TableState, hits: Hits) -> pa.Table:
                 if len(inside):
                     found = file.read_row_group(group, columns=physical).take(inside - first)
                     batch = pa.concat_batches(found.to_batches())
-                    parts.append(presented(batch, schema.columns, stored))
+                    parts.append(project_columns(batch, schema.columns, stored))
                 first = end
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(segment.path, error) from error
+        raise unreadable_error(segment.path, error) from error
     return pa.Table.from_batches(parts, schema.arrow)
 
 
-def without_keys(batch: pa.RecordBatch, hides: pa.Array) -> pa.RecordBatch:
+def drop_keys(batch: pa.RecordBatch, hides: pa.Array) -> pa.RecordBatch:
     """Return the rows whose keys are not hidden; `hides` must be sorted."""
     if not len(hides) or not batch.num_rows:
         return batch
     ids = batch.column(KEY_COLUMN)
     bounds = pc.min_max(ids).as_py()
-    near = keys_between(hides, bounds["min"], bounds["max"])
+    near = slice_keys(hides, bounds["min"], bounds["max"])
     if not len(near):
         return batch
-    return filtered(batch, ~pc.is_in(ids, value_set=near).to_numpy(zero_copy_only=False))
+    return filter_rows(batch, ~pc.is_in(ids, value_set=near).to_numpy(zero_copy_only=False))
 
 
-class HiddenPlaces:
+class HiddenPositions:
     """Caches, from view to view, where the hidden keys are in the files of one version.
 
     A key's position in a version never changes, so each view searches only for keys that became
@@ -120,10 +120,10 @@ class HiddenPlaces:
         self._lock = threading.Lock()
         self._of: TableState | None = None
         self._known = pa.array([], pa.string())
-        self._places: dict[str, BitMap] = {}
+        self._positions: dict[str, BitMap] = {}
         self._state: TableState | None = None
 
-    def state(self, view: KeyedView) -> TableState:
+    def state(self, view: EntityView) -> TableState:
         """Return the view's state with its hidden rows deleted, so that a scan needs no join.
 
         The state exists in this process only; no log has it.
@@ -132,42 +132,42 @@ class HiddenPlaces:
         with self._lock:
             if self._of is view.state and self._known is hides and self._state is not None:
                 return self._state
-            if self._of is not view.state or not _holds(hides, self._known):
+            if self._of is not view.state or not _contains_all(hides, self._known):
                 # Another version, or an export after which a key is no longer hidden.
-                self._of, self._known, self._places = view.state, hides.slice(0, 0), {}
+                self._of, self._known, self._positions = view.state, hides.slice(0, 0), {}
                 self._state = view.state
             new = hides.filter(pc.invert(pc.is_in(hides, value_set=self._known)))
             if len(new):
-                self._find(view.state, new)
+                self._add_positions(view.state, new)
             self._known = hides
             assert self._state is not None
             return self._state
 
-    def _find(self, state: TableState, keys: pa.Array) -> None:
+    def _add_positions(self, state: TableState, keys: pa.Array) -> None:
         is_new = False
         for hits in find_keys(self._storage, state, keys):
             if len(hits.positions):
-                held = self._places.setdefault(hits.segment.segment_id, BitMap())
+                held = self._positions.setdefault(hits.segment.segment_id, BitMap())
                 held |= BitMap(hits.positions.astype(np.uint32))
                 is_new = True
         if not is_new:
             return
         hidden = {
             segment.segment_id: encode_deletes(
-                decode_deletes(segment.deletes) | self._places[segment.segment_id]
+                decode_deletes(segment.deletes) | self._positions[segment.segment_id]
             )
             for segment in state.segments
-            if segment.segment_id in self._places
+            if segment.segment_id in self._positions
         }
-        self._state = without_rows(state, hidden)
+        self._state = hide_rows(state, hidden)
 
 
-def _holds(keys: pa.Array, others: pa.Array) -> bool:
+def _contains_all(keys: pa.Array, others: pa.Array) -> bool:
     """Tell whether `keys` contains all the others."""
     return len(others) == 0 or bool(pc.all(pc.is_in(others, value_set=keys)).as_py())
 
 
-def without_rows(state: TableState, hidden: Mapping[str, str]) -> TableState:
+def hide_rows(state: TableState, hidden: Mapping[str, str]) -> TableState:
     """Return a state whose segments have these deletion vectors, by segment id.
 
     The state exists in this process only; no log has it.

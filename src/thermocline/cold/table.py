@@ -19,37 +19,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.cold.change.append import (
-    Appending,
-    Wish,
+    AppendOptions,
+    AppendPlanner,
     check_entities,
     check_policy,
-    columns_after,
+    plan_columns,
 )
-from thermocline.cold.change.delete import Deleting, Matcher, Search, older_than
+from thermocline.cold.change.delete import DeletePlanner, Matcher, RowSearch, search_expired
 from thermocline.cold.change.export_plan import (
-    Superseded,
-    Superseding,
+    ExportBatch,
+    ExportPlanner,
     check_not_entities,
     moves_rows,
 )
-from thermocline.cold.change.flush_plan import Carrying, has_arrived, stage_rows
+from thermocline.cold.change.flush_plan import FlushPlanner, contains_flush, stage_rows
 from thermocline.cold.coverage import CoverageIndex
-from thermocline.cold.log.commit_log import CHECKPOINT_EVERY, Log
-from thermocline.cold.log.transaction import Plan, Planner, transact
-from thermocline.cold.segment.parquet import filtered, read_rows, within
+from thermocline.cold.log.commit_log import CHECKPOINT_EVERY, CommitLog
+from thermocline.cold.log.transaction import CommitPlan, Planner, transact
+from thermocline.cold.segment.parquet import filter_rows, match_window, read_rows
 from thermocline.cold.segment.stage import (
     Stage,
     check_writable,
     new_id,
-    parquet_batches,
-    parquet_file,
-    stream_batches,
+    open_parquet,
+    read_parquet,
+    read_row_stream,
 )
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
 from thermocline.format.argument import check_count, check_text
 from thermocline.format.coverage import Coverage
-from thermocline.format.instant import instant
+from thermocline.format.instant import to_instant
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (
     Action,
@@ -61,9 +61,9 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.commit import Commit
 from thermocline.format.log.commit_note import NoteFlush, NoteHole
-from thermocline.format.log.conflict import EVERYTHING, Window
+from thermocline.format.log.conflict import ALL_TIME, TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Schema, check_names, fit, may_become_double
+from thermocline.format.schema import Schema, check_names, fit_columns, may_become_double
 
 FILES_PER_APPEND_MAX = 10_000
 
@@ -72,7 +72,7 @@ DOUBLE_EXACT_MAX = 2**53
 """Up to here a double holds every whole number."""
 
 
-class Table:
+class ColdTable:
     """One table, on a file system or in an object store."""
 
     def __init__(
@@ -85,17 +85,17 @@ class Table:
     ) -> None:
         clock: dict[str, Any] = {} if now_ns is None else {"now_ns": now_ns}
         self.storage = storage
-        self.log = Log(storage, checkpoint_every=checkpoint_every, **clock)
+        self.log = CommitLog(storage, checkpoint_every=checkpoint_every, **clock)
         self.index = CoverageIndex(storage, self.log)
         self._workers = workers
-        self.guard: Callable[[], None] = lambda: None
+        self.check_before_commit: Callable[[], None] = lambda: None
         """Called before every attempt to commit; if it raises, the commit is not made."""
 
     def create(self, spec: TableSpec) -> TableState:
         """Create the table; `Conflict` when there is one here already."""
         _check_spec(spec)
         if self.log.exists():
-            raise self._exists()
+            raise self._exists_error()
         self.storage.probe()
         spec = replace(spec, table_id=new_id())
         first = Commit(
@@ -106,12 +106,12 @@ class Table:
             "create",
             (SetTable(spec, 0, Schema()),),
         )
-        landed = self.log.land(first)
+        landed = self.log.try_commit(first)
         if landed is None:
-            raise self._exists()
-        return self.log.accept(None, landed)
+            raise self._exists_error()
+        return self.log.advance_head(None, landed)
 
-    def _exists(self) -> Conflict:
+    def _exists_error(self) -> Conflict:
         return Conflict(
             "there is a table here already",
             hint="open it, or choose another folder",
@@ -124,10 +124,10 @@ class Table:
             return self.log.head()
         if isinstance(at, int) and not isinstance(at, bool):
             return self.log.state(at)
-        return self.log.state(self.log.version_at(instant(at)))
+        return self.log.state(self.log.version_at(to_instant(at)))
 
     def append_parquet(
-        self, sources: Sequence[str], wish: Wish, *, link: bool = False
+        self, sources: Sequence[str], wish: AppendOptions, *, link: bool = False
     ) -> TableState:
         """Append Parquet files in one commit, each byte for byte if its columns fit."""
         if not sources or len(sources) > FILES_PER_APPEND_MAX:
@@ -147,72 +147,74 @@ class Table:
         return self._append(fill, wish)
 
     def _stage_file(
-        self, stage: Stage, state: TableState, source: str, wish: Wish, *, link: bool
+        self, stage: Stage, state: TableState, source: str, wish: AppendOptions, *, link: bool
     ) -> None:
-        with parquet_file(self.storage, source) as file:
+        with open_parquet(self.storage, source) as file:
             arrow = file.schema_arrow
-            columns = columns_after(state, [*stage.schemas, arrow], evolve=wish.evolve)
-            found = fit(arrow, columns.schema, state.spec.time_column)
+            columns = plan_columns(state, [*stage.schemas, arrow], evolve=wish.evolve)
+            found = fit_columns(arrow, columns.schema, state.spec.time_column)
             in_zone = state.spec.timezone is None or arrow.field(state.spec.time_column).type.tz
             stage.schemas.append(arrow)
             if found.must_rewrite or not in_zone:
-                stage.write_batches(parquet_batches(file, source), columns.schema, state.spec)
+                stage.write_batches(read_parquet(file, source), columns.schema, state.spec)
                 return
-        stage.take_parquet(source, state.spec, link=link)
+        stage.import_parquet(source, state.spec, link=link)
 
-    def append(self, data: pa.RecordBatchReader, wish: Wish) -> TableState:
+    def append(self, data: pa.RecordBatchReader, wish: AppendOptions) -> TableState:
         """Append a stream of Arrow batches in one commit."""
 
         def fill(stage: Stage, state: TableState) -> None:
-            columns = columns_after(state, [data.schema], evolve=wish.evolve)
+            columns = plan_columns(state, [data.schema], evolve=wish.evolve)
             stage.schemas.append(data.schema)
-            stage.write_batches(stream_batches(data), columns.schema, state.spec)
+            stage.write_batches(read_row_stream(data), columns.schema, state.spec)
 
         return self._append(fill, wish)
 
-    def _append(self, fill: Callable[[Stage, TableState], None], wish: Wish) -> TableState:
+    def _append(self, fill: Callable[[Stage, TableState], None], wish: AppendOptions) -> TableState:
         state = self.log.head()
         if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
             return state
         stage = Stage(self.storage, workers=self._workers)
-        appending = Appending(self.storage, self.index, stage, wish)
-        return self.landed(stage, appending.plan, before=lambda: fill(stage, state))
+        appending = AppendPlanner(self.storage, self.index, stage, wish)
+        return self.run_transaction(stage, appending.plan, before=lambda: fill(stage, state))
 
-    def adopt(self, arrow: pa.Schema, *, evolve: bool) -> TableState:
+    def adopt_columns(self, arrow: pa.Schema, *, evolve: bool) -> TableState:
         """Give the table the columns that rows of this schema need, and return the state.
 
         The first rows of a table add all columns. Later rows need `evolve`, otherwise `Invalid`.
         """
 
-        def plan(state: TableState) -> Plan | None:
-            columns = columns_after(state, [arrow], evolve=evolve)
+        def plan(state: TableState) -> CommitPlan | None:
+            columns = plan_columns(state, [arrow], evolve=evolve)
             if not columns.is_new:
                 return None
             check_writable(columns.schema)
-            return Plan("set columns", (SetTable(columns.spec, columns.schema_id, columns.schema),))
+            return CommitPlan(
+                "set columns", (SetTable(columns.spec, columns.schema_id, columns.schema),)
+            )
 
-        return self.landed(Stage(self.storage), plan)
+        return self.run_transaction(Stage(self.storage), plan)
 
-    def widen(self, name: str, kind: pa.DataType) -> TableState:
+    def widen_column(self, name: str, kind: pa.DataType) -> TableState:
         """Give a column a wider type; integers become doubles only if none of them is rounded.
 
         Each attempt checks the values again, because a commit in between may add some.
         """
 
-        def plan(state: TableState) -> Plan | None:
+        def plan(state: TableState) -> CommitPlan | None:
             schema = state.schema
             is_checked = may_become_double(schema.column(name).type, kind)
             if is_checked:
                 self._check_doubles(state, name)
-            schema = schema.widened(name, kind, are_values_checked=is_checked)
+            schema = schema.widen_column(name, kind, are_values_checked=is_checked)
             if schema == state.schema:
                 return None
             check_writable(schema)
             check_entities(schema, state.spec)
             schema_id = max(state.schemas) + 1
-            return Plan("widen column", (SetTable(state.spec, schema_id, schema),))
+            return CommitPlan("widen column", (SetTable(state.spec, schema_id, schema),))
 
-        return self.landed(Stage(self.storage), plan)
+        return self.run_transaction(Stage(self.storage), plan)
 
     def _check_doubles(self, state: TableState, name: str) -> None:
         """Raise `Invalid` when an integer of a column is larger than doubles hold exactly.
@@ -234,7 +236,7 @@ class Table:
                         path=segment.path,
                     )
 
-    def carry(
+    def commit_flush(
         self,
         rows: pa.Table,
         read_at: TableState,
@@ -248,59 +250,59 @@ class Table:
         by this call or by an earlier one.
         """
         state = self.log.head()
-        if has_arrived(state, source, mark):
-            self.log.settle(state.version)
+        if contains_flush(state, source, mark):
+            self.log.sync_commit(state.version)
             return state
         stage = Stage(self.storage, workers=self._workers)
-        carrying = Carrying(self.index, stage, source, mark, read_at, requests)
+        carrying = FlushPlanner(self.index, stage, source, mark, read_at, requests)
 
         def fill() -> None:
             stage_rows(stage, rows, read_at.spec)
 
-        return self.landed(stage, carrying.plan, before=fill)
+        return self.run_transaction(stage, carrying.plan, before=fill)
 
-    def supersede(self, hand: Superseded) -> TableState:
+    def commit_export(self, hand: ExportBatch) -> TableState:
         """Commit an export of entities; return the state that has it.
 
         `Fenced` when another export committed on the version that this one is based on.
         """
         stage = Stage(self.storage, workers=self._workers)
-        superseding = Superseding(self.storage, self.log, self.index, stage, hand)
-        return self.landed(stage, superseding.plan, before=superseding.fill)
+        superseding = ExportPlanner(self.storage, self.log, self.index, stage, hand)
+        return self.run_transaction(stage, superseding.plan, before=superseding.stage_rows)
 
     def note_holes(self, holes: Sequence[NoteHole]) -> TableState:
         """Record that writes of a hot source were lost, unless that is recorded already."""
 
-        def plan(state: TableState) -> Plan | None:
+        def plan(state: TableState) -> CommitPlan | None:
             new = tuple(hole for hole in holes if hole not in state.holes)
-            return Plan("note hole", new) if new else None
+            return CommitPlan("note hole", new) if new else None
 
-        return self.landed(Stage(self.storage), plan)
+        return self.run_transaction(Stage(self.storage), plan)
 
     def delete(
-        self, matcher: Matcher, columns: Sequence[str], window: Window = EVERYTHING
+        self, matcher: Matcher, columns: Sequence[str], window: TimeWindow = ALL_TIME
     ) -> tuple[TableState, int]:
         """Delete the matching rows in the window; return the state and the number of rows."""
-        return self._delete(Search(matcher, columns, window), "delete")
+        return self._delete(RowSearch(matcher, columns, window), "delete")
 
     def retain(self, *, is_confirmed: bool = False) -> tuple[TableState, int]:
         """Delete the rows past the table's retention; return the state and the number of rows."""
-        search = older_than(self.log.head(), self.log.now(), is_confirmed=is_confirmed)
+        search = search_expired(self.log.head(), self.log.now(), is_confirmed=is_confirmed)
         return self._delete(search, "retain")
 
-    def _delete(self, search: Search, operation: str) -> tuple[TableState, int]:
+    def _delete(self, search: RowSearch, operation: str) -> tuple[TableState, int]:
         for name in search.columns:
             self.log.head().schema.column(name)
         stage = Stage(self.storage, workers=self._workers)
-        deleting = Deleting(self.storage, stage, search, operation)
-        state = self.landed(stage, deleting.plan)
+        deleting = DeletePlanner(self.storage, stage, search, operation)
+        state = self.run_transaction(stage, deleting.plan)
         return state, deleting.rows_deleted
 
     def restore(self, at: object) -> TableState:
         """Make the table what it was at a version or instant, in a new version."""
         version = self.state(at).version
 
-        def plan(state: TableState) -> Plan | None:
+        def plan(state: TableState) -> CommitPlan | None:
             # Read in each attempt: a vacuum may have expired the version since the last one.
             wanted = self.log.state(version)
             now = {segment.segment_id: segment for segment in state.segments}
@@ -317,38 +319,38 @@ class Table:
             if not actions:
                 return None
             metrics = {"restored": wanted.version}
-            return Plan("restore", tuple(actions), (EVERYTHING,), metrics)
+            return CommitPlan("restore", tuple(actions), (ALL_TIME,), metrics)
 
-        return self.landed(Stage(self.storage), plan)
+        return self.run_transaction(Stage(self.storage), plan)
 
-    def change(
+    def alter(
         self, operation: str, changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]]
     ) -> TableState:
         """Change the table's spec or its columns, in one commit."""
 
-        def plan(state: TableState) -> Plan | None:
+        def plan(state: TableState) -> CommitPlan | None:
             spec, schema = changed(state.spec, state.schema)
             _check_spec(spec)
             if schema != state.schema:
-                _check_changed(spec, schema)
+                _check_new_schema(spec, schema)
             check_entities(schema, spec)
             if (spec, schema) == (state.spec, state.schema):
                 return None
             schema_id = state.schema_id if schema == state.schema else max(state.schemas) + 1
-            return Plan(operation, (SetTable(spec, schema_id, schema),))
+            return CommitPlan(operation, (SetTable(spec, schema_id, schema),))
 
-        return self.landed(Stage(self.storage), plan)
+        return self.run_transaction(Stage(self.storage), plan)
 
-    def landed(
+    def run_transaction(
         self, stage: Stage, planner: Planner, before: Callable[[], None] | None = None
     ) -> TableState:
         """Run `before`, then a transaction; remove the staged files unless it committed them."""
         is_tried = False
 
-        def planned(state: TableState) -> Plan | None:
+        def planned(state: TableState) -> CommitPlan | None:
             nonlocal is_tried
             is_tried = False  # no attempt to commit is running while the plan is made
-            self.guard()
+            self.check_before_commit()
             plan = planner(state)
             if plan is not None:
                 _check_entities(state.spec, plan)
@@ -368,14 +370,14 @@ class Table:
             if isinstance(error, ThermoclineError) or not is_tried:
                 stage.discard()
             raise
-        if outcome.is_landed:
-            self.index.write(outcome.state)
+        if outcome.is_committed:
+            self.index.write_shortcut(outcome.state)
         else:
             stage.discard()
         return outcome.state
 
     def read(
-        self, state: TableState, names: Sequence[str] | None, window: Window = EVERYTHING
+        self, state: TableState, names: Sequence[str] | None, window: TimeWindow = ALL_TIME
     ) -> Iterator[pa.RecordBatch]:
         """Yield the live rows of a state whose times lie in the window."""
         time_column = state.spec.time_column
@@ -384,9 +386,9 @@ class Table:
         for segment in state.segments.overlapping(window.start, window.end):
             for rows in read_rows(self.storage, state, segment, loaded):
                 batch = rows.batch
-                inside = within(batch.column(time_column), window)
+                inside = match_window(batch.column(time_column), window)
                 if not inside.all():
-                    batch = filtered(batch, inside)
+                    batch = filter_rows(batch, inside)
                 if batch.num_rows:
                     yield batch.select(wanted)
 
@@ -426,7 +428,7 @@ def _check_spec(spec: TableSpec) -> None:
         _check_zone(spec.timezone)
 
 
-def _check_changed(spec: TableSpec, schema: Schema) -> None:
+def _check_new_schema(spec: TableSpec, schema: Schema) -> None:
     """Raise `Invalid` for columns that would make every later append fail."""
     time_column = schema.by_name.get(spec.time_column)
     if time_column is None or not pa.types.is_timestamp(time_column.type):
@@ -438,7 +440,7 @@ def _check_changed(spec: TableSpec, schema: Schema) -> None:
     check_writable(schema)
 
 
-def _check_entities(spec: TableSpec, plan: Plan) -> None:
+def _check_entities(spec: TableSpec, plan: CommitPlan) -> None:
     """Raise `Invalid` if a plan that is not an export changes rows of an entity table."""
     is_flush = any(isinstance(action, NoteFlush) for action in plan.actions)
     if moves_rows(plan.actions) and not is_flush:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from thermocline.cold.catalog import TENANTS_FOLDER, check_owner, read_lake_id
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound
 from thermocline.format.sealed_json import seal, unseal
 
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _FOLDER = re.compile(rf"{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 
 
-class Tenants:
+class TenantCatalog:
     """The names of a node's tenants. Safe to use from many threads and processes."""
 
     def __init__(self, root: str, disk: Disk) -> None:
@@ -55,8 +55,8 @@ class Tenants:
         return self._known[name]
 
     def _read(self, name: str) -> str:
-        path = f"{self.root}/{_path(name)}"
-        data = self._storage.read(_path(name))
+        path = f"{self.root}/{_name_path(name)}"
+        data = self._storage.read(_name_path(name))
         found = unseal(data, path, hint=HINT, unsealed_fields=_UNSEALED)
         check_owner(found, path, read_lake_id(self._disk, self.root), hint=HINT)
         folder = str(found.get("folder"))
@@ -72,7 +72,7 @@ class Tenants:
     def check_names(self) -> None:
         """Raise `Corruption` when a tenant's name is damaged, or a folder has lost its name."""
         folder = f"{self.root}/{TENANTS_FOLDER}"
-        with translated(folder):
+        with translate_errors(folder):
             try:
                 entries = self._disk.entries(folder)
             except FileNotFoundError:
@@ -94,7 +94,7 @@ class Tenants:
         folder = f"{TENANTS_FOLDER}/{new_id()}"
         lake_id = read_lake_id(self._disk, self.root)
         made = seal({"name": name, "folder": folder, "lake_id": lake_id})
-        if name == DEFAULT_TENANT or not self._storage.put_new(_path(name), made):
+        if name == DEFAULT_TENANT or not self._storage.put_new(_name_path(name), made):
             hint = "choose another name"
             raise Conflict("there is a tenant of this name already", hint=hint, tenant=name)
 
@@ -107,7 +107,7 @@ class Tenants:
                 yield name
 
 
-def _path(name: str) -> str:
+def _name_path(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Invalid(
             "this cannot be the name of a tenant",

@@ -16,21 +16,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.contract.document.canonical import canonical, json_form
-from thermocline.contract.document.checker import Checker
+from thermocline.contract.document.canonical import json_form, to_canonical
+from thermocline.contract.document.checker import DocumentChecker
 from thermocline.contract.document.column import (
     EXTRA,
     NULLS,
-    Assigned,
+    AssignedColumns,
     ContractColumn,
     encode_columns,
 )
-from thermocline.contract.document.kind import Kind, KindField
+from thermocline.contract.document.kind import ColumnKind, KindField
 from thermocline.contract.document.row import (
     ABSENT,
     from_arrow,
     from_stored,
-    is_as_is,
+    is_taken_as_is,
     nulls_in,
     to_arrow,
     to_postgres,
@@ -53,8 +53,8 @@ class Contract:
     version: int
     mode: str
     schema: Json = field(repr=False)
-    kind: Kind = field(repr=False)
-    assigned: Assigned = field(repr=False)
+    kind: ColumnKind = field(repr=False)
+    assigned: AssignedColumns = field(repr=False)
     is_open: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Contract:
         return self.assigned.retired
 
     @cached_property
-    def hot(self) -> tuple[ContractColumn, ...]:
+    def hot_columns(self) -> tuple[ContractColumn, ...]:
         """The columns that have a separate column in PostgreSQL."""
         return tuple(column for column in self.columns if column.is_hot)
 
@@ -90,35 +90,35 @@ class Contract:
         return {part.name: part for part in self.kind.fields}
 
     @cached_property
-    def checker(self) -> Checker:
+    def checker(self) -> DocumentChecker:
         """The compiled form, built at its first use."""
-        return Checker(self.schema, self.kind, is_open=self.is_open)
+        return DocumentChecker(self.schema, self.kind, is_open=self.is_open)
 
-    def validated(self, document: Any) -> Json:
+    def validate(self, document: Any) -> Json:
         """Return the document in canonical form; `Invalid` names every problem at once.
 
         The problems are the fact `problems`: pointer, expected, got. The given document does not
         change.
         """
-        return self.checker.validated(document)
+        return self.checker.validate(document)
 
     @cached_property
-    def validated_bytes(self) -> Callable[[bytes], Json]:
+    def validate_bytes(self) -> Callable[[bytes], Json]:
         """A function that validates JSON text and returns its document, as `validate` does."""
-        return self.checker.validated_bytes
+        return self.checker.validate_bytes
 
-    def validated_lines(self, data: bytes) -> list[Json]:
+    def validate_lines(self, data: bytes) -> list[Json]:
         """Return the documents of JSON text, one a line, in canonical form: all of them or none.
 
         A pointer of a problem begins with the number of its document, from 0.
         """
-        return self.checker.validated_lines(data)
+        return self.checker.validate_lines(data)
 
     def is_fitting(self, document: Any) -> bool:
         """Tell whether a document fits, without a check that columns hold it exactly."""
         return self.checker.is_fitting(document)
 
-    def upgraded(self, document: Mapping[str, Any]) -> Json:
+    def fill_defaults(self, document: Mapping[str, Any]) -> Json:
         """Return a document of an earlier version with defaults for properties now required."""
         made = dict(document)
         properties = self.schema.get("properties", {})
@@ -135,24 +135,24 @@ class Contract:
         """
         rest = dict(document)
         values: dict[int, Any] = {}
-        for column in self.hot:
+        for column in self.hot_columns:
             value = document.get(column.name)
             values[column.id] = to_postgres(self._parts[column.name].kind, value)
             if value is not None:
                 del rest[column.name]
         return values, rest
 
-    def joined(self, values: Mapping[int, Any], rest: Json) -> Json:
+    def join(self, values: Mapping[int, Any], rest: Json) -> Json:
         """Return the document from the values and the rest that `split` returned."""
         made = {
             column.name: from_stored(self._parts[column.name].kind, values[column.id])
-            for column in self.hot
+            for column in self.hot_columns
             if values[column.id] is not None
         }
         # PostgreSQL returns JSON with another order of keys, and maybe with other digits.
         for name, value in rest.items():
             part = self._parts.get(name)
-            kept = canonical(part.kind, value, (name,), []) if part else json_form(value)
+            kept = to_canonical(part.kind, value, (name,), []) if part else json_form(value)
             made[name] = kept
         names = [name for name in self._parts if name in made]
         return {name: made[name] for name in (*names, *(made.keys() - set(names)))}
@@ -169,7 +169,7 @@ class Contract:
         if name == NULLS:
             return [self._nulls(row) or None for row in rows]
         kind = self._parts[name].kind
-        if is_as_is(kind):
+        if is_taken_as_is(kind):
             return [row.get(name) for row in rows]
         return [to_arrow(kind, row.get(name, ABSENT)) for row in rows]
 

@@ -32,15 +32,15 @@ _FORMATS = {
 }
 
 
-class Guess:
+class SchemaGuess:
     """A summary of the values at one position of the documents."""
 
     def __init__(self) -> None:
         self.types: set[str] = set()
         self.objects = 0
-        self.names: dict[str, Guess] = {}
+        self.names: dict[str, SchemaGuess] = {}
         self.counts: dict[str, int] = {}
-        self.items: Guess | None = None
+        self.items: SchemaGuess | None = None
         self.formats = set(_FORMATS)
         self.is_large = False
 
@@ -57,26 +57,26 @@ class Guess:
         elif kind == "number":
             self.is_large |= isinstance(json_form(value), Decimal) or not math.isfinite(value)
         elif isinstance(value, list):
-            self.items = self.items or Guess()
+            self.items = self.items or SchemaGuess()
             for item in value:
                 self.items.add(item)
         elif isinstance(value, dict):
             self.objects += 1
             for name, inner in value.items():
-                self.names.setdefault(name, Guess()).add(inner)
+                self.names.setdefault(name, SchemaGuess()).add(inner)
                 self.counts[name] = self.counts.get(name, 0) + 1
 
-    def merge(self, other: "Guess") -> None:
+    def merge(self, other: "SchemaGuess") -> None:
         """Add all values of another summary."""
         self.types |= other.types
         self.objects += other.objects
         self.formats &= other.formats if "string" in other.types else self.formats
         self.is_large |= other.is_large
         for name, inner in other.names.items():
-            self.names.setdefault(name, Guess()).merge(inner)
+            self.names.setdefault(name, SchemaGuess()).merge(inner)
             self.counts[name] = self.counts.get(name, 0) + other.counts[name]
         if other.items:
-            self.items = self.items or Guess()
+            self.items = self.items or SchemaGuess()
             self.items.merge(other.items)
 
     def schema(self) -> Json:
@@ -91,12 +91,12 @@ class Guess:
         if self.items and self.items.types:
             made["items"] = self.items.schema()
         if "object" in types:
-            made |= self._object()
+            made |= self._object_schema()
         return made
 
-    def _object(self) -> Json:
+    def _object_schema(self) -> Json:
         if len(self.names) > NAMES_MAX:
-            values = Guess()
+            values = SchemaGuess()
             for inner in self.names.values():
                 values.merge(inner)
             return {"additionalProperties": values.schema()}
@@ -107,13 +107,13 @@ class Guess:
         return {**made, "additionalProperties": False}
 
 
-def infer(documents: Iterable[Any]) -> Json:
+def infer_schema(documents: Iterable[Any]) -> Json:
     """Return a document that can be registered and that every sample fits.
 
     `Invalid` when there are no samples, when one is not an object, or when no contract can hold
     them, for example because two names differ only in case.
     """
-    guess = Guess()
+    guess = SchemaGuess()
     count = 0
     for document in documents:
         count += 1

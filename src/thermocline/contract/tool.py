@@ -30,7 +30,7 @@ def tool_schema(
             hint="use 1 to 64 letters, digits, hyphens and underscores",
             name=name[:80],
         )
-    schema = _plain(contract.schema)
+    schema = _without_extensions(contract.schema)
     described = contract.document.get("description") or contract.document.get("title") or name
     if form == "openai":
         function = {"name": name, "description": str(described), "parameters": schema}
@@ -38,8 +38,8 @@ def tool_schema(
     return {"name": name, "description": str(described), "input_schema": schema}
 
 
-def _plain(node: Node) -> Node:
+def _without_extensions(node: Node) -> Node:
     if not isinstance(node, dict):
         return node
     kept = {word: value for word, value in node.items() if not word.startswith("x-")}
-    return with_subschemas(kept, lambda _, inner: _plain(inner))
+    return with_subschemas(kept, lambda _, inner: _without_extensions(inner))

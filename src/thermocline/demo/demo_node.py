@@ -22,8 +22,8 @@ from thermocline.errors import Unavailable
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
-LOOK_EVERY_S = 0.05
-LINES_TOLD_MAX = 5
+POLL_S = 0.05
+LINES_SHOWN_MAX = 5
 PORTS = MappingProxyType({"http": 4318, "grpc": 4317, "api": 4320})
 # Below the ephemeral ports, so that no other process gets the port between two starts.
 OTHER_PORTS = range(20_000, 32_000)
@@ -37,7 +37,7 @@ class ServedNode:
         self._folder = folder
         self._settings = settings
         self._log = folder / "node.log"
-        self._ports = {name: _free(port) for name, port in PORTS.items()}
+        self._ports = {name: _find_free_port(port) for name, port in PORTS.items()}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -78,10 +78,10 @@ class ServedNode:
                 break
             if self._is_ready(seen):
                 return clock.monotonic() - began_s
-            clock.sleep(LOOK_EVERY_S)
+            clock.sleep(POLL_S)
         self.kill()
         told = self._log.read_bytes()[seen:].decode(errors="replace").splitlines()
-        told = told[:LINES_TOLD_MAX]
+        told = told[:LINES_SHOWN_MAX]
         raise Unavailable("the node did not start", hint="see its last lines", told=told)
 
     def _is_ready(self, seen: int) -> bool:
@@ -118,7 +118,7 @@ class ServedNode:
                 self._process.wait()
 
 
-def _free(port: int) -> int:
+def _find_free_port(port: int) -> int:
     """Return the port if it is free, otherwise another."""
     chosen = random.SystemRandom()
     for _ in range(TRIES_MAX):

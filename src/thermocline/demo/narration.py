@@ -39,7 +39,7 @@ class Screen:
         print(f"$ {visible(line)}", flush=True)
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
+    def time_step(self, what: str) -> Iterator[None]:
         """Show what the block does while it runs, and how long it took."""
         print(f"{INDENT}{what} ...", end="", flush=True)
         began_s = clock.monotonic()
@@ -52,10 +52,10 @@ class Screen:
 
     def rows(self, table: "pa.Table") -> None:
         """Show the rows of a small table in columns."""
-        for line in in_columns(table.column_names, table.to_pylist()):
+        for line in format_columns(table.column_names, table.to_pylist()):
             self.say(line)
 
-    def took_s(self) -> float:
+    def elapsed_s(self) -> float:
         """Return the seconds since the demonstration began."""
         return clock.monotonic() - self._began_s
 
@@ -64,7 +64,7 @@ class Screen:
         sys.stdout.flush()
 
 
-def in_columns(names: Sequence[str], rows: Sequence[dict[str, object]]) -> Iterator[str]:
+def format_columns(names: Sequence[str], rows: Sequence[dict[str, object]]) -> Iterator[str]:
     """Yield a line of names, and lines with the values of rows under them."""
     texts = [[_text(row[name]) for name in names] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(names, *texts, strict=True)]

@@ -22,7 +22,7 @@ from thermocline.client import Client
 from thermocline.connect import connect
 from thermocline.demo.demo_node import ServedNode
 from thermocline.demo.narration import Screen
-from thermocline.demo.telemetry import Sent, send
+from thermocline.demo.telemetry import SentCounts, send_telemetry
 from thermocline.errors import Corruption, OutcomeUnknown, ThermoclineError, Unavailable
 
 STEPS = 9
@@ -68,67 +68,67 @@ class Story:
         self._settings = settings
         self._acknowledged: list[int] = []
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Run all steps; the node still runs at the end."""
-        self.start()
-        sent = self.telemetry()
-        self.readings()
-        self.entities()
-        self.ask()
-        self.kill()
-        self.pipeline()
-        self.coverage()
-        self.summary(sent)
+        self.start_node()
+        sent = self.send_telemetry()
+        self.write_readings()
+        self.write_entities()
+        self.run_query()
+        self.kill_node()
+        self.run_pipeline()
+        self.show_coverage()
+        self.show_summary(sent)
 
-    def start(self) -> None:
+    def start_node(self) -> None:
         """Start the node."""
         self.screen.step(
             "A node starts: one process, one folder, and an embedded PostgreSQL from a wheel."
         )
         self.screen.command("thermocline " + " ".join(self.node.command()))
-        with self.screen.doing("waiting until it is ready"):
+        with self.screen.time_step("waiting until it is ready"):
             self.node.start()
         self.screen.say(f"OpenTelemetry goes to {self.node.otlp}, SQL and console are at")
         self.screen.say(self.node.url)
 
-    def telemetry(self) -> Sent:
+    def send_telemetry(self) -> SentCounts:
         """Send metrics, logs and traces."""
         self.screen.step(
             "A shop sends metrics, logs and traces with OpenTelemetry's own SDK.",
             "Every acknowledged record is on disk, and the next query reads it.",
         )
-        with self.screen.doing("400 visits"):
-            sent = send(self.node.otlp)
+        with self.screen.time_step("400 visits"):
+            sent = send_telemetry(self.node.otlp)
         counted = self._rows(
             "select (select count(*) from logs) as logs, (select count(*) from spans) as spans, "
             "(select sum(value_int)::bigint from metric_points where metric = 'shop.visits') visits"
         )
         self.screen.rows(counted)
         wanted = {"logs": sent.logs, "spans": sent.spans, "visits": sent.visits}
-        _same("telemetry", counted.to_pylist(), [wanted])
+        _check_same("telemetry", counted.to_pylist(), [wanted])
         return sent
 
-    def readings(self) -> None:
+    def write_readings(self) -> None:
         """Write three days of readings, some of them missing."""
         self.screen.step(
             "Thermometers report every minute for three days. Two of them were silent for a while.",
             "Their rows are flushed to Parquet; the newest rows are still hot.",
         )
-        rows = three_days()
+        rows = make_readings()
         with connect(self.node.url) as lake:
             lake.create_table(
                 "readings", time_column="ts", bucket="1h", entity_columns=["host"], overlap="allow"
             )
             table = lake.table("readings")
-            with self.screen.doing(f"{rows.num_rows:,} rows"):
+            with self.screen.time_step(f"{rows.num_rows:,} rows"):
                 # In many parts, as they would arrive: small files for the pipeline to merge.
                 step = -(-rows.num_rows // 12)
                 for first in range(0, rows.num_rows, step):
                     table.write(rows.slice(first, step))
                     table.flush()
-            table.write(_now())
+            table.write(_make_newest_readings())
 
-    def entities(self) -> None:
+    def write_entities(self) -> None:
         """Write entities and change some."""
         self.screen.step("Orders are entities: they change. A JSON Schema checks every write.")
         with connect(self.node.url) as lake:
@@ -149,7 +149,7 @@ class Story:
         counted = self._rows("select state, count(*) as orders from orders group by all order by 1")
         self.screen.rows(counted)
 
-    def ask(self) -> None:
+    def run_query(self) -> None:
         """Run one query over all data."""
         self.screen.step(
             "One SQL query reads everything: Parquet, the newest rows, and the current entities."
@@ -170,9 +170,9 @@ class Story:
                 f"{name}: {told.cold_rows:,} rows from Parquet, {told.hot_rows:,} hot, "
                 f"version {told.version}"
             )
-        _same("readings", rows.column("readings").to_pylist(), _expected_readings())
+        _check_same("readings", rows.column("readings").to_pylist(), _expected_readings())
 
-    def kill(self) -> None:
+    def kill_node(self) -> None:
         """Kill the node while a client writes, and count the rows."""
         self.screen.step("A client writes row after row, and the node is killed with kill -9.")
         with connect(self.node.url) as lake:
@@ -185,7 +185,7 @@ class Story:
         self.node.kill()
         writer.join(KILL_LIMIT_S)
         self.screen.say(f"The node is dead. It had acknowledged {len(self._acknowledged):,} rows.")
-        with self.screen.doing("starting it again"):
+        with self.screen.time_step("starting it again"):
             self.node.start()
         found = self._rows("select number from ticks").column("number").to_pylist()
         lost = set(self._acknowledged) - set(found)
@@ -193,7 +193,7 @@ class Story:
         self.screen.say(f"{len(found):,} rows are there: {len(lost)} lost, {twice} twice.")
         if len(found) > len(self._acknowledged):
             self.screen.say("(One row was written, but its answer did not arrive.)")
-        _same("lost rows", [len(lost), twice], [0, 0])
+        _check_same("lost rows", [len(lost), twice], [0, 0])
 
     def _write_ticks(self) -> None:
         with connect(self.node.url) as lake:
@@ -205,7 +205,7 @@ class Story:
                     return  # the node is gone: this row was not acknowledged
                 self._acknowledged.append(number)
 
-    def pipeline(self) -> None:
+    def run_pipeline(self) -> None:
         """Run the pipeline on Spark."""
         self.screen.step(
             "The pipeline on Spark exports entities, merges small files,",
@@ -226,17 +226,17 @@ class Story:
         with Client(self.node.url) as lake:
             return int(lake.table(name).info()["segments"])
 
-    def coverage(self) -> None:
+    def show_coverage(self) -> None:
         """Draw the coverage: what is held and what is missing."""
         self.screen.step(
             "Which hours are missing? The table answers from its metadata alone.",
         )
         self._command("gaps", str(self.node.data / "readings"), "--format", "box")
 
-    def summary(self, sent: Sent) -> None:
+    def show_summary(self, sent: SentCounts) -> None:
         """Say what was shown, and what to read next."""
         self.screen.step("Done.")
-        took_s = self.screen.took_s()
+        took_s = self.screen.elapsed_s()
         records = sent.logs + sent.spans + sent.visits
         for line in (
             f"{records:,} records by OpenTelemetry, none lost, none duplicated.",
@@ -263,7 +263,7 @@ class Story:
             raise Unavailable("a command failed", hint=hint, exit_code=done.returncode)
 
 
-def three_days() -> pa.Table:
+def make_readings() -> pa.Table:
     """Return one row a minute for each thermometer, without the hours in which it was silent."""
     first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=DAYS)
     generator = np.random.default_rng(11)
@@ -285,7 +285,7 @@ def three_days() -> pa.Table:
     return pa.Table.from_pylist(parts)
 
 
-def _now() -> list[dict[str, Any]]:
+def _make_newest_readings() -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [{"ts": now, "host": host, "celsius": 20.0 + place} for place, host in enumerate(HOSTS)]
 
@@ -295,7 +295,7 @@ def _expected_readings() -> list[int]:
     return [(hours - len(SILENT_HOURS.get(host, ()))) * 60 + 1 for host in HOSTS]
 
 
-def _same(what: str, found: object, expected: object) -> None:
+def _check_same(what: str, found: object, expected: object) -> None:
     if found != expected:
         raise Corruption(
             "the demonstration counted other rows than it wrote",

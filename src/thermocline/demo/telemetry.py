@@ -21,7 +21,7 @@ WAIT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentCounts:
     """How many visits, log records and spans the SDK has sent."""
 
     visits: int
@@ -29,7 +29,7 @@ class Sent:
     spans: int
 
 
-def send(endpoint: str) -> Sent:
+def send_telemetry(endpoint: str) -> SentCounts:
     """Simulate visits to the shop; return when the node has acknowledged all telemetry."""
     with require_extra("demo", feature="the demonstration's OpenTelemetry SDK"):
         from opentelemetry.sdk._logs import LoggingHandler
@@ -48,13 +48,15 @@ def send(endpoint: str) -> Sent:
         took_ms = visitor.lognormvariate(3, 0.6)
         served.add(1, {"route": route})
         latency.record(took_ms, {"route": route})
-        spans += _traced(tracer, log, route, took_ms, number)
+        spans += _record_visit(tracer, log, route, took_ms, number)
     for provider in (metrics, logs, traces):
         provider.shutdown()  # sends the remaining records, and waits for the answer
-    return Sent(VISITS, VISITS, spans)
+    return SentCounts(VISITS, VISITS, spans)
 
 
-def _traced(tracer: "Tracer", log: logging.Logger, route: str, took_ms: float, number: int) -> int:
+def _record_visit(
+    tracer: "Tracer", log: logging.Logger, route: str, took_ms: float, number: int
+) -> int:
     """Record a visit: a span, a span of the database in it, and a log record."""
     visit = tracer.start_as_current_span(f"GET {route}", attributes={"http.route": route})
     with visit, tracer.start_as_current_span("select orders"):

@@ -41,7 +41,7 @@ class EntitySettings:
     is_read_only: bool = False
 
 
-class Room:
+class ChangeLimit:
     """The limit of changes that wait for an export. Any thread may use it."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Room:
         found = self._pressure().changes
         with self._lock:
             self._changes, self._looked_s = found + writes, now_s
-            self._say(found)
+            self._warn_once(found)
         if found + writes > self._settings.changes_max:
             raise Overloaded(
                 "too many changes wait for an export",
@@ -86,7 +86,7 @@ class Room:
                 changes_max=self._settings.changes_max,
             )
 
-    def _say(self, changes: int) -> None:
+    def _warn_once(self, changes: int) -> None:
         is_past = changes > self._settings.changes_warn
         if is_past and not self._has_warned:
             logger.warning(

@@ -14,22 +14,24 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.contract.contract import Contract
 from thermocline.format.log.action import TableSpec
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Column, Schema, adopt
+from thermocline.format.schema import Schema, TableColumn, create_schema
 from thermocline.hot.postgres.export.arrow_rows import FIXED, kept_columns
 
 COLUMNS = "columns"
 CONTRACT = "contract"
 
 
-def fitted(spec: TableSpec, schema: Schema, contract: Contract) -> tuple[TableSpec, Schema]:
+def fit_to_contract(
+    spec: TableSpec, schema: Schema, contract: Contract
+) -> tuple[TableSpec, Schema]:
     """Return the spec and schema that fit the contract; the given ones if they already do."""
     before = schema
     if not schema.columns:
-        schema = adopt(pa.schema(FIXED), spec.time_column)
+        schema = create_schema(pa.schema(FIXED), spec.time_column)
     places = {str(key): int(place) for key, place in spec.extra.get(COLUMNS, {}).items()}
     wanted = {places[str(c.id)]: c for c in kept_columns(contract) if str(c.id) in places}
     # All renames at once: two properties may have swapped their names.
@@ -41,40 +43,44 @@ def fitted(spec: TableSpec, schema: Schema, contract: Contract) -> tuple[TableSp
         schema = replace(schema, columns=renamed)
     for place, column in wanted.items():
         if not schema.by_id[place].type.equals(column.type):
-            schema = schema.widened(column.name, column.type)
+            schema = schema.widen_column(column.name, column.type)
     for column in kept_columns(contract):
         if str(column.id) not in places:
             places[str(column.id)] = schema.next_id
-            schema = schema.added([pa.field(column.name, column.type)])
+            schema = schema.add_columns([pa.field(column.name, column.type)])
     if schema != before or places != spec.extra.get(COLUMNS, {}):
         extra = {**spec.extra, COLUMNS: places, CONTRACT: contract.version}
         spec = replace(spec, extra=extra)
     return spec, schema
 
 
-def fit_table(table: Table, contract: Contract) -> TableState:
+def fit_table(table: ColdTable, contract: Contract) -> TableState:
     """Commit the columns that the contract needs, if any is missing.
 
     A table that fits a newer contract does not change; see `is_past`.
     """
 
     def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
-        return (spec, schema) if is_past(spec, contract) else fitted(spec, schema, contract)
+        return (
+            (spec, schema)
+            if has_newer_contract(spec, contract)
+            else fit_to_contract(spec, schema, contract)
+        )
 
-    return table.change("set columns", change)
+    return table.alter("set columns", change)
 
 
-def is_past(spec: TableSpec, contract: Contract) -> bool:
+def has_newer_contract(spec: TableSpec, contract: Contract) -> bool:
     """Tell whether a table has the columns of a newer contract than this one."""
     return int(spec.extra.get(CONTRACT, 0)) > contract.version
 
 
-def fitted_state(state: TableState, contract: Contract) -> TableState:
+def fit_state(state: TableState, contract: Contract) -> TableState:
     """Return a state as if its table had the contract's columns, without a commit.
 
     A new column reads as null from old segments, exactly as after the commit.
     """
-    spec, schema = fitted(state.spec, state.schema, contract)
+    spec, schema = fit_to_contract(state.spec, state.schema, contract)
     if (spec, schema) == (state.spec, state.schema):
         return state
     schema_id = max(state.schemas) + 1
@@ -83,14 +89,14 @@ def fitted_state(state: TableState, contract: Contract) -> TableState:
     )
 
 
-def as_stored(rows: pa.Table, schema: Schema) -> pa.Table:
+def conform_rows(rows: pa.Table, schema: Schema) -> pa.Table:
     """Return rows with exactly the columns of a table, in its order.
 
     The table may have columns of a newer contract than the rows: those are null.
     """
     known = set(rows.column_names)
     arrays = [
-        _in_type(rows.column(column.name), column)
+        _cast(rows.column(column.name), column)
         if column.name in known
         else pa.nulls(rows.num_rows, column.type)
         for column in schema.columns
@@ -98,5 +104,5 @@ def as_stored(rows: pa.Table, schema: Schema) -> pa.Table:
     return pa.table(arrays, schema=schema.arrow)
 
 
-def _in_type(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+def _cast(values: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray:
     return values if values.type.equals(column.type) else values.cast(column.type)

@@ -13,10 +13,10 @@ Out:  `_contracts/<version>.json` in the table's folder, and the contracts read 
 from collections.abc import Mapping
 from contextlib import suppress
 
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.text import decode, encode_text
-from thermocline.contract.schema.register import stored_contract
+from thermocline.contract.schema.register import restore_contract
 from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format.layout import CONTRACTS_FOLDER, contract_path, contract_version
 from thermocline.format.sealed_json import seal_encoded, unseal
@@ -25,7 +25,7 @@ _UNSEALED = frozenset({"version", "document", "columns"})
 _HINT = "remove it: it is made again when the type is opened"
 
 
-def copy_contracts(table: Table, contracts: Mapping[int, Contract]) -> None:
+def copy_contracts(table: ColdTable, contracts: Mapping[int, Contract]) -> None:
     """Write missing copies, and the newest if it differs; errors are ignored."""
     with suppress(ThermoclineError):
         table_id = table.state().spec.table_id
@@ -35,7 +35,7 @@ def copy_contracts(table: Table, contracts: Mapping[int, Contract]) -> None:
                 table.storage.put_hint(contract_path(version), data)
 
 
-def _has(table: Table, version: int, data: bytes) -> bool:
+def _has(table: ColdTable, version: int, data: bytes) -> bool:
     try:
         return table.storage.read(contract_path(version)) == data
     except NotFound:
@@ -53,16 +53,16 @@ class _Copied(dict[int, Contract]):
         )
 
 
-def copied_contracts(table: Table) -> dict[int, Contract]:
+def read_contract_copies(table: ColdTable) -> dict[int, Contract]:
     """Return the contracts that have copies; `NotFound` when none has."""
-    found = _Copied((version, _read(table, version)) for version in _versions(table))
+    found = _Copied((version, _read_copy(table, version)) for version in _copied_versions(table))
     if not found:
         hint = "open the type once while PostgreSQL is running"
         raise NotFound("the lake has no copy of the contract", hint=hint)
     return found
 
 
-def _versions(table: Table) -> list[int]:
+def _copied_versions(table: ColdTable) -> list[int]:
     names = (item.path.rsplit("/", 1)[-1] for item in table.storage.list(CONTRACTS_FOLDER))
     return sorted(version for name in names if (version := contract_version(name)) is not None)
 
@@ -77,7 +77,7 @@ def _bytes(contract: Contract, table_id: str) -> bytes:
     return seal_encoded(encode_text(fields).encode())
 
 
-def _read(table: Table, version: int) -> Contract:
+def _read_copy(table: ColdTable, version: int) -> Contract:
     path = contract_path(version)
     data = table.storage.read(path)
     unseal(data, path, hint=_HINT, unsealed_fields=_UNSEALED)
@@ -87,7 +87,7 @@ def _read(table: Table, version: int) -> Contract:
             raise ValueError("it is a copy of another version")
         if found.get("table_id", table.state().spec.table_id) != table.state().spec.table_id:
             raise ValueError("it is a copy of another type's contract")
-        return stored_contract(found["document"], version, found["columns"])
+        return restore_contract(found["document"], version, found["columns"])
     except (KeyError, TypeError, ValueError) as error:
         raise Corruption(
             "a copy of a contract cannot be read", hint=_HINT, path=path, why=str(error)

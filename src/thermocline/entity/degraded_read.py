@@ -21,21 +21,21 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from thermocline.entity.read_mode import Mode
+from thermocline.entity.read_mode import ReadMode
 from thermocline.errors import NotFound, Unavailable
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.store.operation import Entity
+from thermocline.hot.postgres.store.operation import StoredEntity
 
 ANSWERS_KEPT_MAX = 32
 ANSWERS_BYTES_MAX = 64 << 20
 ENTITIES_KEPT_MAX = 1_000
 LAKE_ALONE = "PostgreSQL is down: these rows are the lake's, as of its last export"
 POSTGRES_ALONE = "the lake is down: rows that were evicted to it are missing"
-REMEMBERED = "PostgreSQL or the lake is down: this is an earlier answer"
+OLD_ANSWER = "PostgreSQL or the lake is down: this is an earlier answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScanAnswer:
     """Rows with every commit before `as_of`, unless `warning` says what is missing.
 
     `warning` is empty for an exact answer. `version` is the lake's, None if it was not read.
@@ -57,10 +57,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class EntityAnswer:
+class FindAnswer:
     """One entity, or None if it does not exist; `as_of` and `warning` are those of `Answer`."""
 
-    entity: Entity | None
+    entity: StoredEntity | None
     as_of: datetime
     warning: str = ""
 
@@ -70,14 +70,14 @@ class EntityAnswer:
         return not self.warning
 
 
-class LastEntities:
+class FindAnswerCache:
     """A cache of good answers about single entities, for `cached`. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, EntityAnswer] = OrderedDict()
+        self._kept: OrderedDict[str, FindAnswer] = OrderedDict()
 
-    def remember(self, key: str, answer: EntityAnswer) -> None:
+    def remember(self, key: str, answer: FindAnswer) -> None:
         """Store an answer; above the limit, drop the oldest."""
         with self._lock:
             self._kept[key] = answer
@@ -85,21 +85,21 @@ class LastEntities:
             if len(self._kept) > ENTITIES_KEPT_MAX:
                 self._kept.popitem(last=False)
 
-    def last(self, key: str) -> EntityAnswer | None:
+    def last(self, key: str) -> FindAnswer | None:
         """Return the last good answer about a key, with a warning."""
         with self._lock:
             found = self._kept.get(key)
-        return None if found is None else replace(found, warning=REMEMBERED)
+        return None if found is None else replace(found, warning=OLD_ANSWER)
 
 
-class Answers:
+class ScanAnswerCache:
     """A cache of good answers by query, for `cached`. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._kept: OrderedDict[Hashable, ScanAnswer] = OrderedDict()
 
-    def remember(self, question: Hashable, answer: Answer) -> None:
+    def remember(self, question: Hashable, answer: ScanAnswer) -> None:
         """Store an answer; above the limits of number and bytes, drop the oldest."""
         if answer.rows.nbytes > ANSWERS_BYTES_MAX:
             return
@@ -109,52 +109,54 @@ class Answers:
             while len(self._kept) > ANSWERS_KEPT_MAX or self._size() > ANSWERS_BYTES_MAX:
                 self._kept.popitem(last=False)
 
-    def last(self, question: Hashable) -> Answer | None:
+    def last(self, question: Hashable) -> ScanAnswer | None:
         """Return the last good answer to a query, with a warning."""
         with self._lock:
             found = self._kept.get(question)
-        return None if found is None else replace(found, warning=REMEMBERED)
+        return None if found is None else replace(found, warning=OLD_ANSWER)
 
     def _size(self) -> int:
         return sum(answer.rows.nbytes for answer in self._kept.values())
 
 
-def answered(
-    mode: Mode,
-    exact: Callable[[], Answer],
+def find_best_answer(
+    mode: ReadMode,
+    exact: Callable[[], ScanAnswer],
     *,
-    lake_alone: Callable[[], Answer],
-    postgres_alone: Callable[[], Answer],
-    remembered: Callable[[], Answer | None],
-) -> Answer:
+    lake_alone: Callable[[], ScanAnswer],
+    postgres_alone: Callable[[], ScanAnswer],
+    remembered: Callable[[], ScanAnswer | None],
+) -> ScanAnswer:
     """Return the best answer that the mode allows; raise the first error if every way fails."""
     try:
         return exact()
     except (Unavailable, NotFound) as error:
-        for way in _ways(mode, lake_alone, postgres_alone, remembered):
-            found = _tried(way)
+        for way in _fallbacks(mode, lake_alone, postgres_alone, remembered):
+            found = _try_fallback(way)
             if found is not None:
                 return found
         if isinstance(error, NotFound):
-            raise _lake_gone(error) from error
+            raise _lake_unavailable(error) from error
         raise
 
 
-def _ways(mode: Mode, *ways: Callable[[], Answer | None]) -> Iterator[Callable[[], Answer | None]]:
+def _fallbacks(
+    mode: ReadMode, *ways: Callable[[], ScanAnswer | None]
+) -> Iterator[Callable[[], ScanAnswer | None]]:
     lake_alone, postgres_alone, remembered = ways
-    if mode is Mode.BEST_EFFORT:
+    if mode is ReadMode.BEST_EFFORT:
         yield from (lake_alone, postgres_alone)
-    elif mode is Mode.CACHED:
+    elif mode is ReadMode.CACHED:
         yield remembered
 
 
-def _tried(way: Callable[[], Answer | None]) -> Answer | None:
+def _try_fallback(way: Callable[[], ScanAnswer | None]) -> ScanAnswer | None:
     try:
         return way()
     except (Unavailable, NotFound):
         return None
 
 
-def _lake_gone(error: NotFound) -> Unavailable:
+def _lake_unavailable(error: NotFound) -> Unavailable:
     """Return the error for a lake without its files, such as one on a disk that is not mounted."""
     return Unavailable(error.message, hint=error.hint, **error.facts)

@@ -23,26 +23,26 @@ import pyarrow as pa
 
 from thermocline.cold.change.export_plan import (
     KEY_COLUMN,
-    Superseded,
-    flush_note,
-    last_flush,
+    ExportBatch,
+    find_flush_note,
+    find_last_flush,
 )
-from thermocline.cold.entity_view import KeyedView
-from thermocline.cold.table import Table
-from thermocline.entity.columns import as_stored, fit_table, fitted_state, is_past
-from thermocline.entity.exported import Exported
+from thermocline.cold.entity_view import EntityView
+from thermocline.cold.table import ColdTable
+from thermocline.entity.columns import conform_rows, fit_state, fit_table, has_newer_contract
+from thermocline.entity.exported import ExportResult
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.format.instant import from_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.state import TableState
-from thermocline.hot.postgres.export.dirty import DirtySnapshot, Frozen, Head
+from thermocline.hot.postgres.export.dirty import DirtySnapshot, FrozenChanges, LakeHead
 from thermocline.hot.postgres.export.source import EntitySource
 
 EXPORT_TRIES_MAX = 16
 VIEW_TRIES_MAX = 8
 
 
-def export(source: EntitySource, table: Table) -> Exported | None:
+def export(source: EntitySource, table: ColdTable) -> ExportResult | None:
     """Export every change of one snapshot in one version; None when nothing is dirty.
 
     When this returns, the version is durable and PostgreSQL's head is at it. After an error the
@@ -55,14 +55,14 @@ def export(source: EntitySource, table: Table) -> Exported | None:
         if frozen is None:
             return None
         try:
-            state = _committed(source, table, frozen)
+            state = _commit_export(source, table, frozen)
         except Conflict:
             continue  # another process exported first: take a new snapshot
         # Crash here: between commit and retire. The log says that it happened.
         roll_forward(source, table)
         snapshot = frozen.snapshot
         counts = (len(snapshot.keys), snapshot.rows.num_rows, len(frozen.changes))
-        return Exported(state.version, snapshot.taken_at, *counts)
+        return ExportResult(state.version, snapshot.taken_at, *counts)
     raise Conflict(
         "other exports were first every time",
         hint="let fewer processes export this type",
@@ -71,20 +71,20 @@ def export(source: EntitySource, table: Table) -> Exported | None:
     )
 
 
-def _committed(source: EntitySource, table: Table, frozen: Frozen) -> TableState:
+def _commit_export(source: EntitySource, table: ColdTable, frozen: FrozenChanges) -> TableState:
     """Steps 2 and 3."""
     snapshot = frozen.snapshot
     # A commit of columns only does not change rows: the export may follow it like the head.
     state = fit_table(table, snapshot.layout.contract)
-    if is_past(state.spec, snapshot.layout.contract):
+    if has_newer_contract(state.spec, snapshot.layout.contract):
         hint = "begin again from a new snapshot"
         raise Conflict("the type has a newer contract", hint=hint, type=source.type_name)
-    rows = as_stored(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
+    rows = conform_rows(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
     note = source.claim(frozen)
-    return table.supersede(Superseded(snapshot.head.version, snapshot.keys, rows, note, state))
+    return table.commit_export(ExportBatch(snapshot.head.version, snapshot.keys, rows, note, state))
 
 
-def roll_forward(source: EntitySource, table: Table) -> Version:
+def roll_forward(source: EntitySource, table: ColdTable) -> Version:
     """Step R: move PostgreSQL's head to the end of the log; return that version.
 
     Any process may call it at any time, also repeatedly. `Corruption` when one half was restored
@@ -98,13 +98,13 @@ def roll_forward(source: EntitySource, table: Table) -> Version:
     check_lake(head, newest, table)
     if head.version < newest:
         # Make the version durable first: PostgreSQL deletes the changes that it contains.
-        table.log.settle(newest)
+        table.log.sync_commit(newest)
     for version in range(head.version + 1, newest + 1):
-        source.retire(Version(version), flush_note(table.log.commit(version)))
+        source.retire(Version(version), find_flush_note(table.log.commit(version)))
     return newest
 
 
-def check_lake(head: Head, newest: Version, table: Table) -> None:
+def check_lake(head: LakeHead, newest: Version, table: ColdTable) -> None:
     """Raise `Corruption` when PostgreSQL's exports went to another lake or another history."""
     if newest < head.version:
         raise Corruption(
@@ -115,7 +115,7 @@ def check_lake(head: Head, newest: Version, table: Table) -> None:
         )
     if head.version == 0 or head.as_of is None:
         return
-    note = last_flush(table.log, head.version)
+    note = find_last_flush(table.log, head.version)
     if note is None or note.source != head.store_id or note.as_of != from_datetime(head.as_of):
         raise Corruption(
             "the lake has another history than PostgreSQL exported",
@@ -126,17 +126,17 @@ def check_lake(head: Head, newest: Version, table: Table) -> None:
         )
 
 
-class Pairing:
+class ViewBuilder:
     """Pairs PostgreSQL snapshots with their lake versions, and checks each version once."""
 
-    def __init__(self, source: EntitySource, table: Table) -> None:
+    def __init__(self, source: EntitySource, table: ColdTable) -> None:
         self._source = source
         self._table = table
         self._checked: tuple[Version, datetime | None] | None = None
         self._known_up_to = Version(0)
-        self._last: tuple[TableState, DirtySnapshot, KeyedView] | None = None
+        self._last: tuple[TableState, DirtySnapshot, EntityView] | None = None
 
-    def view(self) -> KeyedView:
+    def view(self) -> EntityView:
         """Return the committed state: the lake at the head, the keys it hides, the hot rows.
 
         While nothing changes, views share everything but their time.
@@ -145,7 +145,7 @@ class Pairing:
             snapshot = self._source.dirty.snapshot()
             state = self._state(snapshot.head)
             if state is not None:
-                return self._paired(state, snapshot)
+                return self._build_or_reuse(state, snapshot)
             roll_forward(self._source, self._table)
         raise Conflict(
             "the lake's versions expire faster than they are read",
@@ -153,28 +153,28 @@ class Pairing:
             type=self._source.type_name,
         )
 
-    def _paired(self, state: TableState, snapshot: DirtySnapshot) -> KeyedView:
+    def _build_or_reuse(self, state: TableState, snapshot: DirtySnapshot) -> EntityView:
         last = self._last
         if last is not None and last[0] is state and last[1].layout is snapshot.layout:
             _, before, view = last
             if before.rows is snapshot.rows and before.keys is snapshot.keys:
                 return replace(view, as_of=from_datetime(snapshot.taken_at))
-            made = paired(state, snapshot)
+            made = build_view(state, snapshot)
             # The same state object as before, so that caches by identity hold.
             made = replace(made, state=view.state)
         else:
-            made = paired(state, snapshot)
+            made = build_view(state, snapshot)
         self._last = (state, snapshot, made)
         return made
 
-    def state(self, head: Head) -> TableState:
+    def state(self, head: LakeHead) -> TableState:
         """Return the state that a head goes with; `NotFound` when it has expired."""
         state = self._state(head)
         if state is None:
             raise NotFound("this version has expired", hint="try again", version=head.version)
         return state
 
-    def _state(self, head: Head) -> TableState | None:
+    def _state(self, head: LakeHead) -> TableState | None:
         newest = self._table.state().version
         if self._checked != (head.version, head.as_of):
             check_lake(head, newest, self._table)
@@ -187,31 +187,31 @@ class Pairing:
         except NotFound:
             return None  # vacuumed before PostgreSQL followed: the next version has its rows
 
-    def _check_ahead(self, head: Head, newest: Version) -> None:
+    def _check_ahead(self, head: LakeHead, newest: Version) -> None:
         """Raise `Corruption` when a commit ahead of the head is unknown to this PostgreSQL."""
         first = max(head.version, self._known_up_to) + 1
         for version in range(first, newest + 1):
-            note = flush_note(self._table.log.commit(version))
+            note = find_flush_note(self._table.log.commit(version))
             if note is not None and note.changes:
-                self._source.reads_known(Version(version), note)
+                self._source.check_commit_known(Version(version), note)
         self._known_up_to = max(newest, self._known_up_to)
 
 
-def paired(state: TableState, snapshot: DirtySnapshot) -> KeyedView:
+def build_view(state: TableState, snapshot: DirtySnapshot) -> EntityView:
     """Return the view of a snapshot and the lake state of its head."""
-    fit = fitted_state(state, snapshot.layout.contract)
-    rows = as_stored(snapshot.rows, fit.schema)
-    return KeyedView(fit, snapshot.keys, rows, from_datetime(snapshot.taken_at))
+    fit = fit_state(state, snapshot.layout.contract)
+    rows = conform_rows(snapshot.rows, fit.schema)
+    return EntityView(fit, snapshot.keys, rows, from_datetime(snapshot.taken_at))
 
 
-def cold_view(table: Table, state: TableState, why: str) -> KeyedView:
+def cold_view(table: ColdTable, state: TableState, why: str) -> EntityView:
     """Return a view of only the lake at a version: exact as of its export, with the warning."""
-    note = last_flush(table.log, state.version)
+    note = find_last_flush(table.log, state.version)
     as_of = state.time if note is None else note.as_of
     rows = pa.table([pa.nulls(0, c.type) for c in state.schema.columns], schema=state.schema.arrow)
-    return KeyedView(state, pa.array([], pa.string()), rows, as_of, why)
+    return EntityView(state, pa.array([], pa.string()), rows, as_of, why)
 
 
-def stale(view: KeyedView, why: str) -> KeyedView:
+def mark_stale(view: EntityView, why: str) -> EntityView:
     """Return an old view with a warning."""
     return replace(view, warning=why)

@@ -11,7 +11,7 @@ from thermocline.format.layout import Version
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """The result of one export: its lake version, and the numbers of keys, rows and changes."""
 
     version: Version

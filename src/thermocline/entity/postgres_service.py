@@ -19,11 +19,11 @@ from thermocline.cold.catalog import Catalog
 from thermocline.config import LakeSettings
 from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.restore import load_restored
-from thermocline.entity.types import EntityTypes
+from thermocline.entity.types import EntityCatalog
 from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.server.cluster import (
-    Server,
+    PostgresServer,
     is_dead,
     is_elsewhere,
     open_server,
@@ -37,11 +37,11 @@ FOLDER = "postgres"
 CLOSE_GRACE_S = 3.0
 CLOSE_TIMEOUT_S = 10.0
 
-Keyed = Callable[[], Iterable[Callable[[], object]]]
+ExportTasks = Callable[[], Iterable[Callable[[], object]]]
 """Returns, at each tick of the clock, one task for each table of entities."""
 
 
-class EntityHalf:
+class PostgresService:
     """One PostgreSQL for all tenants of a node. Any thread may use it."""
 
     def __init__(self, settings: LakeSettings, root: str, *, is_read_only: bool = False) -> None:
@@ -67,7 +67,7 @@ class EntityHalf:
                 self._pool.move_to(self._server().dsn)
             return self._pool
 
-    def _server(self) -> Server:
+    def _server(self) -> PostgresServer:
         if self._settings.postgres != EMBEDDED:
             return open_server(dsn=self._settings.postgres)
         if not self._is_read_only:
@@ -87,7 +87,7 @@ class EntityHalf:
             return False
         return is_dead(self._folder) or is_elsewhere(self._folder, pool.dsn)
 
-    def types(self, tenant: str, catalog: Catalog) -> EntityTypes:
+    def types(self, tenant: str, catalog: Catalog) -> EntityCatalog:
         """Return a tenant's entity types."""
         pool = self.pool()
         settings = EntitySettings(
@@ -98,16 +98,16 @@ class EntityHalf:
         opened = open_tenant(pool, tenant)
         if not self._is_read_only:
             load_restored(pool, opened, self._root)
-        return EntityTypes(pool, opened, catalog, settings)
+        return EntityCatalog(pool, opened, catalog, settings)
 
-    def keep(self, keyed: Keyed) -> None:
+    def start_exports(self, keyed: ExportTasks) -> None:
         """Start the clock thread, which exports tables when an export is due."""
         self._clock = threading.Thread(
             target=self._run, args=(keyed,), name="thermocline-export", daemon=True
         )
         self._clock.start()
 
-    def _run(self, keyed: Keyed) -> None:
+    def _run(self, keyed: ExportTasks) -> None:
         while not self._is_closed:
             trouble: ThermoclineError | None = None
             try:

@@ -9,7 +9,7 @@ import enum
 from thermocline.errors import Invalid
 
 
-class Mode(enum.Enum):
+class ReadMode(enum.Enum):
     """How to answer when PostgreSQL or the lake is down."""
 
     STRICT = "strict"
@@ -17,10 +17,10 @@ class Mode(enum.Enum):
     CACHED = "cached"
 
 
-def mode_of(given: "Mode | str") -> Mode:
+def mode_of(given: "ReadMode | str") -> ReadMode:
     """Return the mode of this name; `Invalid` for an unknown name."""
     try:
-        return Mode(given)
+        return ReadMode(given)
     except ValueError as error:
-        names = ", ".join(mode.value for mode in Mode)
+        names = ", ".join(mode.value for mode in ReadMode)
         raise Invalid("unknown read mode", hint=f"use one of {names}", mode=given) from error

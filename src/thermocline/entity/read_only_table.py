@@ -12,18 +12,18 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from thermocline.cold.catalog import Catalog
-from thermocline.cold.entity_view import HiddenPlaces
-from thermocline.cold.table import Table
-from thermocline.entity.change_limit import EntitySettings, Room
-from thermocline.entity.contract_copy import copied_contracts
-from thermocline.entity.degraded_read import Answers, LastEntities
+from thermocline.cold.entity_view import HiddenPositions
+from thermocline.cold.table import ColdTable
+from thermocline.entity.change_limit import ChangeLimit, EntitySettings
+from thermocline.entity.contract_copy import read_contract_copies
+from thermocline.entity.degraded_read import FindAnswerCache, ScanAnswerCache
 from thermocline.entity.table import EntityTable
 from thermocline.errors import NotFound, Unavailable
-from thermocline.format.log.action import ENTITIES
+from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.hot.postgres.schema.layout import Layout
 
 
-class _Absent:
+class _AbsentPostgres:
     """Replaces the PostgreSQL objects of a table: every attribute raises the error."""
 
     def __init__(self, why: Unavailable) -> None:
@@ -39,18 +39,18 @@ class _Absent:
 class ColdEntityTable(EntityTable):
     """The entities of a type, read from the lake only. Any thread may use it."""
 
-    def __init__(self, name: str, table: Table, why: Unavailable) -> None:
+    def __init__(self, name: str, table: ColdTable, why: Unavailable) -> None:
         self.settings = EntitySettings()
         self.table = table
         self._name = name
         self._why = why
-        absent: Any = _Absent(why)
-        self.store = self.source = self._pairing = absent
-        self._room = Room(self.settings, self._refused)
-        self._answers = Answers()
-        self._last_entities = LastEntities()
+        absent: Any = _AbsentPostgres(why)
+        self.store = self.source = self._views = absent
+        self._change_limit = ChangeLimit(self.settings, self._refuse)
+        self._scan_cache = ScanAnswerCache()
+        self._find_cache = FindAnswerCache()
         self._exporting = threading.Lock()
-        self._places = HiddenPlaces(table.storage)
+        self._places = HiddenPositions(table.storage)
         self._last_parts = None
         self._last_snapshot = None
 
@@ -63,11 +63,11 @@ class ColdEntityTable(EntityTable):
     def layout(self) -> Layout:
         """The type according to the copies of its contracts, without PostgreSQL's columns."""
         try:
-            return Layout(0, self._name, "", (), copied_contracts(self.table))
+            return Layout(0, self._name, "", (), read_contract_copies(self.table))
         except NotFound as error:
             raise Unavailable(error.message, hint=error.hint, type=self._name) from error
 
-    def _refused(self) -> NoReturn:
+    def _refuse(self) -> NoReturn:
         raise Unavailable(self._why.message, hint=self._why.hint, **self._why.facts) from self._why
 
 
@@ -77,6 +77,6 @@ def cold_table(catalog: Catalog, name: str, why: Unavailable) -> ColdEntityTable
         table = catalog.table(name)
     except NotFound:
         raise why from None
-    if ENTITIES not in table.state().spec.features:
+    if ENTITIES_FEATURE not in table.state().spec.features:
         raise why
     return ColdEntityTable(name, table, why)

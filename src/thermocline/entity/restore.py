@@ -13,7 +13,7 @@ Out:  the same entities in PostgreSQL; the folder's files are removed
 from collections.abc import Mapping
 from contextlib import suppress
 
-from thermocline.disk import OsDisk, translated
+from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Corruption, NotFound
 from thermocline.format.sealed_json import crc32c
 from thermocline.hot.postgres.export.dump import HINT, load, parse_dump
@@ -41,11 +41,11 @@ def load_restored(pool: Pool, tenant: Tenant, root: str) -> bool:
                 path=path,
             )
         return False
-    with translated(path):
+    with translate_errors(path):
         dumped = parse_dump(disk.read(path), path, tenant.name)
     load(pool, tenant, dumped, lambda name: _read_part(disk, folder, name, dumped.checksums))
     # Order matters: the file that says what the others are goes last.
-    with translated(folder):
+    with translate_errors(folder):
         for name in [*parts, DUMP_NAME]:
             with suppress(FileNotFoundError):
                 disk.unlink(f"{folder}/{name}")
@@ -53,7 +53,7 @@ def load_restored(pool: Pool, tenant: Tenant, root: str) -> bool:
 
 
 def _parts(disk: OsDisk, folder: str) -> list[str]:
-    with translated(folder):
+    with translate_errors(folder):
         try:
             return [one.name for one in disk.entries(folder) if one.name != DUMP_NAME]
         except FileNotFoundError:
@@ -64,7 +64,7 @@ def _read_part(disk: OsDisk, folder: str, name: str, checksums: Mapping[str, str
     """Return a part whose bytes are those that were copied; `Corruption` otherwise."""
     path = f"{folder}/{name}"
     try:
-        with translated(path):
+        with translate_errors(path):
             data = disk.read(path)
     except NotFound as error:
         raise Corruption(

@@ -12,7 +12,7 @@ from thermocline.format.layout import Version
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class EntityRevision:
     """One entity from the time `at` on: its document, or None if it was deleted.
 
     `version` is the first lake version with it, committed at `at`; None if it is not exported yet.

@@ -13,8 +13,8 @@ import threading
 from typing import Any
 
 from thermocline.cold.catalog import Catalog
-from thermocline.cold.change.export_plan import entity_spec
-from thermocline.cold.table import Table
+from thermocline.cold.change.export_plan import create_entity_spec
+from thermocline.cold.table import ColdTable
 from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.columns import fit_table
 from thermocline.entity.contract_copy import copy_contracts
@@ -22,14 +22,14 @@ from thermocline.entity.export import roll_forward
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.argument import check_text
-from thermocline.format.log.action import ENTITIES
+from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.hot.postgres.schema.layout import Layout
-from thermocline.hot.postgres.schema.registry import Registry
+from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.pool import Pool
 
 
-class EntityTypes:
+class EntityCatalog:
     """The entity types of a tenant. Any thread may use it."""
 
     def __init__(
@@ -39,7 +39,7 @@ class EntityTypes:
         catalog: Catalog,
         settings: EntitySettings | None = None,
     ) -> None:
-        self.registry = Registry(pool, tenant)
+        self.registry = TypeRegistry(pool, tenant)
         self._catalog = catalog
         self._settings = settings
         self._lock = threading.Lock()
@@ -52,10 +52,10 @@ class EntityTypes:
         document is not a contract, or is incompatible with the version before. `Conflict` when a
         table of this name has other rows. After either error, nothing is registered.
         """
-        layout = self.registry.register(name, document, lambda: self._claimed(name))
+        layout = self.registry.register(name, document, lambda: self._claim_table(name))
         opened = self.table(name)
         # Order matters: the log has the new columns before a reader uses the new contract.
-        self._fit(opened, layout)
+        self._fit_table(opened, layout)
         opened.store.reload()
         return opened
 
@@ -68,11 +68,11 @@ class EntityTypes:
                     self.registry.pool,
                     self.registry.tenant,
                     name,
-                    self._cold_table(name),
+                    self._lake_table(name),
                     self._settings,
                 )
                 opened.source.attach(opened.table.state().spec.table_id)
-                self._fit(opened, opened.store.layout)
+                self._fit_table(opened, opened.store.layout)
                 self._opened[name] = opened
             return self._opened[name]
 
@@ -80,25 +80,25 @@ class EntityTypes:
         """Return the names of all types, in order."""
         return self.registry.names()
 
-    def _cold_table(self, name: str) -> Table:
+    def _lake_table(self, name: str) -> ColdTable:
         self.registry.layout(name)  # create no table for a type that does not exist
-        return self._claimed(name)
+        return self._claim_table(name)
 
-    def _claimed(self, name: str) -> Table:
+    def _claim_table(self, name: str) -> ColdTable:
         """Return the lake table of a type, created if missing; `Conflict` if it has other rows."""
         try:
             table = self._catalog.table(name)
         except NotFound:
             try:
-                return self._catalog.create(name, entity_spec(name))
+                return self._catalog.create(name, create_entity_spec(name))
             except Conflict:
                 table = self._catalog.table(name)  # another process has created it meanwhile
-        if ENTITIES not in table.state().spec.features:
+        if ENTITIES_FEATURE not in table.state().spec.features:
             hint = "give the type another name"
             raise Conflict("a table of this name has other rows", hint=hint, table=name)
         return table
 
-    def _fit(self, opened: EntityTable, layout: Layout) -> None:
+    def _fit_table(self, opened: EntityTable, layout: Layout) -> None:
         """Give the table its columns, so that queries can use them before the first export."""
         fit_table(opened.table, layout.contract)
         roll_forward(opened.source, opened.table)

@@ -34,7 +34,7 @@ Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class BitmapRuns:
     """Runs of set bits, in order of bitmap and value: from `first` up to, not including, `end`."""
 
     owner: Array
@@ -42,26 +42,26 @@ class Runs:
     end: Array
 
 
-def runs_of(bitmaps: Sequence[bytes | memoryview]) -> Runs:
+def find_runs(bitmaps: Sequence[bytes | memoryview]) -> BitmapRuns:
     """Return the maximal runs of every bitmap."""
-    is_plain = [_is_plain(data) for data in bitmaps]
+    is_plain = [_has_only_runs(data) for data in bitmaps]
     quick = [place for place, plain in enumerate(is_plain) if plain]
     slow = [place for place, plain in enumerate(is_plain) if not plain]
     parts = [_read_containers(bitmaps, quick)] if quick else []
-    parts += [_through_library(place, bytes(bitmaps[place])) for place in slow]
+    parts += [_decode_runs(place, bytes(bitmaps[place])) for place in slow]
     if not parts:
         nothing = np.empty(0, dtype=np.int64)
-        return Runs(nothing, nothing, nothing)
+        return BitmapRuns(nothing, nothing, nothing)
     owner = np.concatenate([part.owner for part in parts])
     first = np.concatenate([part.first for part in parts])
     end = np.concatenate([part.end for part in parts])
     if slow and quick:
         order = np.lexsort((first, owner))
         owner, first, end = owner[order], first[order], end[order]
-    return Runs(owner, first, end)
+    return BitmapRuns(owner, first, end)
 
 
-def complement(runs: Runs, owners: int, start: int, stop: int) -> Runs:
+def invert_runs(runs: BitmapRuns, owners: int, start: int, stop: int) -> BitmapRuns:
     """Return the runs of unset bits from `start` up to, not including, `stop`, of each bitmap."""
     keep = (runs.end > start) & (runs.first < stop)
     # An empty run at `stop` ends each bitmap, so that the gap after its last run is found like any
@@ -77,10 +77,10 @@ def complement(runs: Runs, owners: int, start: int, stop: int) -> Runs:
     begins[1:] = owner[1:] != owner[:-1]
     before[begins] = start
     hole = before < first
-    return Runs(owner[hole], before[hole], first[hole])
+    return BitmapRuns(owner[hole], before[hole], first[hole])
 
 
-def _is_plain(data: bytes | memoryview) -> bool:
+def _has_only_runs(data: bytes | memoryview) -> bool:
     if len(data) < 24 or bytes(data[:8]) != b"\x01\0\0\0\0\0\0\0":
         return False
     cookie = int.from_bytes(data[12:16], "little")
@@ -91,41 +91,41 @@ def _is_plain(data: bytes | memoryview) -> bool:
     return flags == (1 << containers) - 1
 
 
-def _through_library(owner: int, data: bytes) -> Runs:
+def _decode_runs(owner: int, data: bytes) -> BitmapRuns:
     bits = BitMap64.deserialize(data)
     first = np.asarray((bits - bits.shift(1)).to_array(), dtype=np.uint64).astype(np.int64)
     last = np.asarray((bits - bits.shift(-1)).to_array(), dtype=np.uint64).astype(np.int64)
-    return Runs(np.full(len(first), owner, dtype=np.int64), first, last + 1)
+    return BitmapRuns(np.full(len(first), owner, dtype=np.int64), first, last + 1)
 
 
-def _read_containers(bitmaps: Sequence[bytes | memoryview], owners: list[int]) -> Runs:
+def _read_containers(bitmaps: Sequence[bytes | memoryview], owners: list[int]) -> BitmapRuns:
     lengths = np.array([len(bitmaps[owner]) for owner in owners], dtype=np.int64)
     buffer = np.frombuffer(b"".join(bitmaps[owner] for owner in owners) + b"\0\0\0", np.uint8)
     start = np.cumsum(lengths) - lengths
     high = _u32(buffer, start + 8)
     count = (_u32(buffer, start + 12) >> 16) + 1
     heads = start + 16 + (count + 7) // 8
-    which, place = _spread(count)
+    which, place = _expand_counts(count)
     key = _u16(buffer, heads[which] + 4 * place)
     where = start[which] + 12 + _u32(buffer, heads[which] + 4 * count[which] + 4 * place)
-    container, run = _spread(_u16(buffer, where))
+    container, run = _expand_counts(_u16(buffer, where))
     low = _u16(buffer, where[container] + 2 + 4 * run)
     length = _u16(buffer, where[container] + 4 + 4 * run) + 1
     first = (high[which] << 32 | key << 16)[container] + low
     owner = np.array(owners, dtype=np.int64)[which][container]
-    return _joined(owner, first, first + length)
+    return _join_runs(owner, first, first + length)
 
 
-def _joined(owner: Array, first: Array, end: Array) -> Runs:
+def _join_runs(owner: Array, first: Array, end: Array) -> BitmapRuns:
     """Join runs that touch: a container's end cuts a run in two."""
     fresh = np.ones(len(first), dtype=bool)
     fresh[1:] = (first[1:] != end[:-1]) | (owner[1:] != owner[:-1])
     starts = np.flatnonzero(fresh)
     lasts = np.append(starts[1:], len(first)) - 1
-    return Runs(owner[starts], first[starts], end[lasts])
+    return BitmapRuns(owner[starts], first[starts], end[lasts])
 
 
-def _spread(counts: Array) -> tuple[Array, Array]:
+def _expand_counts(counts: Array) -> tuple[Array, Array]:
     """Return, for counts 2 and 3, the owners 0 0 1 1 1 and the positions 0 1 0 1 2."""
     owner = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)

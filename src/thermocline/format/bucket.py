@@ -45,7 +45,7 @@ class Bucket:
                 return f"{self.width_s // SECONDS_PER_LETTER[letter]}{letter}"
         return f"{self.width_s}s"
 
-    def of(self, instant: int) -> int:
+    def number_of(self, instant: int) -> int:
         """Return the bucket that holds an instant."""
         return instant // (self.width_s * NS_PER_S)
 
@@ -62,9 +62,9 @@ class Bucket:
                 start=start,
                 end=end,
             )
-        return self.of(start), self.of(end - 1) + 1
+        return self.number_of(start), self.number_of(end - 1) + 1
 
-    def of_values(self, values: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
+    def numbers_of(self, values: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
         """Return the bucket of each time, given as integers of an Arrow timestamp unit."""
         width = self.width_s * (NS_PER_S // NS_PER_UNIT[unit])
         return np.floor_divide(values, width)
@@ -78,7 +78,7 @@ def parse_bucket(width: str | timedelta, argument: str = "bucket") -> Bucket:
 def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> int:
     """Return the seconds of a duration: a text such as `30s`, `6h` or `2w`, or a `timedelta`."""
     if isinstance(duration, timedelta):
-        return _whole_seconds(duration, argument)
+        return _count_seconds(duration, argument)
     if not isinstance(duration, str):
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
         message = "a duration needs a unit" if is_number else "not a duration"
@@ -110,7 +110,7 @@ def write_duration(duration: str | timedelta, argument: str = "duration") -> str
     )
 
 
-def _whole_seconds(duration: timedelta, argument: str) -> int:
+def _count_seconds(duration: timedelta, argument: str) -> int:
     if duration < timedelta(0) or duration % timedelta(seconds=1):
         raise Invalid(
             "a duration must be whole seconds, 0 or more",

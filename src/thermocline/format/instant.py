@@ -52,17 +52,17 @@ def from_datetime(moment: datetime) -> TimeNs:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     exact = (aware - _EPOCH) // timedelta(microseconds=1) * NS_PER_US
     # Checked: a zone offset can move an instant out of the years 1 to 9999, and NaT is a datetime.
-    return TimeNs(checked(exact + getattr(moment, "nanosecond", 0)))
+    return TimeNs(check_instant(exact + getattr(moment, "nanosecond", 0)))
 
 
 def to_datetime(instant: int) -> datetime:
     """Return the datetime in UTC, truncated to microseconds."""
-    return _EPOCH + timedelta(microseconds=checked(instant) // NS_PER_US)
+    return _EPOCH + timedelta(microseconds=check_instant(instant) // NS_PER_US)
 
 
-def written(instant: int) -> str:
+def format_instant(instant: int) -> str:
     """Return the ISO form: `2024-06-01T00:00:00Z`, with a fraction where there is one."""
-    whole_s, fraction_ns = divmod(checked(instant), NS_PER_S)
+    whole_s, fraction_ns = divmod(check_instant(instant), NS_PER_S)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     if not fraction_ns:
         return text + "Z"
@@ -70,23 +70,23 @@ def written(instant: int) -> str:
     return f"{text}.{digits[:6] if digits.endswith('000') else digits}Z"
 
 
-def parse(text: str) -> TimeNs:
+def parse_instant(text: str) -> TimeNs:
     """Return the instant of an ISO 8601 text; one without a zone is UTC."""
     found = _WRITTEN.match(text.strip())
     if not found:
-        raise _not_an_instant(text)
+        raise _instant_error(text)
     day, clock, fraction, zone = found.groups()
     zone = "+00:00" if zone in (None, "Z") else zone
     try:
         moment = datetime.fromisoformat(f"{day}T{(clock or '00').partition('.')[0]}{zone}")
-        return TimeNs(checked(from_datetime(moment) + int((fraction or "0").ljust(9, "0"))))
+        return TimeNs(check_instant(from_datetime(moment) + int((fraction or "0").ljust(9, "0"))))
     except (ValueError, OverflowError) as error:
-        raise _not_an_instant(text) from error
+        raise _instant_error(text) from error
 
 
 def parse_exact(text: str) -> datetime | Nanoseconds:
     """Return the time of an ISO 8601 text to its last digit, with a zone if the text has one."""
-    time_ns = parse(text)
+    time_ns = parse_instant(text)
     found = _WRITTEN.match(text.strip())
     has_zone = found is not None and found[4] is not None
     if time_ns % NS_PER_US:
@@ -103,30 +103,30 @@ def from_count(count: int) -> TimeNs:
             hint="multiply it (by 1000000000 if it counts seconds), or write 2024-06-01T13:00:00Z",
             value=count,
         )
-    return TimeNs(checked(count))
+    return TimeNs(check_instant(count))
 
 
-def instant(value: object) -> TimeNs:
+def to_instant(value: object) -> TimeNs:
     """Return the instant of a datetime, date, ISO text or whole number of nanoseconds."""
     if isinstance(value, datetime):
         return from_datetime(value)
     if isinstance(value, str):
-        return from_count(int(value)) if _COUNT.fullmatch(value.strip()) else parse(value)
+        return from_count(int(value)) if _COUNT.fullmatch(value.strip()) else parse_instant(value)
     if isinstance(value, type):
-        raise _not_an_instant(repr(value))
+        raise _instant_error(repr(value))
     if hasattr(value, "isoformat"):
-        return parse(str(value.isoformat()))
+        return parse_instant(str(value.isoformat()))
     if type(value).__name__ == "datetime64":
-        return parse(str(value))
+        return parse_instant(str(value))
     if hasattr(value, "__index__") and not isinstance(value, bool):
         try:
             return from_count(operator.index(value))
         except TypeError as error:  # an array has it too, and only some are a number
-            raise _not_an_instant(repr(value)) from error
-    raise _not_an_instant(repr(value))
+            raise _instant_error(repr(value)) from error
+    raise _instant_error(repr(value))
 
 
-def checked(value: int) -> int:
+def check_instant(value: int) -> int:
     """Return `value` if it is an instant of the years 1 to 9999; raise `Invalid` otherwise."""
     if not TIME_MIN <= value <= TIME_MAX:
         raise Invalid(
@@ -137,7 +137,7 @@ def checked(value: int) -> int:
     return value
 
 
-def _not_an_instant(text: str) -> Invalid:
+def _instant_error(text: str) -> Invalid:
     return Invalid(
         "not a time",
         hint="write it like 2024-06-01T13:00:00Z, 2024-06-01 13:00 or 2024-06-01",

@@ -79,29 +79,29 @@ def contract_version(name: str) -> int | None:
 def segment_path(first: TimeNs, segment_id: str) -> str:
     """Return the path of a segment whose first row is at `first`."""
     hour = to_datetime(first).astimezone(UTC)
-    return f"{DATA_FOLDER}/{_hour_folder(hour)}/{segment_id}.parquet"
+    return f"{DATA_FOLDER}/{_format_hour_folder(hour)}/{segment_id}.parquet"
 
 
-def _hour_folder(hour: datetime) -> str:
+def _format_hour_folder(hour: datetime) -> str:
     return f"{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
 
 
 def commit_version(name: str) -> Version | None:
     """Return the version a file name in `_log` is the commit of, or None."""
-    return _version(_COMMIT_NAME, name)
+    return _parse_version(_COMMIT_NAME, name)
 
 
 def checkpoint_version(name: str) -> Version | None:
     """Return the version a file name in `_log` is the checkpoint of, or None."""
-    return _version(_CHECKPOINT_NAME, name)
+    return _parse_version(_CHECKPOINT_NAME, name)
 
 
 def table_coverage_version(name: str) -> Version | None:
     """Return the version a file name in `_coverage/table` is the coverage of, or None."""
-    return _version(_TABLE_COVERAGE_NAME, name)
+    return _parse_version(_TABLE_COVERAGE_NAME, name)
 
 
-def _version(pattern: re.Pattern[str], name: str) -> Version | None:
+def _parse_version(pattern: re.Pattern[str], name: str) -> Version | None:
     found = pattern.fullmatch(name)
     return Version(int(found.group(1))) if found else None
 
@@ -111,7 +111,7 @@ def is_temporary(name: str) -> bool:
     return name.startswith(".")
 
 
-def checked(path: str) -> str:
+def check_relative_path(path: str) -> str:
     """Return `path` if it stays inside the table; raise `Corruption` otherwise.
 
     Called before a path is written to the log, and again when it is read from the log.

@@ -20,7 +20,7 @@ BLANK_ROWS_MIN = 1_000
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
-def without_blanks(rows: _Rows, kept: Collection[str] = ()) -> _Rows:
+def drop_null_columns(rows: _Rows, kept: Collection[str] = ()) -> _Rows:
     """Return rows without the columns that are null in every row, if there are many rows.
 
     Columns named in `kept` stay. At least one column always stays.
@@ -35,7 +35,7 @@ def without_blanks(rows: _Rows, kept: Collection[str] = ()) -> _Rows:
     return rows if len(filled) == rows.num_columns else rows.select(filled or [0])
 
 
-def made_alike(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+def unify_columns(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
     """Return batches of one table with the same columns: all columns that any batch has."""
     first = batches[0].schema
     if all(batch.schema.equals(first) for batch in batches):

@@ -33,7 +33,7 @@ from thermocline.format.types import (
     is_alike,
     is_column_name,
     is_finer_timestamp,
-    plain,
+    plain_type,
 )
 
 COLUMNS_MAX = 10_000
@@ -41,7 +41,7 @@ INDEX_BITS_MIN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column; `id` is its identity, `name` its present name."""
 
     id: int
@@ -54,16 +54,16 @@ class Column:
 class Schema:
     """The columns of a table in order, and the id the next new one will have."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
     next_id: int = 1
 
     @cached_property
-    def by_name(self) -> Mapping[str, Column]:
+    def by_name(self) -> Mapping[str, TableColumn]:
         """The columns by their present names."""
         return {column.name: column for column in self.columns}
 
     @cached_property
-    def by_id(self) -> Mapping[int, Column]:
+    def by_id(self) -> Mapping[int, TableColumn]:
         """The columns by their ids."""
         return {column.id: column for column in self.columns}
 
@@ -76,11 +76,11 @@ class Schema:
     def _nullable(self) -> pa.Schema:
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
-    def is_that_of(self, arrow: pa.Schema) -> bool:
+    def matches_arrow(self, arrow: pa.Schema) -> bool:
         """Tell whether data has exactly these columns, in this order and with these types."""
         return bool(arrow.equals(self.arrow) or arrow.equals(self._nullable))
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> TableColumn:
         """Return the column of this name; `NotFound` names those that exist."""
         if check_text(name, "column") not in self.by_name:
             raise NotFound(
@@ -91,21 +91,21 @@ class Schema:
             )
         return self.by_name[name]
 
-    def added(self, fields: Iterable[pa.Field]) -> "Schema":
+    def add_columns(self, fields: Iterable[pa.Field]) -> "Schema":
         """Return the schema with new nullable columns at its end."""
         columns, next_id = list(self.columns), self.next_id
         for new in fields:
             encode_type(new.type)
             check_inner_names(new.type, new.name)
-            columns.append(Column(next_id, new.name, _kept(new.type, new.name)))
+            columns.append(TableColumn(next_id, new.name, _kept(new.type, new.name)))
             next_id += 1
-        return _checked(Schema(tuple(columns), next_id))
+        return _check_schema(Schema(tuple(columns), next_id))
 
-    def renamed(self, old: str, new: str) -> "Schema":
+    def rename_column(self, old: str, new: str) -> "Schema":
         """Return the schema with one column renamed."""
-        return self._with(replace(self.column(old), name=new))
+        return self._replace_column(replace(self.column(old), name=new))
 
-    def widened(
+    def widen_column(
         self, name: str, kind: pa.DataType, *, are_values_checked: bool = False
     ) -> "Schema":
         """Return the schema with one column of a wider type.
@@ -125,15 +125,15 @@ class Schema:
                 old=str(column.type),
                 new=str(kind),
             )
-        return self._with(replace(column, type=_kept(kind, name)))
+        return self._replace_column(replace(column, type=_kept(kind, name)))
 
-    def _with(self, changed: Column) -> "Schema":
+    def _replace_column(self, changed: TableColumn) -> "Schema":
         columns = tuple(changed if c.id == changed.id else c for c in self.columns)
-        return _checked(replace(self, columns=columns))
+        return _check_schema(replace(self, columns=columns))
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ColumnFit:
     """How the columns of one file map to the columns of a table.
 
     `absent` are the ids that the file lacks. `stored` are the file's types where they are narrower
@@ -148,9 +148,9 @@ class Fit:
     must_rewrite: bool = False
 
 
-def adopt(arrow: pa.Schema, time_column: str) -> Schema:
+def create_schema(arrow: pa.Schema, time_column: str) -> Schema:
     """Return the schema that the first append, with these columns, gives a table."""
-    schema = Schema().added(arrow)
+    schema = Schema().add_columns(arrow)
     if time_column not in schema.by_name:
         raise Invalid(
             "the data has no time column",
@@ -166,10 +166,10 @@ def adopt(arrow: pa.Schema, time_column: str) -> Schema:
             time_column=time_column,
             type=str(column.type),
         )
-    return schema._with(replace(column, nullable=False))  # noqa: SLF001
+    return schema._replace_column(replace(column, nullable=False))  # noqa: SLF001
 
 
-def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
+def fit_columns(arrow: pa.Schema, schema: Schema, time_column: str) -> ColumnFit:
     """Return how a file with these columns fits the table; `Invalid` where a type cannot."""
     check_names(arrow.names)
     if time_column not in arrow.names:
@@ -197,9 +197,9 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
         elif holds(new.type, column.type):
             wider.append(new)
         else:
-            raise _does_not_fit(column, new)
+            raise _type_mismatch_error(column, new)
     absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
-    return Fit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
+    return ColumnFit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
 
 
 def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
@@ -233,7 +233,7 @@ def _kept_field(field: pa.Field, column: str) -> pa.Field:
 
 
 def _kept_dictionary(kind: pa.DataType, column: str) -> pa.DataType:
-    value = plain(kind.value_type)
+    value = plain_type(kind.value_type)
     is_odd = kinds.is_nested(value) or kinds.is_null(value) or kinds.is_float16(value)
     if is_odd or kinds.is_dictionary(kind.value_type):
         raise Invalid(
@@ -248,7 +248,7 @@ def _kept_dictionary(kind: pa.DataType, column: str) -> pa.DataType:
     return pa.dictionary(index, value if is_view else kind.value_type, kind.ordered)
 
 
-def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
+def _type_mismatch_error(column: TableColumn, new: pa.Field) -> Invalid:
     return Invalid(
         "a column has another type than the table's",
         hint="cast the column to the table's type, or append it under another name",
@@ -258,7 +258,7 @@ def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
     )
 
 
-def _checked(schema: Schema) -> Schema:
+def _check_schema(schema: Schema) -> Schema:
     check_names([column.name for column in schema.columns])
     return schema
 
@@ -304,7 +304,7 @@ def decode_schema(json: Mapping[str, Any]) -> Schema:
     """Return the schema of its JSON; `Corruption` when the JSON is not a schema."""
     try:
         columns = tuple(
-            Column(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))
+            TableColumn(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))
             for c in json["columns"]
         )
         return Schema(columns, int(json["next_id"]))

@@ -187,10 +187,10 @@ def _decode_field(json: dict[str, Any], depth: int) -> pa.Field:
     return pa.field(str(json["name"]), _decode(json["type"], depth + 1), bool(json["nullable"]))
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the one type that represents all its alikes: the value's type, not Arrow's packing."""
     if kinds.is_dictionary(kind):
-        return plain(kind.value_type)
+        return plain_type(kind.value_type)
     if kinds.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, tz="UTC")  # Parquet keeps the instant, not the zone's name
     if kinds.is_large_string(kind) or kinds.is_string_view(kind):
@@ -201,30 +201,30 @@ def plain(kind: pa.DataType) -> pa.DataType:
         wide = kind.precision > 38
         return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale)
     if kinds.is_fixed_size_list(kind):
-        return pa.list_(_plain_field(kind.value_field, "item"), kind.list_size)
+        return pa.list_(_to_plain_field(kind.value_field, "item"), kind.list_size)
     if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return pa.list_(_plain_field(kind.value_field, "item"))
+        return pa.list_(_to_plain_field(kind.value_field, "item"))
     if kinds.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([_plain_field(field, field.name) for field in fields])
+        return pa.struct([_to_plain_field(field, field.name) for field in fields])
     if kinds.is_map(kind):
-        return pa.map_(plain(kind.key_type), _plain_field(kind.item_field, "value"))
+        return pa.map_(plain_type(kind.key_type), _to_plain_field(kind.item_field, "value"))
     return kind
 
 
-def _plain_field(field: pa.Field, name: str) -> pa.Field:
-    kind = plain(field.type)
+def _to_plain_field(field: pa.Field, name: str) -> pa.Field:
+    kind = plain_type(field.type)
     return pa.field(name, kind, field.nullable or kinds.is_null(kind))
 
 
 def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     """Tell whether both types store the same values the same way in Parquet."""
-    return bool(plain(one).equals(plain(other)))
+    return bool(plain_type(one).equals(plain_type(other)))
 
 
 def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     """Tell whether every value of `narrow` is exactly a value of `wide`."""
-    wide, narrow = plain(wide), plain(narrow)
+    wide, narrow = plain_type(wide), plain_type(narrow)
     if wide.equals(narrow) or kinds.is_null(narrow):
         return True
     if kinds.is_integer(narrow):
@@ -239,7 +239,7 @@ def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if kinds.is_timestamp(narrow) and kinds.is_timestamp(wide):
         return is_finer_timestamp(wide, narrow) and wide.unit != "ns"
     if kinds.is_time(narrow) and kinds.is_time(wide):
-        return _finer(wide.unit, narrow.unit)
+        return _is_finer_unit(wide.unit, narrow.unit)
     return _holds_nested(wide, narrow)
 
 
@@ -250,7 +250,7 @@ def is_finer_timestamp(wide: pa.DataType, narrow: pa.DataType) -> bool:
     """
     if not (kinds.is_timestamp(wide) and kinds.is_timestamp(narrow)):
         return False
-    return bool(narrow.tz) == bool(wide.tz) and _finer(wide.unit, narrow.unit)
+    return bool(narrow.tz) == bool(wide.tz) and _is_finer_unit(wide.unit, narrow.unit)
 
 
 def _holds_nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
@@ -284,6 +284,6 @@ def _holds_integer(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return kinds.is_floating(wide) and bool(narrow.bit_width <= exact_bits[wide.bit_width])
 
 
-def _finer(wide: str, narrow: str) -> bool:
+def _is_finer_unit(wide: str, narrow: str) -> bool:
     order = ("s", "ms", "us", "ns")
     return order.index(wide) >= order.index(narrow)

@@ -81,7 +81,7 @@ class HotSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenParts:
     """What the next flush carries, and the mark it sets."""
 
     mark: Mark
@@ -100,7 +100,7 @@ class HotTable(Protocol):
         """Return every row acknowledged before this call that no retired flush has taken."""
         ...
 
-    def freeze(self) -> Frozen | None:
+    def freeze(self) -> FrozenParts | None:
         """Return what the next flush carries, or None when there are no rows.
 
         Until `retire`, each call returns the same mark, so that a flush can be repeated.

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from thermocline.cold.segment.parquet import coerce, in_utc, validated
+from thermocline.cold.segment.parquet import coerce_batch, to_utc, validate_batch
 from thermocline.errors import Invalid
 from thermocline.format import instant
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, from_count
@@ -70,12 +70,12 @@ _INFERRED_EXACTLY = frozenset({pa.int64(), pa.float64(), pa.string(), pa.bool_()
 _MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, InvalidOperation, Invalid)
 
 
-def fitted(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
+def fit_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
     """Return rows with the table's columns and types; every value is checked."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in schema.by_name:
             _check_width(name, column, schema.column(name).type)
-    rows = validated(coerce(batch, schema, spec))
+    rows = validate_batch(coerce_batch(batch, schema, spec))
     times = rows.column(spec.time_column)
     if times.null_count:
         raise Invalid("the row has no time", column=spec.time_column)
@@ -83,27 +83,29 @@ def fitted(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordB
     return rows
 
 
-def from_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
+def column_from_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
     """Return a column of a table's type from the texts of CSV."""
     kind = kind.value_type if kinds.is_dictionary(kind) else kind
     try:
         if not _is_text(kind):
             texts = pc.utf8_trim_whitespace(texts)
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
-        return _read(name, texts, kind, spec)
+        return _parse_texts(name, texts, kind, spec)
     except _MISFIT as error:
-        raise _does_not_fit(name, str(kind), error) from error
+        raise _misfit_error(name, str(kind), error) from error
 
 
-def from_values(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec) -> pa.Array:
+def column_from_values(
+    name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec
+) -> pa.Array:
     """Return a column of a table's type from Python or JSON values."""
     kind = kind.value_type if kinds.is_dictionary(kind) else kind
     if kind in _INFERRED_EXACTLY:
-        inferred = _inferred(values)
+        inferred = _infer_with_arrow(values)
         if inferred is not None and inferred.type == kind:
             return inferred
     try:
-        return _converted(name, values, kind, spec)
+        return _convert_values(name, values, kind, spec)
     except _MISFIT as error:
         raise _first_misfit(name, values, kind, spec, error) from error
 
@@ -112,14 +114,14 @@ def from_json(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSp
     """Return a column of values that JSON was parsed to."""
     convert = json_conversion(kind)
     if convert is None:
-        return from_values(name, values, kind, spec)
+        return column_from_values(name, values, kind, spec)
     converted = []
     for row, value in enumerate(values):
         try:
             converted.append(convert(value))
         except ValueError as error:
-            raise _does_not_fit(name, str(kind), error, row=row, value=shown(value)) from error
-    return from_values(name, converted, kind, spec)
+            raise _misfit_error(name, str(kind), error, row=row, value=shown(value)) from error
+    return column_from_values(name, converted, kind, spec)
 
 
 def json_conversion(kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -179,21 +181,25 @@ def has_decimals(kind: pa.DataType) -> bool:
     return bool(kinds.is_decimal(kind)) or any(has_decimals(one) for one in inner)
 
 
-def infer_values(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
+def infer_column(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
     """Return a column of values for which the table has no type yet; the type is inferred."""
     if name == spec.time_column:
         has_zone = spec.timezone is not None or any(map(_names_an_instant, values))
-        return from_values(name, values, pa.timestamp("us", "UTC" if has_zone else None), spec)
+        return column_from_values(
+            name, values, pa.timestamp("us", "UTC" if has_zone else None), spec
+        )
     values = [None if _is_missing(value) else value for value in values]
     try:
         _check_depth(values)
         found = pa.array(values)
     except _MISFIT as error:
         raise _first_stranger(name, values, error) from error
-    return found if kinds.is_null(found.type) else from_values(name, values, found.type, spec)
+    return (
+        found if kinds.is_null(found.type) else column_from_values(name, values, found.type, spec)
+    )
 
 
-def _inferred(values: Sequence[Any]) -> pa.Array | None:
+def _infer_with_arrow(values: Sequence[Any]) -> pa.Array | None:
     """Return values as Arrow takes them by itself, or None where it cannot or they are nested."""
     types = set(map(type, values)) - {NoneType}
     if any(issubclass(kind, _CONTAINERS) for kind in types):
@@ -210,7 +216,7 @@ def _first_stranger(name: str, values: Sequence[Any], error: Exception) -> Inval
     """Return the error for the first value that has no common type with those before it."""
     expected = "one type for all rows"
     if not _are_alike(values[:1]):
-        return _does_not_fit(name, expected, error, row=0, value=shown(values[0]))
+        return _misfit_error(name, expected, error, row=0, value=shown(values[0]))
     fit, stranger = 1, len(values)
     while fit < stranger:
         middle = (fit + stranger) // 2
@@ -218,8 +224,8 @@ def _first_stranger(name: str, values: Sequence[Any], error: Exception) -> Inval
             (middle + 1, stranger) if _are_alike(values[: middle + 1]) else (fit, middle)
         )
     if stranger == len(values):
-        return _does_not_fit(name, expected, error)
-    return _does_not_fit(name, expected, error, row=stranger, value=shown(values[stranger]))
+        return _misfit_error(name, expected, error)
+    return _misfit_error(name, expected, error, row=stranger, value=shown(values[stranger]))
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
@@ -248,10 +254,12 @@ def _check_depth(values: Sequence[Any]) -> None:
         waiting += [(one, depth + 1) for one in inside if isinstance(one, _CONTAINERS)]
 
 
-def _converted(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec) -> pa.Array:
+def _convert_values(
+    name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSpec
+) -> pa.Array:
     if kinds.is_timestamp(kind):
-        return _instants(values, kind, spec if name == spec.time_column else None)
-    return pa.array([_exact(value, kind) for value in values], kind)
+        return _convert_times(values, kind, spec if name == spec.time_column else None)
+    return pa.array([_exact_value(value, kind) for value in values], kind)
 
 
 def _first_misfit(
@@ -260,10 +268,10 @@ def _first_misfit(
     """Return the error for the first value that does not fit when it is converted alone."""
     for row, value in enumerate(values):
         try:
-            _converted(name, [value], kind, spec)
+            _convert_values(name, [value], kind, spec)
         except _MISFIT as found:
-            return _does_not_fit(name, str(kind), found, row=row, value=shown(value))
-    return _does_not_fit(name, str(kind), error)
+            return _misfit_error(name, str(kind), found, row=row, value=shown(value))
+    return _misfit_error(name, str(kind), error)
 
 
 def _names_an_instant(value: Any) -> bool:
@@ -275,7 +283,7 @@ def _names_an_instant(value: Any) -> bool:
     return isinstance(value, int)
 
 
-def _instants(values: Sequence[Any], kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
+def _convert_times(values: Sequence[Any], kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
     """Return a column of times from values of any supported type; `spec` for the time column."""
     types = set(map(type, values)) - {NoneType}
     if types == {datetime}:
@@ -287,7 +295,7 @@ def _instants(values: Sequence[Any], kind: pa.DataType, spec: TableSpec | None) 
             _check_years(found)
             return found
     texts = values if types == {str} else [_time_text(value) for value in values]
-    return _times(pa.array(texts, pa.string()), kind, spec)
+    return _parse_times(pa.array(texts, pa.string()), kind, spec)
 
 
 def _check_years(times: pa.Array) -> None:
@@ -295,15 +303,15 @@ def _check_years(times: pa.Array) -> None:
     bounds = pc.min_max(times.cast(pa.int64()))
     for bound in ("min", "max"):
         if bounds[bound].is_valid:
-            instant.checked(bounds[bound].as_py() * NS_PER_UNIT[times.type.unit])
+            instant.check_instant(bounds[bound].as_py() * NS_PER_UNIT[times.type.unit])
 
 
 def _as_utc(times: pa.Array, utc: pa.DataType, spec: TableSpec | None) -> pa.Array:
     """Return times without a zone as instants: clock times of a table's zone, or UTC."""
-    return times.cast(pa.int64()).cast(utc) if spec is None else in_utc(times, utc, spec)
+    return times.cast(pa.int64()).cast(utc) if spec is None else to_utc(times, utc, spec)
 
 
-def _in_kind(times: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_from_utc(times: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return instants in UTC as a column of this unit, with or without a zone."""
     _check_years(times)
     return times.cast(kind) if kind.tz else times.cast(pa.int64()).cast(kind)
@@ -331,21 +339,21 @@ def _is_missing(value: Any) -> bool:
     return value is None or (type(value).__name__ in _MISSING and str(value) in _NULLS)
 
 
-def _read(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
+def _parse_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
     if kinds.is_timestamp(kind):
-        return _times(texts, kind, spec if name == spec.time_column else None)
+        return _parse_times(texts, kind, spec if name == spec.time_column else None)
     if kinds.is_duration(kind):
         return texts.cast(pa.int64()).cast(kind)
     if kinds.is_time(kind):
-        return pa.array([_exact(text, kind) for text in texts.to_pylist()], kind)
+        return pa.array([_exact_value(text, kind) for text in texts.to_pylist()], kind)
     if kinds.is_nested(kind):
         raise ValueError("a text cannot be this")
     if _is_bytes(kind):
         return pa.array([_bytes_of_json(text) for text in texts.to_pylist()], kind)
-    return _numbers(texts, kind) if kinds.is_floating(kind) else texts.cast(kind)
+    return _parse_numbers(texts, kind) if kinds.is_floating(kind) else texts.cast(kind)
 
 
-def _numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parse_numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return floating numbers of texts; `ValueError` for one that does not fit this width."""
     found = texts.cast(pa.float64()).cast(kind)
     too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring_regex(texts, _INFINITE)))
@@ -359,15 +367,15 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return found
 
 
-def _times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
+def _parse_times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Array:
     """Return instants of texts; some texts may have a zone."""
     utc = pa.timestamp(kind.unit, tz="UTC")
     # In most columns all times have the form of the first, and one cast reads them all. A failed
     # cast costs as much as thirty successful ones, so only one is tried.
     with suppress(pa.ArrowInvalid):
         if len(texts) and _names_an_instant(texts[0].as_py()):
-            return _in_kind(texts.cast(utc), kind)
-        return _in_kind(_as_utc(texts.cast(pa.timestamp(kind.unit)), utc, spec), kind)
+            return _cast_from_utc(texts.cast(utc), kind)
+        return _cast_from_utc(_as_utc(texts.cast(pa.timestamp(kind.unit)), utc, spec), kind)
     texts = pc.utf8_trim_whitespace(texts)
     zoned = pc.and_(
         pc.match_substring_regex(texts, _ZONED), pc.match_substring_regex(texts, _CLOCK)
@@ -378,11 +386,11 @@ def _times(texts: pa.Array, kind: pa.DataType, spec: TableSpec | None) -> pa.Arr
     without = pc.if_else(pc.or_(zoned, counted), nothing, texts).cast(pa.timestamp(kind.unit))
     found = pc.coalesce(with_zone, _as_utc(without, utc, spec))
     if pc.any(counted).as_py():
-        found = pc.coalesce(found, _counted(pc.if_else(counted, texts, nothing), utc))
-    return _in_kind(found, kind)
+        found = pc.coalesce(found, _times_from_counts(pc.if_else(counted, texts, nothing), utc))
+    return _cast_from_utc(found, kind)
 
 
-def _counted(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _times_from_counts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the instants of whole numbers, which count nanoseconds since 1970."""
     counts = [None if text is None else from_count(int(text)) for text in texts.to_pylist()]
     # This cast is checked: digits that the column cannot hold are an error.
@@ -399,10 +407,10 @@ def _check_width(name: str, column: pa.Array, kind: pa.DataType) -> None:
     is_same = pc.or_(pc.equal(back, column), pc.and_(pc.is_nan(back), pc.is_nan(column)))
     if not pc.all(is_same).as_py():
         why = ValueError(f"a number of {column.type} would be rounded")
-        raise _does_not_fit(name, str(kind), why)
+        raise _misfit_error(name, str(kind), why)
 
 
-def _exact(value: Any, kind: pa.DataType) -> Any:
+def _exact_value(value: Any, kind: pa.DataType) -> Any:
     """Return a value if a column of this type holds it exactly; `ValueError` otherwise.
 
     Arrow itself truncates a fraction in a column of whole numbers, omits a key that a struct does
@@ -417,7 +425,7 @@ def _exact(value: Any, kind: pa.DataType) -> Any:
     if kinds.is_integer(kind) or kinds.is_floating(kind):
         return _exact_number(value, kind)
     if kinds.is_decimal(kind):
-        return _decimal(value)
+        return _exact_decimal(value)
     if kinds.is_nested(kind):
         return _exact_nested(value, kind)
     if _is_text(kind) != isinstance(value, str) and not kinds.is_boolean(kind):
@@ -428,31 +436,34 @@ def _exact(value: Any, kind: pa.DataType) -> Any:
 def _exact_nested(value: Any, kind: pa.DataType) -> Any:
     if kinds.is_map(kind):
         pairs = value.items() if isinstance(value, dict) else value
-        return [(_exact(key, kind.key_type), _exact(item, kind.item_type)) for key, item in pairs]
+        return [
+            (_exact_value(key, kind.key_type), _exact_value(item, kind.item_type))
+            for key, item in pairs
+        ]
     if kinds.is_struct(kind) and isinstance(value, dict):
         fields = {field.name: field.type for field in kind}
         unknown = [name for name in value if name not in fields]
         if unknown:
             raise ValueError(f"the column has no field {unknown[0]!r}")
-        return {name: _exact(one, fields[name]) for name, one in value.items()}
+        return {name: _exact_value(one, fields[name]) for name, one in value.items()}
     if kinds.is_struct(kind) or isinstance(value, str | bytes | dict):
         raise ValueError(f"{type(value).__name__} is not {kind}")
-    return [_exact(one, kind.value_type) for one in value]
+    return [_exact_value(one, kind.value_type) for one in value]
 
 
 def _exact_time(value: Any, kind: pa.DataType) -> Any:
     """Return a time, date, time of day or duration in a form that Arrow does not truncate."""
     if kinds.is_timestamp(kind):
-        return _in_unit(instant.instant(value), kind)
+        return _count_in_unit(instant.to_instant(value), kind)
     if kinds.is_date(kind):
         return _exact_date(value)
     if kinds.is_time(kind):
-        return _in_unit(_ns_of_day(value), kind)
+        return _count_in_unit(_ns_of_day(value), kind)
     if isinstance(value, timedelta):
         nanoseconds = getattr(value, "nanoseconds", 0)  # of pandas
-        return _in_unit(value // timedelta(microseconds=1) * 1_000 + nanoseconds, kind)
+        return _count_in_unit(value // timedelta(microseconds=1) * 1_000 + nanoseconds, kind)
     if type(value).__name__ == "timedelta64":
-        return _in_unit(_ns_of_timedelta64(value), kind)
+        return _count_in_unit(_ns_of_timedelta64(value), kind)
     return _exact_number(value, kind)  # a duration may be a number of its column's unit
 
 
@@ -463,7 +474,7 @@ def _ns_of_timedelta64(value: Any) -> int:
     return int(value.astype("int64")) * steps * _NS_PER_STEP[unit]
 
 
-def _in_unit(count_ns: int, kind: pa.DataType) -> int:
+def _count_in_unit(count_ns: int, kind: pa.DataType) -> int:
     count, rest = divmod(count_ns, NS_PER_UNIT[kind.unit])
     if rest:
         raise ValueError(f"{kind} does not hold all its digits")
@@ -521,7 +532,7 @@ def _exact_float(value: Any, kind: pa.DataType) -> Any:
     return found
 
 
-def _decimal(value: Any) -> Decimal:
+def _exact_decimal(value: Any) -> Decimal:
     if isinstance(value, bool):
         raise ValueError("a boolean is not a number")
     text = str(value).strip()
@@ -539,7 +550,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests) or bool(kinds.is_fixed_size_binary(kind))
 
 
-def _does_not_fit(name: str, expected: str, error: Exception, **place: Any) -> Invalid:
+def _misfit_error(name: str, expected: str, error: Exception, **place: Any) -> Invalid:
     if isinstance(error, Invalid):
         why = f"{error.message}: {error.hint}" if error.hint else error.message
     else:

@@ -35,7 +35,7 @@ def request_key(request_id: str) -> str:
     return hashlib.blake2b(request_id.encode(), digest_size=_KEY_BYTES).hexdigest()
 
 
-class Once:
+class RequestLedger:
     """The known requests of a table; `load` is called at the first request."""
 
     def __init__(self, load: Callable[[], Mapping[str, int]]) -> None:
@@ -53,12 +53,12 @@ class Once:
             if self._known is None:
                 self._known = dict(self._load())
             if key in self._known:
-                done = _promise()
+                done = _new_future()
                 done.set_result(self._known[key])
                 return done
             if key in self._pending:
                 return self._pending[key]
-            self._pending[key] = _promise()
+            self._pending[key] = _new_future()
             return None
 
     def end(self, key: str, outcome: "Future[int]") -> None:
@@ -78,7 +78,7 @@ class Once:
             waiting.set_exception(error)
 
 
-def _promise() -> "Future[int]":
+def _new_future() -> "Future[int]":
     """Return a future that a caller cannot cancel, because several callers may share it."""
     future: Future[int] = Future()
     future.set_running_or_notify_cancel()

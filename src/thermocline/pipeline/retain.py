@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from thermocline.cold.care.vacuum import vacuum
-from thermocline.cold.table import Table
-from thermocline.format.instant import NS_PER_S, written
-from thermocline.format.log.action import ENTITIES
+from thermocline.cold.table import ColdTable
+from thermocline.format.instant import NS_PER_S, format_instant
+from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.run.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 JOB = "retain"
 
 
 @dataclass(frozen=True, slots=True)
-class Retain:
+class RetainJob:
     """The job. With a grace period, it expires older versions and removes their files.
 
     `confirmed` names the tables whose retention may delete every row.
@@ -36,7 +36,7 @@ class Retain:
     confirmed: frozenset[str] = frozenset()
     name: str = JOB
 
-    def due(self, site: Site) -> Iterator[Task]:
+    def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the tables that hold a bucket past their retention, from metadata alone."""
         for name in site:
             table = site.table(name)
@@ -50,10 +50,12 @@ class Retain:
                 old = [s for s in state.segments if s.ts_min < cut_off]
                 whole = sum(s.ts_max < cut_off for s in old)
                 numbers = {"segments": len(old), "whole": whole}
-                why = f"rows before {written(cut_off)} are past {state.spec.retention}"
+                why = f"rows before {format_instant(cut_off)} are past {state.spec.retention}"
                 yield Task(JOB, name, why, numbers)
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:  # noqa: ARG002
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:  # noqa: ARG002
         """Delete the rows past the retention in one commit; then vacuum, if configured.
 
         `Invalid` if every row would go and `confirmed` does not name this table.
@@ -67,11 +69,11 @@ class Retain:
         if self.vacuum_grace_s is not None:
             done = vacuum(table, grace_s=self.vacuum_grace_s, is_dry_run=False)
             numbers |= {"files": len(done.files), "size_bytes": done.size_bytes}
-        return Done(state.version if state.version != before else None, numbers)
+        return TaskResult(state.version if state.version != before else None, numbers)
 
 
-def _cut_off(table: Table, state: TableState) -> int | None:
+def _cut_off(table: ColdTable, state: TableState) -> int | None:
     """Return the time before which rows are deleted; None if all rows are kept."""
-    if ENTITIES in state.spec.features or state.spec.retention_s is None:
+    if ENTITIES_FEATURE in state.spec.features or state.spec.retention_s is None:
         return None
     return table.log.now() - state.spec.retention_s * NS_PER_S

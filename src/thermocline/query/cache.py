@@ -8,7 +8,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Cache(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """At most `count_max` values by key. Thread-safe."""
 
     def __init__(self, count_max: int) -> None:

@@ -32,7 +32,7 @@ from thermocline.errors import (
 )
 from thermocline.machine import core_count
 from thermocline.query import spill
-from thermocline.query.sql.engine_types import literal
+from thermocline.query.sql.engine_types import quote_text
 from thermocline.query.sql.scan import file_pattern
 
 MEMORY_BYTES_DEFAULT = 2 << 30
@@ -43,7 +43,7 @@ PARSERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """Resource limits of an engine; with `spill_bytes` 0 it never spills to disk."""
 
     threads: int = 0
@@ -54,30 +54,30 @@ class Limits:
 class Engine:
     """A database in memory; `cursor` gives one connection for one query."""
 
-    def __init__(self, folders: Iterable[str], files: Iterable[str], limits: Limits) -> None:
+    def __init__(self, folders: Iterable[str], files: Iterable[str], limits: EngineLimits) -> None:
         self.folders = frozenset(folders)
         self.files = frozenset(files)
         # Only this user can read the folder: spilled rows are as private as the table's.
-        self._spill = spill.new_folder() if limits.spill_bytes else ""
+        self._spill = spill.make_folder() if limits.spill_bytes else ""
         self._idle: deque[duckdb.DuckDBPyConnection] = deque(maxlen=CURSORS_KEPT_MAX)
-        self._removed = weakref.finalize(self, spill.remove, self._spill)
+        self._remove_spill = weakref.finalize(self, spill.remove_folder, self._spill)
         try:
             self._database = duckdb.connect(":memory:")
-            self._parsers = deque(self._parser() for _ in range(PARSERS))
+            self._parsers = deque(self._open_parser() for _ in range(PARSERS))
             settings = self._settings(limits)
             self._database.execute("; ".join(f"SET GLOBAL {setting}" for setting in settings))
         except duckdb.Error as error:
-            self._removed()
+            self._remove_spill()
             raise Unavailable(
                 "the query engine does not start", hint="check the limits", error=str(error)
             ) from error
 
-    def _parser(self) -> duckdb.DuckDBPyConnection:
+    def _open_parser(self) -> duckdb.DuckDBPyConnection:
         parser = self._database.cursor()
         parser.execute("SET SESSION enable_optimizer = false")
         return parser
 
-    def _settings(self, limits: Limits) -> list[str]:
+    def _settings(self, limits: EngineLimits) -> list[str]:
         # Set for the whole database: cursors do not inherit the settings of a connection.
         # The engine expands a path as a pattern before it checks it, so both forms are allowed.
         folders = {name for folder in self.folders for name in (folder, file_pattern(folder))}
@@ -86,7 +86,7 @@ class Engine:
             "TimeZone = 'UTC'",
             f"threads = {limits.threads or core_count()}",
             f"memory_limit = '{limits.memory_bytes}B'",
-            f"temp_directory = {literal(self._spill)}",
+            f"temp_directory = {quote_text(self._spill)}",
             f"max_temp_directory_size = '{limits.spill_bytes}B'",
             "preserve_insertion_order = false",
             "default_transaction_invalidation_policy = 'SYNTACTIC_ERRORS_DO_NOT_INVALIDATE'",
@@ -99,8 +99,8 @@ class Engine:
             "autoinstall_known_extensions = false",
             "allow_community_extensions = false",
             "allow_persistent_secrets = false",
-            f"allowed_directories = [{', '.join(literal(name) for name in sorted(folders))}]",
-            f"allowed_paths = [{', '.join(literal(name) for name in sorted(files))}]",
+            f"allowed_directories = [{', '.join(quote_text(name) for name in sorted(folders))}]",
+            f"allowed_paths = [{', '.join(quote_text(name) for name in sorted(files))}]",
             "enable_external_access = false",
             "lock_configuration = true",
         ]
@@ -120,7 +120,7 @@ class Engine:
         self._idle.append(cursor)
 
     @contextmanager
-    def parsing(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+    def lend_parser(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
         """Lend a connection that parses quickly, or `cursor` itself when all are in use."""
         try:
             parser = self._parsers.pop()
@@ -137,11 +137,11 @@ class Engine:
         self._parsers.clear()
         self._idle.clear()
         self._database.close()
-        self._removed()
+        self._remove_spill()
 
 
 @contextmanager
-def translated(files: Mapping[str, str] | None = None) -> Iterator[None]:
+def translate_errors(files: Mapping[str, str] | None = None) -> Iterator[None]:
     """Translate errors of the engine into errors of this package, with the file they concern.
 
     `files` maps the paths that the engine reads to the paths in the log.
@@ -149,15 +149,15 @@ def translated(files: Mapping[str, str] | None = None) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise translation(error, files or {}) from error
+        raise convert_error(error, files or {}) from error
 
 
-def translation(error: Exception, files: Mapping[str, str]) -> ThermoclineError:
+def convert_error(error: Exception, files: Mapping[str, str]) -> ThermoclineError:
     """Return the error of this package for an error of the engine."""
     text = " ".join(str(error).split("\n\nLINE ")[0].split())[:ERROR_LENGTH_MAX]
     for known, path in files.items():
         if known in str(error) or file_pattern(known) in str(error):
-            return _about_file(error, path, text, is_live=known != path)
+            return _file_error(error, path, text, is_live=known != path)
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return Overloaded(
             "the query needs more memory than the limit",
@@ -171,7 +171,7 @@ def translation(error: Exception, files: Mapping[str, str]) -> ThermoclineError:
     return Invalid("the query cannot be run", hint="fix the SQL", error=text)
 
 
-def _about_file(error: Exception, path: str, text: str, *, is_live: bool) -> ThermoclineError:
+def _file_error(error: Exception, path: str, text: str, *, is_live: bool) -> ThermoclineError:
     if "No such file" in text or "No files found" in text:
         if not is_live:
             return NotFound("no such file", hint="check the path", path=path)

@@ -27,7 +27,7 @@ class TableReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QueryReport:
     """What a query read, by table name."""
 
     tables: Mapping[str, TableReport] = field(default_factory=dict)

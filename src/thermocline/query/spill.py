@@ -17,30 +17,30 @@ from functools import cache
 PREFIX = "thermocline-spill-"
 
 
-def new_folder() -> str:
+def make_folder() -> str:
     """Make a folder for spilled rows; remove the folders of dead processes."""
     process = os.getpid()
-    _swept(process)
-    return tempfile.mkdtemp(prefix=f"{PREFIX}{process}-{_began(process)}-")
+    _sweep_once(process)
+    return tempfile.mkdtemp(prefix=f"{PREFIX}{process}-{_start_time(process)}-")
 
 
-def remove(folder: str) -> None:
+def remove_folder(folder: str) -> None:
     """Remove a folder and its contents; a missing folder is ignored."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
-def _swept(process: int) -> None:  # noqa: ARG001  runs once for each process, also after a fork
+def _sweep_once(process: int) -> None:  # noqa: ARG001  runs once for each process, also after a fork
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             number, _, rest = entry.name.removeprefix(PREFIX).partition("-")
             began = rest.rpartition("-")[0]
             is_named = entry.name.startswith(PREFIX) and number.isdigit()
-            if is_named and _is_left(entry, int(number), began):
-                remove(entry.path)
+            if is_named and _is_orphaned(entry, int(number), began):
+                remove_folder(entry.path)
 
 
-def _began(process: int) -> str:
+def _start_time(process: int) -> str:
     """Return the start time of a process in kernel ticks, or an empty text if it is unknown."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
@@ -50,7 +50,7 @@ def _began(process: int) -> str:
         return ""
 
 
-def _is_left(entry: os.DirEntry[str], process: int, began: str) -> bool:
+def _is_orphaned(entry: os.DirEntry[str], process: int, began: str) -> bool:
     """Tell whether a folder is of this user and its process is dead; False when in doubt."""
     try:
         if entry.stat(follow_symlinks=False).st_uid != os.getuid():
@@ -60,5 +60,5 @@ def _is_left(entry: os.DirEntry[str], process: int, began: str) -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
-    now = _began(process)
+    now = _start_time(process)
     return bool(began and now) and began != now and entry.is_dir(follow_symlinks=False)

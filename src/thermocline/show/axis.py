@@ -21,7 +21,7 @@ _STEPS_DAYS = (1, 2, 7, 14)
 _STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 6_000)
 
 
-def axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
+def draw_axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
     """Return an axis as wide as the blocks, and its labels within `room` columns."""
     ruler = ["└", *"─" * (blocks - 2), "┘"] if blocks > 1 else ["╵"]
     left, right = clock_text(begin), clock_text(end)
@@ -50,11 +50,11 @@ def _ticks(begin: datetime, end: datetime, blocks: int) -> list[tuple[datetime, 
         if blocks * step_s / span_s >= len(begin.strftime(form)) + LABEL_GAP:
             return [
                 (tick, tick.strftime("%m-%d" if _is_midnight(tick) else form))
-                for tick in _even(begin, end, step_s)
+                for tick in _even_ticks(begin, end, step_s)
             ]
     for months in _STEPS_MONTHS:
         if blocks * months * 30 * _DAY_S / span_s >= len("2024-06") + LABEL_GAP:
-            return [(tick, f"{tick:%m-%d}") for tick in _firsts(begin, end, months)]
+            return [(tick, f"{tick:%m-%d}") for tick in _month_ticks(begin, end, months)]
     return []
 
 
@@ -62,7 +62,7 @@ def _is_midnight(time: datetime) -> bool:
     return (time.hour, time.minute, time.second) == (0, 0, 0)
 
 
-def _even(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
+def _even_ticks(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
     midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
     past_s = int((begin - midnight).total_seconds())
     for count in range(past_s // step_s + 1, past_s // step_s + 1 + TICKS_MAX):
@@ -71,7 +71,7 @@ def _even(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
         yield midnight + timedelta(seconds=count * step_s)
 
 
-def _firsts(begin: datetime, end: datetime, months: int) -> Iterator[datetime]:
+def _month_ticks(begin: datetime, end: datetime, months: int) -> Iterator[datetime]:
     number = ((begin.year * 12 + begin.month - 1) // months + 1) * months
     first = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     while number // 12 <= end.year:

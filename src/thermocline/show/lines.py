@@ -11,7 +11,7 @@ import re
 
 import pyarrow as pa
 
-from thermocline.show.value import as_json, json_values, texts
+from thermocline.show.value import as_json, json_values, text_values
 
 _NEEDS_QUOTES = re.compile('[",\r\n]').search
 
@@ -38,18 +38,18 @@ def json_objects(batch: pa.RecordBatch, names: list[str]) -> list[bytes]:
 
 def csv_header(names: list[str]) -> bytes:
     """Return the first line of a CSV file."""
-    return ",".join(map(_csv_cell, names)).encode() + b"\n"
+    return ",".join(map(_format_csv_cell, names)).encode() + b"\n"
 
 
 def csv_records(batch: pa.RecordBatch) -> bytes:
     """Return the rows of a batch as CSV lines."""
     if not batch.num_rows:
         return b""
-    columns = [[_csv_cell(text) for text in texts(column)] for column in batch.columns]
+    columns = [[_format_csv_cell(text) for text in text_values(column)] for column in batch.columns]
     return "\n".join(map(",".join, zip(*columns, strict=True))).encode() + b"\n"
 
 
-def _csv_cell(text: str | None) -> str:
+def _format_csv_cell(text: str | None) -> str:
     if text is None:
         return ""
     if text and not _NEEDS_QUOTES(text):

@@ -32,7 +32,7 @@ def share_text(held: int, total: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %" if tenths else "<0.1 %"
 
 
-def moment(instant: int) -> datetime:
+def display_time(instant: int) -> datetime:
     """Return the datetime of an instant; an instant above `TIME_MAX` becomes `TIME_MAX`."""
     return to_datetime(min(instant, TIME_MAX))
 
@@ -49,32 +49,34 @@ def visible(text: str) -> str:
     """Return the text with every control character made visible."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(character if _is_plain(character) else _named(character) for character in text)
+    return "".join(
+        character if _is_plain(character) else _name_control(character) for character in text
+    )
 
 
-def columns_wide(text: str) -> int:
+def text_width(text: str) -> int:
     """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
-    return sum(_character_wide(character) for character in text)
+    return sum(_character_width(character) for character in text)
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """Return the text, cut with an ellipsis if it is wider than `width` columns."""
-    if columns_wide(text) <= width:
+    if text_width(text) <= width:
         return text
     kept, used = [], 0
     for character in text:
-        used += _character_wide(character)
+        used += _character_width(character)
         if used > width - 1:
             break
         kept.append(character)
     return "".join(kept) + "…" if width > 0 else ""
 
 
-def padded(text: str, width: int) -> str:
+def pad(text: str, width: int) -> str:
     """Return the text, filled with spaces to `width` columns."""
-    return text + " " * max(0, width - columns_wide(text))
+    return text + " " * max(0, width - text_width(text))
 
 
 def _is_plain(character: str) -> bool:
@@ -82,14 +84,14 @@ def _is_plain(character: str) -> bool:
     return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def _named(character: str) -> str:
+def _name_control(character: str) -> str:
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)
     return "␡" if code == 0x7F else f"\\u{code:04x}"
 
 
-def _character_wide(character: str) -> int:
+def _character_width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

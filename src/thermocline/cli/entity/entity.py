@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import AtOption, JsonOption, at_value
+from thermocline.cli.argument import AtOption, JsonOption, parse_at
 from thermocline.cli.entity.entity_import import import_lines
-from thermocline.cli.entity.schema import read_bytes, say_exactly
+from thermocline.cli.entity.schema import print_exact_json, read_bytes
 from thermocline.cli.entity.target import (
     KeyFileOption,
     LakeOption,
     PostgresOption,
     TypeArgument,
     UrlOption,
-    reached,
+    open_target,
 )
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import NotFound
 
 if TYPE_CHECKING:
-    from thermocline.hot.postgres.store.operation import Entity, Written
+    from thermocline.hot.postgres.store.operation import StoredEntity, WriteResult
 
 
 class ModeWord(StrEnum):
@@ -62,8 +62,8 @@ def create(
 ) -> None:
     """Create an entity. A key that exists is a conflict."""
     data = read_bytes(document)
-    with reached(url, key_file, lake, postgres) as opened:
-        _tell(type, opened.entity(type).create(data, id), is_json=json)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).create(data, id), is_json=json)
 
 
 def show(
@@ -82,20 +82,20 @@ def show(
 ) -> None:
     """Show an entity, now or as it was at a version of the lake or an instant."""
     facts: dict[str, Any] = {"as_of": None, "warning": ""}
-    with reached(url, key_file, lake, postgres) as opened:
+    with open_target(url, key_file, lake, postgres) as opened:
         entities = opened.entity(type)
         if at is not None:
-            found = entities.read(id, at=at_value(at))
+            found = entities.read(id, at=parse_at(at))
         else:
             answer = entities.find(id, mode=None if mode is None else mode.value)
             found = answer.entity
-            facts = {"as_of": _moment(answer.as_of), "warning": answer.warning}
+            facts = {"as_of": _time_text(answer.as_of), "warning": answer.warning}
     if facts["warning"]:
         print(f"warning: {facts['warning']} ({facts['as_of']})", file=sys.stderr)
     if found is None:
         told = {name: value for name, value in facts.items() if value}
         raise NotFound("no such entity", hint="`entity list` lists them", id=id, **told)
-    say_exactly({"type": type, **_told(found), **facts} if json else found.document)
+    print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
 
 
 def replace(
@@ -111,8 +111,8 @@ def replace(
 ) -> None:
     """Replace an entity's document, or create the entity."""
     data = read_bytes(document)
-    with reached(url, key_file, lake, postgres) as opened:
-        _tell(type, opened.entity(type).replace(id, data, if_match), is_json=json)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).replace(id, data, if_match), is_json=json)
 
 
 def patch(
@@ -130,8 +130,8 @@ def patch(
 ) -> None:
     """Change some properties of an entity; null removes one."""
     data = read_bytes(document)
-    with reached(url, key_file, lake, postgres) as opened:
-        _tell(type, opened.entity(type).patch(id, data, if_match), is_json=json)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).patch(id, data, if_match), is_json=json)
 
 
 def delete(
@@ -145,8 +145,8 @@ def delete(
     json: JsonOption = False,
 ) -> None:
     """Delete an entity. Versions of the lake that have it keep it."""
-    with reached(url, key_file, lake, postgres) as opened:
-        _tell(type, opened.entity(type).delete(id, if_match), is_json=json)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).delete(id, if_match), is_json=json)
 
 
 def list_entities(
@@ -180,14 +180,14 @@ def list_entities(
     from thermocline.hot.postgres.page.filter import parse_filter
 
     wanted = None if filter is None else parse_filter(decode(filter.encode()))
-    with reached(url, key_file, lake, postgres) as opened:
+    with open_target(url, key_file, lake, postgres) as opened:
         page = opened.entity(type).page(wanted, sort or (), field or None, after, limit)
     if json:
-        entities = [_told(one) for one in page.entities]
-        say_exactly({"type": type, "entities": entities, "after": page.after})
+        entities = [_entity_json(one) for one in page.entities]
+        print_exact_json({"type": type, "entities": entities, "after": page.after})
         return
     for one in page.entities:
-        say(f"{one.id}  {one.ver}  {encode_text(one.document)}")
+        print_line(f"{one.id}  {one.ver}  {encode_text(one.document)}")
     if page.after is not None:
         print(f"there are more: --after {page.after}", file=sys.stderr)
 
@@ -204,18 +204,18 @@ def history(
     """Show an entity as it was at each export that changed it, and as it is now."""
     from thermocline.contract.document.text import encode_text
 
-    with reached(url, key_file, lake, postgres) as opened:
+    with open_target(url, key_file, lake, postgres) as opened:
         found = opened.entity(type).history(id)
     if not found:
         raise NotFound("no such entity", hint="`entity list` lists them", id=id)
     if json:
-        told = [asdict(one) | {"at": _moment(one.at)} for one in found]
-        say_exactly({"type": type, "id": id, "revisions": told})
+        told = [asdict(one) | {"at": _time_text(one.at)} for one in found]
+        print_exact_json({"type": type, "id": id, "revisions": told})
         return
     for one in found:
         where = "hot" if one.version is None else f"version {one.version}"
         what = "deleted" if one.document is None else encode_text(one.document)
-        say(f"{_moment(one.at)}  {where}  {'' if one.ver is None else one.ver}  {what}")
+        print_line(f"{_time_text(one.at)}  {where}  {'' if one.ver is None else one.ver}  {what}")
 
 
 def export(
@@ -227,38 +227,40 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Export every current change into the lake, in one version."""
-    with reached(url, key_file, lake, postgres) as opened:
+    with open_target(url, key_file, lake, postgres) as opened:
         done = opened.entity(type).export()
     if json:
-        told = None if done is None else asdict(done) | {"as_of": _moment(done.as_of)}
-        say_exactly({"type": type, "exported": told})
+        told = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
+        print_exact_json({"type": type, "exported": told})
     elif done is None:
-        say("nothing has changed since the last export")
+        print_line("nothing has changed since the last export")
     else:
-        say(f"exported {done.keys:,} keys, {done.rows:,} of them rows (version {done.version:,})")
+        print_line(
+            f"exported {done.keys:,} keys, {done.rows:,} of them rows (version {done.version:,})"
+        )
 
 
-def _told(one: "Entity") -> dict[str, Any]:
+def _entity_json(one: "StoredEntity") -> dict[str, Any]:
     return {
         "id": one.id,
         "ver": one.ver,
         "schema_version": one.schema_version,
-        "written_at": _moment(one.written_at),
+        "written_at": _time_text(one.written_at),
         "document": one.document,
     }
 
 
-def _moment(when: Any) -> str:
-    from thermocline.format.instant import from_datetime, written
+def _time_text(when: Any) -> str:
+    from thermocline.format.instant import format_instant, from_datetime
 
-    return written(from_datetime(when))
+    return format_instant(from_datetime(when))
 
 
-def _tell(type: str, done: "Written", *, is_json: bool) -> None:  # noqa: A002
+def _print_written(type: str, done: "WriteResult", *, is_json: bool) -> None:  # noqa: A002
     if is_json:
-        say_exactly({"type": type, "id": done.id, "ver": done.ver, "deed": done.deed.value})
+        print_exact_json({"type": type, "id": done.id, "ver": done.ver, "deed": done.deed.value})
     else:
-        say(f"{done.deed.value} {done.id} (version {done.ver:,})")
+        print_line(f"{done.deed.value} {done.id} (version {done.ver:,})")
 
 
 COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (

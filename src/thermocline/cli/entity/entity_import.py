@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thermocline.cli.argument import JsonOption
-from thermocline.cli.entity.schema import problem_line, read_bytes, say_exactly
+from thermocline.cli.entity.schema import describe_problem, print_exact_json, read_bytes
 from thermocline.cli.entity.target import (
     KeyFileOption,
     LakeOption,
     PostgresOption,
     TypeArgument,
     UrlOption,
-    reached,
+    open_target,
 )
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid, ThermoclineError
 
 if TYPE_CHECKING:
@@ -64,32 +64,34 @@ def import_lines(
         if line.strip()
     ]
     failures: list[tuple[int, ThermoclineError]] = []
-    with reached(url, key_file, lake, postgres) as opened:
+    with open_target(url, key_file, lake, postgres) as opened:
         entities = opened.entity(type)
-        for some in _parts(lines, len(lines) if atomic else LINES_AT_ONCE):
-            failures += _imported(entities, some, key, is_replace=replace, is_atomic=atomic)
+        for some in _split_parts(lines, len(lines) if atomic else LINES_AT_ONCE):
+            failures += _import_part(entities, some, key, is_replace=replace, is_atomic=atomic)
     count = len(lines) - len(failures)
     if json:
-        listed = [_failure(number, error) for number, error in failures[:FAILURES_LISTED_MAX]]
-        say_exactly({"type": type, "imported": count, "failed": len(failures), "failures": listed})
+        listed = [_failure_json(number, error) for number, error in failures[:FAILURES_LISTED_MAX]]
+        print_exact_json(
+            {"type": type, "imported": count, "failed": len(failures), "failures": listed}
+        )
     else:
         for number, error in failures[:FAILURES_LISTED_MAX]:
             problems = error.facts.get("problems") or []
-            why = "; ".join(problem_line(problem) for problem in problems) or error.message
-            say(f"line {number}: {why}")
-        say(f"imported {count:,} of {len(lines):,} documents")
+            why = "; ".join(describe_problem(problem) for problem in problems) or error.message
+            print_line(f"line {number}: {why}")
+        print_line(f"imported {count:,} of {len(lines):,} documents")
     if failures:
         hint = "fix the listed lines, and import them again"
         raise Invalid("some lines were not imported", hint=hint, failed=len(failures))
 
 
-def _parts(lines: list[tuple[int, bytes]], size: int) -> Iterator[list[tuple[int, bytes]]]:
+def _split_parts(lines: list[tuple[int, bytes]], size: int) -> Iterator[list[tuple[int, bytes]]]:
     rest = iter(lines)
     while some := list(islice(rest, max(size, 1))):
         yield some
 
 
-def _imported(
+def _import_part(
     entities: Any,
     lines: list[tuple[int, bytes]],
     key: str | None,
@@ -102,17 +104,17 @@ def _imported(
     sound: list[tuple[int, Operation]] = []
     for number, line in lines:
         try:
-            sound.append((number, _operation(line, key, is_replace=is_replace)))
+            sound.append((number, _parse_operation(line, key, is_replace=is_replace)))
         except Invalid as error:
             failures.append((number, error))
     if is_atomic and failures:
         number, first = failures[0]
-        raise _at(first, number)
+        raise _add_line(first, number)
     try:
         done = entities.bulk([operation for _, operation in sound], atomic=is_atomic)
     except ThermoclineError as error:
         item = error.facts.pop("item", None)
-        raise (error if item is None else _at(error, sound[item][0])) from None
+        raise (error if item is None else _add_line(error, sound[item][0])) from None
     failures += [
         (number, result)
         for (number, _), result in zip(sound, done, strict=True)
@@ -121,22 +123,22 @@ def _imported(
     return sorted(failures, key=lambda failure: failure[0])
 
 
-def _operation(line: bytes, key: str | None, *, is_replace: bool) -> "Operation":
+def _parse_operation(line: bytes, key: str | None, *, is_replace: bool) -> "Operation":
     from thermocline.contract.document.text import decode
-    from thermocline.hot.postgres.store.operation import Deed, Operation, new_key
+    from thermocline.hot.postgres.store.operation import Operation, OperationKind, new_key
 
     document = decode(line)
     if not isinstance(document, dict):
         raise Invalid("a line is not a JSON object", hint="give one JSON object a line")
-    deed = Deed.REPLACE if is_replace else Deed.CREATE
+    deed = OperationKind.REPLACE if is_replace else OperationKind.CREATE
     return Operation(deed, new_key() if key is None else document.get(key), line)  # type: ignore[arg-type]
 
 
-def _at(error: ThermoclineError, line: int) -> ThermoclineError:
+def _add_line(error: ThermoclineError, line: int) -> ThermoclineError:
     return type(error)(error.message, hint=error.hint, line=line, **error.facts)
 
 
-def _failure(line: int, error: ThermoclineError) -> dict[str, Any]:
+def _failure_json(line: int, error: ThermoclineError) -> dict[str, Any]:
     return {
         "line": line,
         "code": error.code,

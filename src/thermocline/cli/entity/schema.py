@@ -18,10 +18,10 @@ from thermocline.cli.entity.target import (
     PostgresOption,
     TypeArgument,
     UrlOption,
-    contract_of,
-    reached,
+    find_contract,
+    open_target,
 )
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ ContractArgument = Annotated[
 ]
 
 
-class Registry(Protocol):
+class ContractSource(Protocol):
     """Stores contracts by the names of their entity types."""
 
     def register(self, name: str, document: dict[str, Any]) -> "Contract": ...
@@ -47,16 +47,16 @@ def diff(
     json: JsonOption = False,
 ) -> None:
     """Show what differs between two contracts, and whether one may follow the other."""
-    from thermocline.contract.evolve.compatible import compatible
-    from thermocline.contract.evolve.difference import diff as differences
+    from thermocline.contract.evolve.compatible import find_incompatibilities
+    from thermocline.contract.evolve.difference import diff_documents as differences
     from thermocline.contract.schema.register import parse_contract
 
     before = parse_contract(read_document(old))
     after = parse_contract(read_document(new), before)
     changes = differences(before.document, after.document)
-    refusals = compatible(before, after)
+    refusals = find_incompatibilities(before, after)
     if json:
-        say_exactly(
+        print_exact_json(
             {
                 "mode": before.mode,
                 "is_compatible": not refusals,
@@ -65,17 +65,17 @@ def diff(
             }
         )
         return
-    from thermocline.contract.document.text import shown
+    from thermocline.contract.document.text import preview_value
 
     for change in changes:
-        before_text = "" if change.change == "added" else f" {shown(change.before)}"
-        after_text = "" if change.change == "removed" else f" {shown(change.after)}"
+        before_text = "" if change.change == "added" else f" {preview_value(change.before)}"
+        after_text = "" if change.change == "removed" else f" {preview_value(change.after)}"
         arrow = " ->" if change.change == "changed" else ""
-        say(f"{change.change}  {change.pointer}:{before_text}{arrow}{after_text}")
+        print_line(f"{change.change}  {change.pointer}:{before_text}{arrow}{after_text}")
     for refusal in refusals:
-        say(f"refused  {refusal.pointer or '/'}: {refusal.reason}")
+        print_line(f"refused  {refusal.pointer or '/'}: {refusal.reason}")
     verdict = "may follow" if not refusals else "may not follow"
-    say(f"the new contract {verdict} the old one ({before.mode})")
+    print_line(f"the new contract {verdict} the old one ({before.mode})")
 
 
 def infer(
@@ -85,7 +85,7 @@ def infer(
 ) -> None:
     """Infer a contract from documents; every one of them fits it."""
     from thermocline.contract.document.text import decode
-    from thermocline.contract.infer import infer as guess
+    from thermocline.contract.infer import infer_schema as guess
 
     def samples() -> Iterator[Any]:
         for number, line in enumerate(read_bytes(documents).splitlines(), start=1):
@@ -97,7 +97,7 @@ def infer(
                         error.message, hint=error.hint, line=number, **error.facts
                     ) from error
 
-    say_exactly(guess(samples()))
+    print_exact_json(guess(samples()))
 
 
 def check(
@@ -113,7 +113,7 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Check a contract, that it may follow another, and documents against it."""
-    from thermocline.contract.evolve.compatible import evolved
+    from thermocline.contract.evolve.compatible import evolve_contract
     from thermocline.contract.schema.register import parse_contract
 
     document = read_document(contract)
@@ -122,60 +122,60 @@ def check(
         if against is None:
             made = parse_contract(document)
         else:
-            made = evolved(document, parse_contract(read_document(against)))
+            made = evolve_contract(document, parse_contract(read_document(against)))
         for path in documents or ():
-            counts[path] = len(made.validated_lines(read_bytes(path)))
+            counts[path] = len(made.validate_lines(read_bytes(path)))
     except Invalid as error:
         problems = error.facts.get("problems")
         if problems is None:
             raise
         if json:
-            say_exactly({"is_sound": False, "problems": problems})
+            print_exact_json({"is_sound": False, "problems": problems})
         else:
             for problem in problems[:PROBLEMS_LISTED_MAX]:
-                say(problem_line(problem))
+                print_line(describe_problem(problem))
         raise Invalid(error.message, hint=error.hint, problems=len(problems)) from error
     if json:
-        say_exactly(
+        print_exact_json(
             {"is_sound": True, "columns": made.columns_json["columns"], "documents": counts}
         )
         return
     for column in made.columns:
         hot = f", hot as {column.postgres_type}" if column.is_hot else ""
-        say(f"{column.id:>4}  {column.name}  {column.type}{hot}")
+        print_line(f"{column.id:>4}  {column.name}  {column.type}{hot}")
     for path, count in counts.items():
-        say(f"{path}: {count:,} document{'' if count == 1 else 's'} fit")
+        print_line(f"{path}: {count:,} document{'' if count == 1 else 's'} fit")
 
 
-def register(registry: Registry, name: str, path: str) -> "Contract":
+def register(registry: ContractSource, name: str, path: str) -> "Contract":
     """Register the contract of a file as the next version of a type, and show its columns."""
     made = registry.register(name, read_document(path))
-    say(_registered(name, made))
+    print_line(_registered_line(name, made))
     return made
 
 
-def _registered(name: str, made: "Contract") -> str:
+def _registered_line(name: str, made: "Contract") -> str:
     return f"registered {name}, version {made.version}: {len(made.columns)} columns"
 
 
 def show(
-    registry: Registry, name: str, version: int | None = None, *, form: str | None = None
+    registry: ContractSource, name: str, version: int | None = None, *, form: str | None = None
 ) -> None:
     """Show a registered contract, or with a form its tool definition for a language model."""
     from thermocline.contract.tool import tool_schema
 
     found = registry.contract(name, version)
     if form is None:
-        say_exactly(found.document)
+        print_exact_json(found.document)
     elif form == "openai":
-        say_exactly(tool_schema(found, name, form="openai"))
+        print_exact_json(tool_schema(found, name, form="openai"))
     elif form == "anthropic":
-        say_exactly(tool_schema(found, name, form="anthropic"))
+        print_exact_json(tool_schema(found, name, form="anthropic"))
     else:
         raise Invalid("unknown form of a tool", hint="use anthropic or openai", got=form)
 
 
-class _Reached:
+class _LakeContracts:
     """The registry of a lake, embedded or over HTTP."""
 
     def __init__(self, lake: Any) -> None:
@@ -183,10 +183,10 @@ class _Reached:
 
     def register(self, name: str, document: dict[str, Any]) -> "Contract":
         self._lake.register(name, document)
-        return contract_of(self._lake, name)
+        return find_contract(self._lake, name)
 
     def contract(self, name: str, version: int | None = None) -> "Contract":
-        return contract_of(self._lake, name, version)
+        return find_contract(self._lake, name, version)
 
 
 def register_type(
@@ -200,21 +200,21 @@ def register_type(
 ) -> None:
     """Register a contract as a type of entities, or as its next version."""
     document = read_document(contract)
-    with reached(url, key_file, lake, postgres) as opened:
+    with open_target(url, key_file, lake, postgres) as opened:
         try:
-            made = _Reached(opened).register(type, document)
+            made = _LakeContracts(opened).register(type, document)
         except Invalid as error:
             problems = error.facts.get("problems")
             if problems is None or json:
                 raise
             for problem in problems[:PROBLEMS_LISTED_MAX]:
-                say(problem_line(problem))
+                print_line(describe_problem(problem))
             raise Invalid(error.message, hint=error.hint, problems=len(problems)) from error
     if json:
         columns = made.columns_json["columns"]
-        say_exactly({"type": type, "version": made.version, "columns": columns})
+        print_exact_json({"type": type, "version": made.version, "columns": columns})
     else:
-        say(_registered(type, made))
+        print_line(_registered_line(type, made))
 
 
 def show_type(
@@ -234,12 +234,12 @@ def show_type(
     json: JsonOption = False,
 ) -> None:
     """Show a registered contract, or its tool definition for a language model."""
-    with reached(url, key_file, lake, postgres) as opened:
-        registry = _Reached(opened)
+    with open_target(url, key_file, lake, postgres) as opened:
+        registry = _LakeContracts(opened)
         if json and tool is None:
             found = registry.contract(type, version)
             told = {"type": type, "version": found.version, "mode": found.mode}
-            say_exactly({**told, "document": found.document})
+            print_exact_json({**told, "document": found.document})
         else:
             show(registry, type, version, form=tool)
 
@@ -270,14 +270,14 @@ def read_bytes(path: str) -> bytes:
         raise Unavailable("the file cannot be read", hint=hint, path=path, why=why) from error
 
 
-def problem_line(problem: dict[str, str]) -> str:
+def describe_problem(problem: dict[str, str]) -> str:
     """Return a problem as one line, its pointer first."""
     if "reason" in problem:
         return f"{problem['pointer'] or '/'}: {problem['reason']}"
     return f"{problem['pointer'] or '/'}: expected {problem['expected']}, got {problem['got']}"
 
 
-def say_exactly(value: Any) -> None:
+def print_exact_json(value: Any) -> None:
     """Write a JSON value with indentation, without losing a digit."""
     import msgspec
 

@@ -50,7 +50,7 @@ TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="The entity ty
 
 
 @contextmanager
-def reached(
+def open_target(
     url: str | None, key_file: str | None, lake: str | None, postgres: str | None
 ) -> Iterator[Any]:
     """Give the block the lake that the options name, and close it at the end."""
@@ -58,14 +58,14 @@ def reached(
         hint = "give --url or --lake"
         raise Invalid("--url and --lake name different lakes", hint=hint)
     if lake is not None:
-        opened: Any = _embedded(lake, postgres)
+        opened: Any = _open_embedded(lake, postgres)
     else:
-        opened = _client(url, key_file)
+        opened = _open_client(url, key_file)
     with opened:
         yield opened
 
 
-def contract_of(lake: Any, name: str, version: int | None = None) -> "Contract":
+def find_contract(lake: Any, name: str, version: int | None = None) -> "Contract":
     """Return a version of a type's contract, or the newest."""
     from thermocline.client import Client
 
@@ -79,22 +79,22 @@ def contract_of(lake: Any, name: str, version: int | None = None) -> "Contract":
     return contracts[wanted]
 
 
-def _client(url: str | None, key_file: str | None) -> Any:
+def _open_client(url: str | None, key_file: str | None) -> Any:
     from thermocline.client import Client
 
     address = url or os.environ.get(URL)
     if not address:
         hint = f"give --url or set {URL}; --lake for a folder that no node has open"
         raise Invalid("the lake is missing", hint=hint)
-    return Client(address, key_from(key_file))
+    return Client(address, read_key(key_file))
 
 
-def key_from(key_file: str | None) -> str | None:
+def read_key(key_file: str | None) -> str | None:
     """Return the key in the file or in the environment; None if there is none."""
-    return (os.environ.get(KEY) if key_file is None else _key(key_file)) or None
+    return (os.environ.get(KEY) if key_file is None else _read_key_file(key_file)) or None
 
 
-def _key(path: str) -> str:
+def _read_key_file(path: str) -> str:
     try:
         with open(path) as file:
             return file.read().strip()
@@ -104,7 +104,7 @@ def _key(path: str) -> str:
         raise Unavailable("the key cannot be read", hint=hint, path=path, why=why) from error
 
 
-def _embedded(folder: str, postgres: str | None) -> Any:
+def _open_embedded(folder: str, postgres: str | None) -> Any:
     from thermocline.connect import connect
 
     if not is_lake(folder):

@@ -19,7 +19,7 @@ from thermocline.cli.node.node_options import (
     private_files,
     settings_from,
 )
-from thermocline.cli.terminal.terminal import progress, say
+from thermocline.cli.terminal.terminal import print_line, show_progress
 
 if TYPE_CHECKING:
     from thermocline.config import LakeSettings
@@ -45,8 +45,8 @@ def backup(
 
     folder = data_folder(data, config)
     settings = settings_from(config, data=folder).lake
-    left_out = _left_out(folder, settings, without_entities=without_entities)
-    with private_files(), progress("copying") as report:
+    left_out = _find_left_out(folder, settings, without_entities=without_entities)
+    with private_files(), show_progress("copying") as report:
         if settings.postgres and not left_out:
             from thermocline.backup.entity_copy import copy_entities
 
@@ -54,23 +54,23 @@ def backup(
         else:
             made = copy(folder, target, report)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         facts = {"lake_id": made.lake_id, "lsn": made.lsn, "tables": made.tables}
         sizes = {"files": len(made.files), "size_bytes": made.size_bytes}
         told = {"target": os.path.abspath(target), **facts, **sizes, "left_out": left_out}
-        say_json(told)
+        print_json(told)
     else:
         count = len(made.tables)
-        say(
+        print_line(
             f"copied {count} {'table' if count == 1 else 'tables'}, {len(made.files)} files, "
             f"{made.size_bytes:,} bytes to {target}"
         )
         if left_out:
-            say("omitted: entities that are only in PostgreSQL; copy them with pg_dump")
+            print_line("omitted: entities that are only in PostgreSQL; copy them with pg_dump")
 
 
-def _left_out(folder: str, settings: "LakeSettings", *, without_entities: bool) -> list[str]:
+def _find_left_out(folder: str, settings: "LakeSettings", *, without_entities: bool) -> list[str]:
     """Return what the copy omits: rows of a database server that is excluded or not configured."""
     has_folder = os.path.isdir(os.path.join(folder, POSTGRES_FOLDER))
     if settings.postgres:
@@ -96,9 +96,9 @@ def restore(
     with private_files():
         manifest = bring_back(source, folder)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         kept = {key: manifest[key] for key in ("lake_id", "lsn", "tables")}
-        say_json({"folder": folder, **kept, "files": len(manifest["files"])})
+        print_json({"folder": folder, **kept, "files": len(manifest["files"])})
     else:
-        say(f"restored {len(manifest['tables'])} tables into {folder}")
+        print_line(f"restored {len(manifest['tables'])} tables into {folder}")

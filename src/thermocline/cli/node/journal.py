@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thermocline.cli.argument import JsonOption
-from thermocline.cli.terminal.terminal import answers, is_watched, progress, say
+from thermocline.cli.terminal.terminal import answer_console, is_terminal, print_line, show_progress
 from thermocline.errors import Corruption, Unsupported
 
 if TYPE_CHECKING:
     from thermocline.hot.wal.repair.damage import Damage
-    from thermocline.hot.wal.repair.survey import FileFound, Inspection
+    from thermocline.hot.wal.repair.survey import InspectedFile, Inspection
 
 TABLES_NAMED_MAX = 5
 JOURNAL_NAME = "journal"
@@ -34,12 +34,12 @@ def inspect(lake: LakeArgument, json: JsonOption = False) -> None:
     from thermocline.disk import OsDisk
     from thermocline.hot.wal.repair.survey import inspect as look
 
-    with progress("reading") as report:
+    with show_progress("reading") as report:
         found = look(OsDisk(), journal_folder(lake), progress=report)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json(inspection_json(found))
+        print_json(inspection_json(found))
     else:
         _print_inspection(found)
     hint = "run `thermocline journal repair`, or restore the files from a copy first"
@@ -68,26 +68,28 @@ def repair(
     from thermocline.hot.wal.repair.repair import repair as mend
 
     folder = journal_folder(lake)
-    with progress("reading") as report:
+    with show_progress("reading") as report:
         done = mend(OsDisk(), folder, is_dry_run=not yes, progress=report)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         facts = {"is_dry_run": done.is_dry_run, "lost_lsns": done.lost_lsns}
         lists = {"quarantined": list(done.quarantined), "rewritten": list(done.rewritten)}
         damages = [_damage_json(damage) for damage in done.damages]
-        say_json({"folder": folder, **facts, "damages": damages, **lists})
+        print_json({"folder": folder, **facts, "damages": damages, **lists})
     elif not done.damages:
-        say("nothing to repair: the journal is not damaged")
+        print_line("nothing to repair: the journal is not damaged")
     else:
         _print_damages(done.damages)
         for path in done.quarantined:
-            say(f"{'would copy' if done.is_dry_run else 'copied'} the damaged bytes to {path}")
-        lost = f"{_count(done.lost_lsns, 'write')} lost"
+            print_line(
+                f"{'would copy' if done.is_dry_run else 'copied'} the damaged bytes to {path}"
+            )
+        lost = f"{_count_text(done.lost_lsns, 'write')} lost"
         if done.is_dry_run:
-            say(f"would make the journal usable, with {lost}; --yes does it")
+            print_line(f"would make the journal usable, with {lost}; --yes does it")
         else:
-            say(f"repaired: the journal is usable, with {lost}")
+            print_line(f"repaired: the journal is usable, with {lost}")
     if done.is_dry_run:
         _check_sound(done.damages, "restore the files from a copy, or accept the loss with --yes")
 
@@ -100,16 +102,18 @@ def _set_aside(folder: str, *, is_dry_run: bool, is_json: bool) -> None:
 
     found = set_aside_frames(os.path.dirname(folder), is_dry_run=is_dry_run)
     if is_json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         frames = [asdict(one) for one in found]
-        say_json({"is_dry_run": is_dry_run, "set_aside": frames})
+        print_json({"is_dry_run": is_dry_run, "set_aside": frames})
     else:
         for one in found:
-            say(f"frame     lsn {one.lsn:,} of table {one.table_id}: {one.why}")
+            print_line(f"frame     lsn {one.lsn:,} of table {one.table_id}: {one.why}")
         done = "would be kept" if is_dry_run else "is kept"
-        told = _count(len(found), "frame")
-        say(f"{told} {done} in the quarantine; no query reads them" if found else "nothing to do")
+        told = _count_text(len(found), "frame")
+        print_line(
+            f"{told} {done} in the quarantine; no query reads them" if found else "nothing to do"
+        )
     if is_dry_run and found:
         raise Corruption(
             "the journal has acknowledged rows that no table can take",
@@ -140,7 +144,7 @@ def inspection_json(found: "Inspection") -> dict[str, Any]:
         "journal_id": found.identity.journal_id.hex(),
         "oldest": found.identity.oldest,
         "is_sound": found.is_sound,
-        "start": _start_word(found),
+        "start": _describe_start(found),
         "torn_bytes": found.torn_bytes,
         "next_lsn": found.chain[-1].next_lsn if found.chain else 1,
         "watermark": None
@@ -170,7 +174,7 @@ def inspection_json(found: "Inspection") -> dict[str, Any]:
     }
 
 
-def _file_json(file: "FileFound") -> dict[str, Any]:
+def _file_json(file: "InspectedFile") -> dict[str, Any]:
     return {
         "number": file.number,
         "path": file.path,
@@ -188,12 +192,12 @@ def _damage_json(damage: "Damage") -> dict[str, Any]:
     from dataclasses import asdict
 
     told = asdict(damage)
-    told["after"] = _time(told.pop("after_ns"))
-    told["before"] = _time(told.pop("before_ns"))
+    told["after"] = _time_text(told.pop("after_ns"))
+    told["before"] = _time_text(told.pop("before_ns"))
     return {**told, "lost_lsns": damage.lost_lsns}
 
 
-def _start_word(found: "Inspection") -> str:
+def _describe_start(found: "Inspection") -> str:
     if not found.is_sound:
         return "refuse"
     return "cut" if found.torn_bytes else "start"
@@ -213,9 +217,9 @@ def _print_inspection(found: "Inspection") -> None:
     from thermocline.show import size_text
 
     mark = found.watermark
-    say(f"journal   {found.identity.journal_id.hex()} in {found.folder}")
+    print_line(f"journal   {found.identity.journal_id.hex()} in {found.folder}")
     told = "none" if mark is None else f"lsn {mark.durable:,} durable, {mark.visible:,} visible"
-    say(f"watermark {told}")
+    print_line(f"watermark {told}")
     _print_rows(
         ("file", "state", "first lsn", "last lsn", "frames", "size"),
         [
@@ -240,27 +244,29 @@ def _print_inspection(found: "Inspection") -> None:
         ("table", "tables"),
     )
     for hole in found.holes:
-        say(f"hole      {_lost(hole)}, by an earlier repair: {hole.why}")
+        print_line(f"hole      {_describe_loss(hole)}, by an earlier repair: {hole.why}")
     for one in found.quarantined:
-        say(f"aside     {one.name}, {size_text(one.size_bytes)}, in the quarantine")
+        print_line(f"aside     {one.name}, {size_text(one.size_bytes)}, in the quarantine")
     _print_damages(found.damages)
     next_lsn = found.chain[-1].next_lsn if found.chain else 1
     if found.is_sound and found.torn_bytes:
-        size = _count(found.torn_bytes, "byte")
-        say(f"a start would cut {size} of an unacknowledged write, and use lsn {next_lsn:,} next")
+        size = _count_text(found.torn_bytes, "byte")
+        print_line(
+            f"a start would cut {size} of an unacknowledged write, and use lsn {next_lsn:,} next"
+        )
     elif found.is_sound:
-        say(f"a start would use lsn {next_lsn:,} next")
+        print_line(f"a start would use lsn {next_lsn:,} next")
     else:
         first = found.damages[0]
-        say(f"a start would refuse: {first.why} ({first.file}, offset {first.offset:,})")
+        print_line(f"a start would refuse: {first.why} ({first.file}, offset {first.offset:,})")
 
 
 def _print_rows(names: tuple[str, ...], rows: list[Any], nouns: tuple[str, str]) -> None:
     """Draw a box for a person; write one line a row into a pipe."""
-    if not is_watched():
+    if not is_terminal():
         for row in rows:
             pairs = zip(names, row, strict=True)
-            say(" ".join(f"{name} {'-' if cell is None else cell}" for name, cell in pairs))
+            print_line(" ".join(f"{name} {'-' if cell is None else cell}" for name, cell in pairs))
         return
     import pyarrow as pa
 
@@ -268,30 +274,30 @@ def _print_rows(names: tuple[str, ...], rows: list[Any], nouns: tuple[str, str])
 
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     table = pa.table([pa.array(column) for column in columns], names=list(names))
-    draw(table.to_reader(), answers(), 0, nouns)
+    draw(table.to_reader(), answer_console(), 0, nouns)
 
 
 def _print_damages(damages: "Sequence[Damage]") -> None:
     for damage in damages:
-        say(f"damage    {damage.file}, offset {damage.offset:,}: {damage.why}")
-        say(f"          {_lost(damage)}")
+        print_line(f"damage    {damage.file}, offset {damage.offset:,}: {damage.why}")
+        print_line(f"          {_describe_loss(damage)}")
 
 
-def _lost(damage: "Damage") -> str:
+def _describe_loss(damage: "Damage") -> str:
     """Return in one line what is lost, when it was written, and the tables that it may be of."""
     if not damage.lost_lsns:
         return "nothing lost"
     lsns = f"lsn {damage.first_lsn:,}"
     if damage.lost_lsns > 1:
         lsns += f" to {damage.last_lsn:,}"
-    after, before = _time(damage.after_ns), _time(damage.before_ns)
+    after, before = _time_text(damage.after_ns), _time_text(damage.before_ns)
     when = [f"after {after}"] if after else []
     when += [f"before {before}"] if before else []
     written = f", written {' and '.join(when)}" if when else ""
-    return f"lost: {lsns}, {_count(damage.size_bytes, 'byte')}{written}, {_whose(damage)}"
+    return f"lost: {lsns}, {_count_text(damage.size_bytes, 'byte')}{written}, {_describe_tables(damage)}"
 
 
-def _whose(damage: "Damage") -> str:
+def _describe_tables(damage: "Damage") -> str:
     if not damage.tables:
         return "of any table"
     names = ", ".join(damage.tables[:TABLES_NAMED_MAX])
@@ -301,11 +307,11 @@ def _whose(damage: "Damage") -> str:
     return f"of {noun} {names}" if damage.are_tables_known else f"perhaps of {noun} {names}"
 
 
-def _count(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _time(time_ns: int | None) -> str | None:
-    from thermocline.format.instant import written
+def _time_text(time_ns: int | None) -> str | None:
+    from thermocline.format.instant import format_instant
 
-    return None if time_ns is None else written(time_ns)
+    return None if time_ns is None else format_instant(time_ns)

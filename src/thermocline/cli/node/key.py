@@ -21,11 +21,11 @@ from thermocline.cli.node.node_options import (
     lake_folder,
     private_files,
 )
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound
 
 if TYPE_CHECKING:
-    from thermocline.server.access.keys import Key, NewKey
+    from thermocline.server.access.keys import CreatedKey, Key
 
 FOUND_WAIT_S = 5.0
 ACTOR = "command line"
@@ -65,7 +65,7 @@ def create(
     if first and (scope or tenant or expires):
         hint = "omit --scope, --tenant and --expires"
         raise Invalid("the first key has every scope and does not expire", hint=hint)
-    folder = _made_folder(data, config) if first else lake_folder(data, config)
+    folder = _ensure_folder(data, config) if first else lake_folder(data, config)
     store = KeyStore(folder)
     if output is not None and os.path.lexists(output):
         raise Conflict("the file exists already", hint="name a new one", path=output)
@@ -74,36 +74,36 @@ def create(
     else:
         whose = tenant or "default"
         _check_tenant(folder, whose)
-        lifetime_s = None if expires is None else _lifetime_s(expires)
+        lifetime_s = None if expires is None else _parse_lifetime_s(expires)
         made = store.create(whose, scope or (), lifetime_s=lifetime_s, note=name)
     facts = {"key_id": made.key.key_id, "tenant": made.key.tenant}
-    Audit(folder).action("create key", ACTOR, **facts, scopes=sorted(made.key.scopes))
+    Audit(folder).record_action("create key", ACTOR, **facts, scopes=sorted(made.key.scopes))
     if output is not None:
         from thermocline.server.access.private_files import write_private
 
         write_private(os.path.abspath(output), f"{made.text}\n".encode())
-    _tell_made(made, output, is_json=json)
+    _print_key(made, output, is_json=json)
 
 
-def _tell_made(made: "NewKey", output: str | None, *, is_json: bool) -> None:
+def _print_key(made: "CreatedKey", output: str | None, *, is_json: bool) -> None:
     if is_json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        told = _told(made.key, None)
-        say_json({"key": None if output else made.text, "output": output, **told})
+        told = _key_json(made.key, None)
+        print_json({"key": None if output else made.text, "output": output, **told})
     elif output is not None:
-        say(f"key {made.key.key_id} is in {output}")
+        print_line(f"key {made.key.key_id} is in {output}")
     else:
         print(made.text)
         if sys.stderr.isatty():
             print("this key is shown only once: store it now", file=sys.stderr)
 
 
-def _made_folder(data: str | None, config: str | None) -> str:
+def _ensure_folder(data: str | None, config: str | None) -> str:
     """Return the data folder; create an empty lake there if there is none yet."""
     from thermocline.cold.catalog import Catalog
     from thermocline.node import Node
-    from thermocline.server.access.private_files import held_lock
+    from thermocline.server.access.private_files import hold_lock
 
     folder = data_folder(data, config)
     with private_files():
@@ -111,7 +111,7 @@ def _made_folder(data: str | None, config: str | None) -> str:
             os.makedirs(folder)
         end_s = clock.monotonic() + FOUND_WAIT_S
         while Catalog(folder).identity() is None:
-            with held_lock(f"{folder}/.found.lock", what="makes a lake here"):
+            with hold_lock(f"{folder}/.found.lock", what="makes a lake here"):
                 if Catalog(folder).identity() is not None:
                     break
                 try:
@@ -124,10 +124,10 @@ def _made_folder(data: str | None, config: str | None) -> str:
 
 
 def _check_tenant(folder: str, tenant: str) -> None:
-    from thermocline.cold.tenants import Tenants
+    from thermocline.cold.tenants import TenantCatalog
     from thermocline.disk import OsDisk
 
-    tenants = Tenants(folder, OsDisk())
+    tenants = TenantCatalog(folder, OsDisk())
     try:
         tenants.folder(tenant)
     except NotFound as error:
@@ -135,7 +135,7 @@ def _check_tenant(folder: str, tenant: str) -> None:
         raise NotFound("no such tenant", hint=hint, tenant=tenant, tenants=list(tenants)) from error
 
 
-def _lifetime_s(text: str) -> int:
+def _parse_lifetime_s(text: str) -> int:
     from thermocline.format.bucket import parse_duration_s
 
     return parse_duration_s(text)
@@ -149,20 +149,20 @@ def list_keys(
 
     store = KeyStore(lake_folder(data, config))
     try:
-        used = store.uses()
+        used = store.read_uses()
     except Corruption as error:
         used = {}
         print(f"warning: {error.message}: {error.hint}", file=sys.stderr)
-    told = [_told(key, used.get(key.key_id)) for key in store.read().by_id.values()]
+    told = [_key_json(key, used.get(key.key_id)) for key in store.read().by_id.values()]
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"keys": told})
+        print_json({"keys": told})
         return
     for one in told:
         words = [one["key_id"], one["state"], one["tenant"], ",".join(one["scopes"])]
         words += [f"used {one['used'] or 'never'}", f"expires {one['expires'] or 'never'}"]
-        say("  ".join([*words, one["name"]]).rstrip())
+        print_line("  ".join([*words, one["name"]]).rstrip())
 
 
 def revoke(
@@ -177,14 +177,14 @@ def revoke(
 
     folder = lake_folder(data, config)
     store = KeyStore(folder)
-    revoked = store.revoke(_id_of(store.read().by_id, key))
-    Audit(folder).action("revoke key", ACTOR, key_id=revoked.key_id, tenant=revoked.tenant)
+    revoked = store.revoke(_find_key_id(store.read().by_id, key))
+    Audit(folder).record_action("revoke key", ACTOR, key_id=revoked.key_id, tenant=revoked.tenant)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json(_told(revoked, None))
+        print_json(_key_json(revoked, None))
     else:
-        say(f"key {revoked.key_id} is revoked")
+        print_line(f"key {revoked.key_id} is revoked")
 
 
 def reset(
@@ -212,13 +212,13 @@ def reset(
     if output is not None and os.path.lexists(output):
         raise Conflict("the file exists already", hint="name a new one", path=output)
     made = store.reset(note="reset")
-    Audit(folder).action("reset keys", ACTOR, key_id=made.key.key_id)
+    Audit(folder).record_action("reset keys", ACTOR, key_id=made.key.key_id)
     if output is not None:
         write_private(os.path.abspath(output), f"{made.text}\n".encode())
-    _tell_made(made, output, is_json=json)
+    _print_key(made, output, is_json=json)
 
 
-def _id_of(keys: Any, word: str) -> str:
+def _find_key_id(keys: Any, word: str) -> str:
     if word in keys:
         return word
     if word.startswith("tck_"):
@@ -234,21 +234,21 @@ def _id_of(keys: Any, word: str) -> str:
     return named[0] if named else word
 
 
-def _told(key: "Key", used_ns: int | None) -> dict[str, Any]:
+def _key_json(key: "Key", used_ns: int | None) -> dict[str, Any]:
     return {
         "key_id": key.key_id,
         "name": key.note,
         "tenant": key.tenant,
         "scopes": sorted(key.scopes),
         "state": key.state(clock.time_ns()),
-        "created": _time(key.created_ns),
-        "expires": _time(key.expires_ns),
-        "revoked": _time(key.revoked_ns),
-        "used": _time(used_ns),
+        "created": _time_text(key.created_ns),
+        "expires": _time_text(key.expires_ns),
+        "revoked": _time_text(key.revoked_ns),
+        "used": _time_text(used_ns),
     }
 
 
-def _time(time_ns: int | None) -> str | None:
-    from thermocline.format.instant import written
+def _time_text(time_ns: int | None) -> str | None:
+    from thermocline.format.instant import format_instant
 
-    return None if time_ns is None else written(time_ns // 1_000_000_000 * 1_000_000_000)
+    return None if time_ns is None else format_instant(time_ns // 1_000_000_000 * 1_000_000_000)

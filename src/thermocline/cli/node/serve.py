@@ -22,7 +22,7 @@ from thermocline.cli.node.node_options import (
     SetOption,
     settings_from,
 )
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 
 if TYPE_CHECKING:
     from thermocline.config import NodeSettings
@@ -75,7 +75,7 @@ def serve(
 
     settings = read()
     if check:
-        _checked(settings, is_json=json)
+        _show_settings(settings, is_json=json)
         return
     _keep_memory()
     from thermocline.server.start.serve import serve as run
@@ -99,7 +99,7 @@ def _keep_memory() -> None:
         tune(_M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES_MAX)
 
 
-def _checked(settings: "NodeSettings", *, is_json: bool) -> None:
+def _show_settings(settings: "NodeSettings", *, is_json: bool) -> None:
     """Check the settings as a start would, and show them."""
     from thermocline.server.access.guard import check_exposure
     from thermocline.server.access.keys import KeyStore
@@ -110,12 +110,12 @@ def _checked(settings: "NodeSettings", *, is_json: bool) -> None:
     if settings.tls_certificate:
         tls_context(settings)
     check_identity(settings)
-    told = settings.described()
+    told = settings.describe()
     if is_json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"settings": told})
+        print_json({"settings": told})
         return
     width = max(len(one["setting"]) for one in told)
     for one in told:
-        say(f"{one['setting']:<{width}}  {one['value']}  ({one['origin']})")
+        print_line(f"{one['setting']:<{width}}  {one['value']}  ({one['origin']})")

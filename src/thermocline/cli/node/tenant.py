@@ -14,7 +14,7 @@ from thermocline.cli.node.node_options import (
     lake_folder,
     private_files,
 )
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 
 
 def create(
@@ -27,20 +27,22 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Create a tenant."""
-    from thermocline.cold.tenants import Tenants
+    from thermocline.cold.tenants import TenantCatalog
     from thermocline.disk import OsDisk
     from thermocline.server.access.audit import Audit
 
     folder = lake_folder(data, config)
     with private_files():
-        Tenants(folder, OsDisk()).create(name)
-    Audit(folder).action("create tenant", "command line", tenant=name)
+        TenantCatalog(folder, OsDisk()).create(name)
+    Audit(folder).record_action("create tenant", "command line", tenant=name)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"tenant": name})
+        print_json({"tenant": name})
     else:
-        say(f"created tenant {name}; `thermocline key create --tenant {name}` creates a key for it")
+        print_line(
+            f"created tenant {name}; `thermocline key create --tenant {name}` creates a key for it"
+        )
 
 
 def list_tenants(
@@ -48,19 +50,21 @@ def list_tenants(
 ) -> None:
     """List the tenants and how many tables each has."""
     from thermocline.cold.catalog import Catalog
-    from thermocline.cold.tenants import Tenants
+    from thermocline.cold.tenants import TenantCatalog
     from thermocline.disk import OsDisk
 
     folder = lake_folder(data, config)
-    tenants = Tenants(folder, OsDisk())
+    tenants = TenantCatalog(folder, OsDisk())
     told = []
     for name in tenants:
         place = "/".join(filter(None, (folder, tenants.folder(name))))
         told.append({"tenant": name, "tables": len(list(Catalog(place, is_read_only=True)))})
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"tenants": told})
+        print_json({"tenants": told})
         return
     for one in told:
-        say(f"{one['tenant']}  {one['tables']} {'table' if one['tables'] == 1 else 'tables'}")
+        print_line(
+            f"{one['tenant']}  {one['tables']} {'table' if one['tables'] == 1 else 'tables'}"
+        )

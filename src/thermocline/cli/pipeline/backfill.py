@@ -13,17 +13,22 @@ import typer
 
 from thermocline.cli.argument import FormatOption, JsonOption, Overlap
 from thermocline.cli.node.node_options import ConfigOption, DataOption
-from thermocline.cli.pipeline.job_progress import answer, progress, said, summary
+from thermocline.cli.pipeline.job_progress import (
+    report_record,
+    show_task_progress,
+    write_answer,
+    write_summary,
+)
 from thermocline.cli.pipeline.workspace import (
     MasterOption,
     TenantOption,
-    opened_runner,
+    open_runner,
 )
 from thermocline.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.run.history import Ran
-    from thermocline.pipeline.run.workspace import Site
+    from thermocline.pipeline.run.history import TaskRecord
+    from thermocline.pipeline.run.workspace import JobWorkspace
 
 
 InputFormatOption = Annotated[
@@ -98,35 +103,39 @@ def backfill(
     """Load files into a table in one commit; rows that do not fit go to its quarantine."""
     from thermocline.pipeline.backfill.job import backfill as take
     from thermocline.pipeline.run.job import Task
-    from thermocline.pipeline.run.runner import Asked
+    from thermocline.pipeline.run.runner import RequestedJob
     from thermocline.pipeline.spark.java_gateway import spark_home
     from thermocline.table import new_spec
 
     more: dict[str, Any] = {} if bad_rows_max is None else {"bad_rows_max": bad_rows_max}
     more |= {"format": input_format, "on_bad": on_bad, "drift": drift, "batch_id": batch}
-    more["types"] = _types(column_types or [])
+    more["types"] = _parse_types(column_types or [])
     more["overlap"] = None if overlap is None else overlap.value
-    with opened_runner(data, config, master, tenant) as (site, runner):
+    with open_runner(data, config, master, tenant) as (site, runner):
         if dry_run:
-            told = _would(site, table, files, input_format, batch, is_made=time_column is not None)
-            _tell(told, format, is_json=json)
+            told = _preview(
+                site, table, files, input_format, batch, is_made=time_column is not None
+            )
+            _print_preview(told, format, is_json=json)
             return
         spark_home()
         if time_column is not None:
-            site.ensure(table, new_spec(time_column, bucket, entity_columns or (), overlap="allow"))
+            site.ensure_table(
+                table, new_spec(time_column, bucket, entity_columns or (), overlap="allow")
+            )
         site.table(table)
-        job = Asked(
+        job = RequestedJob(
             "backfill",
             lambda at, spark, tell: take(at, table, files, spark=spark, tell=tell, **more),
         )
         task = Task("backfill", table, "asked for")
-        with progress() as tell:
-            ran = said(runner.run_task(job, task, tell(task)))
-    summary([ran], format, is_json=json)
-    _tell_aside(table, ran)
+        with show_task_progress() as tell:
+            ran = report_record(runner.run_task(job, task, tell(task)))
+    write_summary([ran], format, is_json=json)
+    _raise_if_set_aside(table, ran)
 
 
-def _tell_aside(table: str, ran: "Ran") -> None:
+def _raise_if_set_aside(table: str, ran: "TaskRecord") -> None:
     """Raise `Invalid` with the number of rows in the quarantine, if there are any."""
     from thermocline.pipeline.backfill.quarantine import quarantine_name
 
@@ -142,7 +151,7 @@ def _tell_aside(table: str, ran: "Ran") -> None:
         )
 
 
-def _types(given: list[str]) -> dict[str, str]:
+def _parse_types(given: list[str]) -> dict[str, str]:
     """Return the declared types by the names of their columns."""
     found = {}
     for one in given:
@@ -154,8 +163,8 @@ def _types(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _would(
-    site: "Site",
+def _preview(
+    site: "JobWorkspace",
     table: str,
     sources: list[str],
     form: str | None,
@@ -164,9 +173,9 @@ def _would(
     is_made: bool,
 ) -> dict[str, Any]:
     """Return what a backfill would load, from the files' names and the log alone."""
-    from thermocline.pipeline.backfill.input_files import batch_name, incoming
+    from thermocline.pipeline.backfill.input_files import batch_name, find_input_files
 
-    found = incoming(sources, form)
+    found = find_input_files(sources, form)
     told: dict[str, Any] = {
         "table": table,
         "files": len(found),
@@ -182,7 +191,7 @@ def _would(
     return {**told, "batch": name, "is_in": f"backfill:{name}" in state.txns}
 
 
-def _tell(told: dict[str, Any], form: Any, *, is_json: bool) -> None:
+def _print_preview(told: dict[str, Any], form: Any, *, is_json: bool) -> None:
     import pyarrow as pa
 
-    answer(pa.Table.from_pylist([told]), "backfill", told, form, is_json=is_json)
+    write_answer(pa.Table.from_pylist([told]), "backfill", told, form, is_json=is_json)

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thermocline.cli.argument import JsonOption, YesOption
-from thermocline.cli.entity.target import URL, KeyFileOption, UrlOption, key_from
+from thermocline.cli.entity.target import URL, KeyFileOption, UrlOption, read_key
 from thermocline.cli.node.node_options import ConfigOption, DataOption
-from thermocline.cli.pipeline.job_progress import progress, said
+from thermocline.cli.pipeline.job_progress import report_record, show_task_progress
 from thermocline.cli.pipeline.workspace import (
     MasterOption,
     TenantOption,
-    opened_runner,
+    open_runner,
 )
-from thermocline.cli.terminal.terminal import confirmed, say
+from thermocline.cli.terminal.terminal import confirm, print_line
 from thermocline.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.erase.certificate import Certificate
-    from thermocline.pipeline.erase.search import Searched
+    from thermocline.pipeline.erase.certificate import ErasureCertificate
+    from thermocline.pipeline.erase.search import TraceSearch
     from thermocline.pipeline.erase.subject import Subject
 
 EVERY_TABLE = "_all"
@@ -57,48 +57,50 @@ def erase(
     json: JsonOption = False,
 ) -> None:
     """Erase a subject from every table of a tenant: hot, cold, entities and old versions."""
-    from thermocline.pipeline.erase.search import check_known, remains
-    from thermocline.pipeline.erase.subject import distinct
+    from thermocline.pipeline.erase.search import check_columns_exist, search_remains
+    from thermocline.pipeline.erase.subject import distinct_subjects
     from thermocline.pipeline.spark.java_gateway import spark_home
 
-    wanted = distinct([_subject(text) for text in subject])
-    address, key = url or os.environ.get(URL), key_from(key_file)
-    opened = opened_runner(data, config, master, tenant, url=address, api_key=key)
+    wanted = distinct_subjects([_parse_subject(text) for text in subject])
+    address, key = url or os.environ.get(URL), read_key(key_file)
+    opened = open_runner(data, config, master, tenant, url=address, api_key=key)
     with opened as (site, runner):
         if dry_run:
-            check_known(site, wanted)
-            _tell_found(remains(site, *wanted), is_json=json)
+            check_columns_exist(site, wanted)
+            _print_traces(search_remains(site, *wanted), is_json=json)
             return
         spark_home()
         otherwise = "permanently erase the subject from every table and every version"
-        if not confirmed(f"This will {otherwise}. Continue?", is_yes=yes, otherwise=otherwise):
+        if not confirm(f"This will {otherwise}. Continue?", is_yes=yes, otherwise=otherwise):
             raise Invalid("nothing was erased", hint="answer yes, or search with --dry-run first")
-        certificate = _erased(runner, wanted, by)
+        certificate = _run_erasure(runner, wanted, by)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json(certificate.json())
+        print_json(certificate.json())
     else:
         for line in certificate.lines():
-            say(line)
+            print_line(line)
     if not certificate.is_complete:
         hint = "see what was found; wait for readers that pin old versions, then run it again"
         raise Conflict("the erasure is not complete", hint=hint, id=certificate.certificate_id)
 
 
-def _erased(runner: Any, subjects: "tuple[Subject, ...]", by: str | None) -> "Certificate":
+def _run_erasure(
+    runner: Any, subjects: "tuple[Subject, ...]", by: str | None
+) -> "ErasureCertificate":
     from thermocline.format.layout import Version
     from thermocline.pipeline.compact.job import merge_on_spark
     from thermocline.pipeline.erase.certificate import write_certificate
     from thermocline.pipeline.erase.job import Erasure
     from thermocline.pipeline.erase.job import erase as erase_subject
-    from thermocline.pipeline.run.job import Done, Task
-    from thermocline.pipeline.run.runner import Asked
+    from thermocline.pipeline.run.job import Task, TaskResult
+    from thermocline.pipeline.run.runner import RequestedJob
 
-    made: list[Certificate] = []
+    made: list[ErasureCertificate] = []
 
-    def work(site: Any, spark: Any, tell: Any) -> Done:
-        how = Erasure(lambda *given: merge_on_spark(spark(), *given), tell=tell)
+    def work(site: Any, spark: Any, tell: Any) -> TaskResult:
+        how = Erasure(lambda *given: merge_on_spark(spark(), *given), progress=tell)
         how = how if by is None else replace(how, by=by)
         certificate = erase_subject(site, subjects, how)
         write_certificate(site, certificate)
@@ -109,17 +111,17 @@ def _erased(runner: Any, subjects: "tuple[Subject, ...]", by: str | None) -> "Ce
             "places_left": len(certificate.searched.found),
         }
         newest = [max(one.versions, default=0) for one in certificate.tables]
-        return Done(Version(max(newest, default=0)), numbers)
+        return TaskResult(Version(max(newest, default=0)), numbers)
 
     task = Task("erase", EVERY_TABLE, "asked for")
-    with progress() as tell:
-        ran = said(runner.run_task(Asked("erase", work), task, tell(task)))
+    with show_task_progress() as tell:
+        ran = report_record(runner.run_task(RequestedJob("erase", work), task, tell(task)))
     if ran.error is not None:
         raise ran.error
     return made[0]
 
 
-def _subject(text: str) -> "Subject":
+def _parse_subject(text: str) -> "Subject":
     from thermocline.pipeline.erase.subject import Subject
 
     column, is_pair, value = text.partition("=")
@@ -135,14 +137,14 @@ def _subject(text: str) -> "Subject":
     return Subject(column, value)
 
 
-def _tell_found(searched: "Searched", *, is_json: bool) -> None:
+def _print_traces(searched: "TraceSearch", *, is_json: bool) -> None:
     if is_json:
         from dataclasses import asdict
 
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json(asdict(searched))
+        print_json(asdict(searched))
         return
-    say(f"searched {searched.files:,} files: {len(searched.found):,} places found")
+    print_line(f"searched {searched.files:,} files: {len(searched.found):,} places found")
     for one in searched.found:
-        say(f"{one.table}  {one.path}  {one.what}  {one.rows:,}")
+        print_line(f"{one.table}  {one.path}  {one.what}  {one.rows:,}")

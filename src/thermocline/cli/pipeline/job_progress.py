@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.terminal.terminal import remarks
+from thermocline.cli.terminal.terminal import message_console
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thermocline.pipeline.run.history import Ran
-    from thermocline.pipeline.run.job import Task, Tell
+    from thermocline.pipeline.run.history import TaskRecord
+    from thermocline.pipeline.run.job import Task, TaskProgress
 
 
 @contextmanager
-def progress() -> "Iterator[Callable[[Task], Tell]]":
+def show_task_progress() -> "Iterator[Callable[[Task], TaskProgress]]":
     """Show a bar for the running task on a terminal; otherwise write one line a task."""
     if not sys.stderr.isatty():
 
-        def lines(task: "Task") -> "Tell":
+        def lines(task: "Task") -> "TaskProgress":
             print(f"{task.job} {task.table}: {task.why}", file=sys.stderr, flush=True)
             return lambda what, done, total: None
 
@@ -36,9 +36,9 @@ def progress() -> "Iterator[Callable[[Task], Tell]]":
 
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=remarks(), transient=True) as bar:
+    with Progress(*columns, console=message_console(), transient=True) as bar:
 
-        def bars(task: "Task") -> "Tell":
+        def bars(task: "Task") -> "TaskProgress":
             for before in bar.task_ids:
                 bar.remove_task(before)
             title = f"{task.job} {task.table}"
@@ -50,14 +50,14 @@ def progress() -> "Iterator[Callable[[Task], Tell]]":
         yield bars
 
 
-def said(ran: "Ran") -> "Ran":
+def report_record(ran: "TaskRecord") -> "TaskRecord":
     """Write a task's record to stderr, unless a bar is drawn; return the record."""
     if not sys.stderr.isatty():
-        print(line_of(ran), file=sys.stderr, flush=True)
+        print(record_line(ran), file=sys.stderr, flush=True)
     return ran
 
 
-def line_of(ran: "Ran") -> str:
+def record_line(ran: "TaskRecord") -> str:
     """Return a task's record as one line."""
     place = f"{ran.job} {ran.table}".strip()
     if ran.error is not None:
@@ -69,22 +69,26 @@ def line_of(ran: "Ran") -> str:
     return f"{place} {ran.state}{version}{f', {numbers}' if numbers else ''} ({ran.took_ms:,} ms)"
 
 
-def told_of_run(ran: "Ran") -> dict[str, Any]:
+def record_json(ran: "TaskRecord") -> dict[str, Any]:
     """Return a task's record for machines: the row of the history, with its numbers."""
-    return told_row(ran.row())
+    return row_json(ran.row())
 
 
-def told_row(row: dict[str, Any]) -> dict[str, Any]:
+def row_json(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the history for machines."""
     import orjson
 
-    from thermocline.format.instant import from_datetime, written
+    from thermocline.format.instant import format_instant, from_datetime
 
     numbers = orjson.loads(row["numbers"] or "{}")
-    return {**row, "started_at": written(from_datetime(row["started_at"])), "numbers": numbers}
+    return {
+        **row,
+        "started_at": format_instant(from_datetime(row["started_at"])),
+        "numbers": numbers,
+    }
 
 
-def told_task(task: "Task") -> dict[str, Any]:
+def task_json(task: "Task") -> dict[str, Any]:
     """Return a due task for machines."""
     return {"job": task.job, "table": task.table, "why": task.why, "numbers": dict(task.numbers)}
 
@@ -98,7 +102,7 @@ def due_rows(due: "Sequence[Task]") -> "pa.Table":
     return pa.Table.from_pylist(rows, schema)
 
 
-def summary(ran: "Sequence[Ran]", form: Any, *, is_json: bool) -> None:
+def write_summary(ran: "Sequence[TaskRecord]", form: Any, *, is_json: bool) -> None:
     """Write the records of tasks; then raise the first failure, if there was one."""
     import pyarrow as pa
 
@@ -106,17 +110,17 @@ def summary(ran: "Sequence[Ran]", form: Any, *, is_json: bool) -> None:
 
     names = ("job", "table_name", "state", "took_ms", "version", "rows", "error_message")
     rows = pa.Table.from_pylist([one.row() for one in ran], COLUMNS).select(list(names))
-    answer(rows, "ran", [told_of_run(one) for one in ran], form, is_json=is_json)
+    write_answer(rows, "ran", [record_json(one) for one in ran], form, is_json=is_json)
     for one in ran:
         if one.error is not None and one.state != BUSY:
             raise one.error
 
 
-def answer(rows: "pa.Table", name: str, told: Any, form: Any, *, is_json: bool) -> None:
+def write_answer(rows: "pa.Table", name: str, told: Any, form: Any, *, is_json: bool) -> None:
     """Write rows in the requested format; as JSON write `told`, under a name."""
-    from thermocline.cli.terminal.output import chosen, say_json
+    from thermocline.cli.terminal.output import choose_output, print_json
 
     if is_json:
-        say_json({name: told})
+        print_json({name: told})
     else:
-        chosen(form).write(rows.to_reader())
+        choose_output(form).write(rows.to_reader())

@@ -14,20 +14,20 @@ from thermocline.cli.argument import FormatOption, JsonOption
 from thermocline.cli.node.node_options import ConfigOption, DataOption, settings_from
 from thermocline.cli.pipeline import backfill, erase
 from thermocline.cli.pipeline.job_progress import (
-    answer,
     due_rows,
-    progress,
-    said,
-    summary,
-    told_row,
-    told_task,
+    report_record,
+    row_json,
+    show_task_progress,
+    task_json,
+    write_answer,
+    write_summary,
 )
 from thermocline.cli.pipeline.workspace import (
     MasterOption,
     TenantOption,
-    job_settings,
-    opened_runner,
-    opened_site,
+    open_runner,
+    open_workspace,
+    read_job_settings,
 )
 
 
@@ -53,27 +53,29 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run the due jobs: export entities, compact, roll up, delete rows past their retention."""
-    from thermocline.pipeline.run.runner import in_order
+    from thermocline.pipeline.run.runner import order_jobs
     from thermocline.pipeline.spark.java_gateway import spark_home
 
-    names = in_order(jobs or ())
-    with opened_runner(data, config, master, tenant, is_confirmed=yes) as (site, runner):
+    names = order_jobs(jobs or ())
+    with open_runner(data, config, master, tenant, is_confirmed=yes) as (site, runner):
         if table is not None and table.lower() not in {
             one.lower() for one in (*site.tables(), *_rollup_names(config))
         }:
             site.table(table)  # raises `NotFound` with the existing tables
         if dry_run:
             due = list(runner.due(names, table))
-            answer(due_rows(due), "due", [told_task(one) for one in due], format, is_json=json)
+            write_answer(
+                due_rows(due), "due", [task_json(one) for one in due], format, is_json=json
+            )
             return
         spark_home()
-        with progress() as tell:
-            ran = [said(one) for one in runner.run(names, table, tell)]
-    summary(ran, format, is_json=json)
+        with show_task_progress() as tell:
+            ran = [report_record(one) for one in runner.run(names, table, tell)]
+    write_summary(ran, format, is_json=json)
 
 
 def _rollup_names(config: str | None) -> list[str]:
-    return [one.name for one in job_settings(settings_from(config)).rollups]
+    return [one.name for one in read_job_settings(settings_from(config)).rollups]
 
 
 def prepare(json: JsonOption = False) -> None:
@@ -82,16 +84,16 @@ def prepare(json: JsonOption = False) -> None:
     Java records one start of Spark and writes a cache beside the installed packages. Run this again
     after an upgrade.
     """
-    from thermocline.cli.terminal.output import say_json
-    from thermocline.cli.terminal.terminal import remarks, say
+    from thermocline.cli.terminal.output import print_json
+    from thermocline.cli.terminal.terminal import message_console, print_line
     from thermocline.pipeline.spark.java_cds_archive import learn
 
-    path = learn(lambda text: remarks().print(text))
+    path = learn(lambda text: message_console().print(text))
     size_bytes = path.stat().st_size
     if json:
-        say_json({"path": str(path), "size_bytes": size_bytes})
+        print_json({"path": str(path), "size_bytes": size_bytes})
     else:
-        say(f"Spark starts faster from now on: {size_bytes:,} bytes in {path}")
+        print_line(f"Spark starts faster from now on: {size_bytes:,} bytes in {path}")
 
 
 def list_jobs(
@@ -110,13 +112,13 @@ def list_jobs(
     from thermocline.errors import NotFound
     from thermocline.pipeline.run.history import COLUMNS, NAME, last_runs
 
-    with opened_site(data, config, tenant) as site:
+    with open_workspace(data, config, tenant) as site:
         try:
             rows = last_runs(site.table(NAME), limit)
         except NotFound:
             rows = []  # no job has run yet
-    told = [told_row(row) for row in rows]
-    answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", told, format, is_json=json)
+    told = [row_json(row) for row in rows]
+    write_answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", told, format, is_json=json)
 
 
 def rollups(
@@ -129,7 +131,7 @@ def rollups(
     """List the declared rollups, and whether each is up to date."""
     import pyarrow as pa
 
-    with opened_runner(data, config, None, tenant) as (_, runner):
+    with open_runner(data, config, None, tenant) as (_, runner):
         declared = runner.settings.rollups
         due = {task.table: task.why for task in runner.due(["rollup"])}
     told = [
@@ -153,7 +155,7 @@ def rollups(
     ]
     names = ("rollup", "source", "every", "by", "aggregates", "due")
     schema = pa.schema([(name, pa.string()) for name in names])
-    answer(pa.Table.from_pylist(rows, schema), "rollups", told, format, is_json=json)
+    write_answer(pa.Table.from_pylist(rows, schema), "rollups", told, format, is_json=json)
 
 
 COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (

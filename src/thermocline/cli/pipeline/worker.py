@@ -17,12 +17,12 @@ from thermocline.cli.node.node_options import (
     lake_folder,
     settings_from,
 )
-from thermocline.cli.pipeline.job_progress import line_of, told_of_run
-from thermocline.cli.pipeline.workspace import MasterOption, job_settings
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.pipeline.job_progress import record_json, record_line
+from thermocline.cli.pipeline.workspace import MasterOption, read_job_settings
+from thermocline.cli.terminal.terminal import print_line
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.run.history import Ran
+    from thermocline.pipeline.run.history import TaskRecord
     from thermocline.pipeline.run.settings import PipelineSettings
 
 
@@ -49,15 +49,18 @@ def worker(
 ) -> None:
     """Run the due jobs by the clock, until SIGTERM or Ctrl-C."""
     from thermocline.pipeline.run.clock import JobClock
-    from thermocline.pipeline.run.runner import in_order
+    from thermocline.pipeline.run.runner import order_jobs
     from thermocline.pipeline.spark.java_gateway import spark_home
 
     spark_home()  # raises at once if Spark is not installed
-    in_order(job or ())
+    order_jobs(job or ())
     settings = settings_from(config, data=data)
-    folder, wanted = lake_folder(data, config), job_settings(settings, master=master, every=every)
+    folder, wanted = (
+        lake_folder(data, config),
+        read_job_settings(settings, master=master, every=every),
+    )
     if check:
-        _show(wanted, is_json=json)
+        _print_settings(wanted, is_json=json)
         return
     clock = JobClock(
         folder,
@@ -69,34 +72,34 @@ def worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: clock.stop())
 
-    def listen(owner: str, ran: "Ran") -> None:
-        _tell(owner, ran, is_json=json)
+    def listen(owner: str, ran: "TaskRecord") -> None:
+        _print_record(owner, ran, is_json=json)
 
     clock.run(listen)
 
 
-def _tell(tenant: str, ran: "Ran", *, is_json: bool) -> None:
+def _print_record(tenant: str, ran: "TaskRecord", *, is_json: bool) -> None:
     if is_json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"tenant": tenant, **told_of_run(ran)})
+        print_json({"tenant": tenant, **record_json(ran)})
     else:
-        say(f"{ran.started_at:%Y-%m-%dT%H:%M:%SZ}  {tenant}  {line_of(ran)}")
+        print_line(f"{ran.started_at:%Y-%m-%dT%H:%M:%SZ}  {tenant}  {record_line(ran)}")
     sys.stdout.flush()
 
 
-def _show(settings: "PipelineSettings", *, is_json: bool) -> None:
-    from thermocline.pipeline.run.settings import described
+def _print_settings(settings: "PipelineSettings", *, is_json: bool) -> None:
+    from thermocline.pipeline.run.settings import describe_settings
 
-    told = described(settings)
+    told = describe_settings(settings)
     if is_json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"settings": told})
+        print_json({"settings": told})
         return
     width = max(len(name) for name in told)
     for name, value in told.items():
-        say(f"{name:<{width}}  {value}")
+        print_line(f"{name:<{width}}  {value}")
 
 
 COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (

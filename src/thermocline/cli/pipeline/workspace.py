@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from thermocline.config import NodeSettings
     from thermocline.pipeline.run.runner import Runner
     from thermocline.pipeline.run.settings import PipelineSettings
-    from thermocline.pipeline.run.workspace import Site
+    from thermocline.pipeline.run.workspace import JobWorkspace
 
 MasterOption = Annotated[
     str | None,
@@ -36,7 +36,7 @@ TenantOption = Annotated[
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")]
 
 
-def job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
+def read_job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
     """Return the settings of jobs: those of the file, overridden by options."""
     from thermocline.config import read_settings, settings_in
     from thermocline.pipeline.run.settings import PipelineSettings, pipeline_settings
@@ -47,19 +47,19 @@ def job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
 
 
 @contextmanager
-def opened_site(
+def open_workspace(
     data: str | None, config: str | None, tenant: str, **node: str | None
-) -> Iterator["Site"]:
+) -> Iterator["JobWorkspace"]:
     """Give the block the workspace that the options name; `node` is how to call a running node."""
-    from thermocline.pipeline.run.workspace import Site
+    from thermocline.pipeline.run.workspace import JobWorkspace
 
     settings = settings_from(config, data=data)
-    with Site(lake_folder(data, config), tenant, settings=settings.lake, **node) as site:
+    with JobWorkspace(lake_folder(data, config), tenant, settings=settings.lake, **node) as site:
         yield site
 
 
 @contextmanager
-def opened_runner(
+def open_runner(
     data: str | None,
     config: str | None,
     master: str | None,
@@ -67,12 +67,12 @@ def opened_runner(
     *,
     is_confirmed: bool = False,
     **node: str | None,
-) -> Iterator["tuple[Site, Runner]"]:
+) -> Iterator["tuple[JobWorkspace, Runner]"]:
     """Give the block the workspace and a runner of its jobs; stop Spark at the end."""
     from thermocline.pipeline.run.runner import Runner
 
-    settings = job_settings(settings_from(config, data=data), master=master)
-    with opened_site(data, config, tenant, **node) as site:
+    settings = read_job_settings(settings_from(config, data=data), master=master)
+    with open_workspace(data, config, tenant, **node) as site:
         runner = Runner(site, settings, is_confirmed=is_confirmed)
         try:
             yield site, runner

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from thermocline.cli.argument import AtOption, JsonOption, TableArgument, at_value, type_value
+from thermocline.cli.argument import AtOption, JsonOption, TableArgument, parse_at, parse_type
 from thermocline.cli.table.target import open_table
-from thermocline.cli.terminal.terminal import say
+from thermocline.cli.terminal.terminal import print_line
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The column.")]
 TypeArgument = Annotated[
@@ -17,23 +17,23 @@ TypeArgument = Annotated[
 
 def list_columns(table: TableArgument, at: AtOption = None, json: JsonOption = False) -> None:
     """List the columns of a table with their types."""
-    from thermocline.show.text import columns_wide, padded, visible
+    from thermocline.show.text import pad, text_width, visible
 
     opened = open_table(table)
-    schema = opened.schema(at_value(at))
+    schema = opened.schema(parse_at(at))
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
-        say_json({"root": opened.root(), "columns": columns})
+        print_json({"root": opened.root(), "columns": columns})
         return
     names = [visible(name) for name in schema.names]
-    wide = max((columns_wide(name) for name in names), default=0)
+    wide = max((text_width(name) for name in names), default=0)
     for name, field in zip(names, schema, strict=True):
         note = "" if field.nullable else "  never null"
-        say(f"{padded(name, wide)}  {field.type}{note}")
+        print_line(f"{pad(name, wide)}  {field.type}{note}")
     if not schema.names:
-        say("no columns yet: the first append adds them")
+        print_line("no columns yet: the first append adds them")
 
 
 def add(
@@ -42,8 +42,8 @@ def add(
     """Add a column, null in every row so far."""
 
     opened = open_table(table)
-    version = opened.add_column(name, type_value(kind))
-    _tell(opened.root(), version, f"added {name}", is_json=json)
+    version = opened.add_column(name, parse_type(kind))
+    _print_change(opened.root(), version, f"added {name}", is_json=json)
 
 
 def rename(
@@ -56,7 +56,7 @@ def rename(
 
     opened = open_table(table)
     version = opened.rename_column(old, new)
-    _tell(opened.root(), version, f"{old} is now {new}", is_json=json)
+    _print_change(opened.root(), version, f"{old} is now {new}", is_json=json)
 
 
 def widen(
@@ -65,14 +65,16 @@ def widen(
     """Give a column a type that holds all its values: int32 to int64."""
 
     opened = open_table(table)
-    version = opened.widen_column(name, type_value(kind))
-    _tell(opened.root(), version, f"{name} is now {opened.schema().field(name).type}", is_json=json)
+    version = opened.widen_column(name, parse_type(kind))
+    _print_change(
+        opened.root(), version, f"{name} is now {opened.schema().field(name).type}", is_json=json
+    )
 
 
-def _tell(root: str, version: int, said: str, *, is_json: bool) -> None:
+def _print_change(root: str, version: int, said: str, *, is_json: bool) -> None:
     if not is_json:
-        say(f"{said} (version {version:,})")
+        print_line(f"{said} (version {version:,})")
         return
-    from thermocline.cli.terminal.output import say_json
+    from thermocline.cli.terminal.output import print_json
 
-    say_json({"root": root, "version": version})
+    print_json({"root": root, "version": version})

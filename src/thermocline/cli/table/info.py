@@ -14,15 +14,15 @@ from thermocline.cli.argument import (
     FormatOption,
     JsonOption,
     TableArgument,
-    at_value,
+    parse_at,
 )
 from thermocline.cli.table.target import open_table
-from thermocline.cli.terminal.terminal import answers, is_watched
+from thermocline.cli.terminal.terminal import answer_console, is_terminal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thermocline.cold.coverage_report import Diff, Held
+    from thermocline.cold.coverage_report import CoverageReport, VersionDiff
 
 HISTORY_SHOWN = 40
 
@@ -31,27 +31,27 @@ def info(table: TableArgument, at: AtOption = None, json: JsonOption = False) ->
     """Show what a table is: rows, size, time range, coverage, columns, policies."""
 
     opened = open_table(table)
-    found = opened.held(at_value(at))
+    found = opened.held(parse_at(at))
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
         from thermocline.show.facts import table_values
 
-        say_json({"root": opened.root(), **table_values(found)})
+        print_json({"root": opened.root(), **table_values(found)})
         return
     _print_info(found, opened.root())
 
 
-def _print_info(found: "Held", root: str) -> None:
+def _print_info(found: "CoverageReport", root: str) -> None:
     from thermocline.cli.terminal.picture import print_picture
     from thermocline.show import table_facts, visible
-    from thermocline.show.text import columns_wide, padded
+    from thermocline.show.text import pad, text_width
 
-    console = answers()
+    console = answer_console()
     facts = table_facts(found, root)
     wide = max(len(label) for label in facts)
     for label, text in facts.items():
         print_pair(label.ljust(wide), visible(text))
-    if found.coverage.whole and is_watched():
+    if found.coverage.whole and is_terminal():
         console.print()
         print_picture(found, console)
     console.print()
@@ -60,9 +60,9 @@ def _print_info(found: "Held", root: str) -> None:
         console.print("no columns yet: the first append adds them", style="dim")
         return
     names = [visible(column.name) for column in columns]
-    wide = max(columns_wide(name) for name in names)
+    wide = max(text_width(name) for name in names)
     for name, column in zip(names, columns, strict=True):
-        print_pair(padded(name, wide), visible(str(column.type)), is_name=True)
+        print_pair(pad(name, wide), visible(str(column.type)), is_name=True)
 
 
 def print_pair(label: str, text: str, *, is_name: bool = False) -> None:
@@ -71,7 +71,7 @@ def print_pair(label: str, text: str, *, is_name: bool = False) -> None:
 
     line = Text(label, style="" if is_name else "dim").append("  ")
     line.append(text, style="dim" if is_name else "")
-    answers().print(line, soft_wrap=True)
+    answer_console().print(line, soft_wrap=True)
 
 
 def history(
@@ -86,14 +86,14 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """List the versions of a table, the newest first."""
-    from thermocline.cli.terminal.output import chosen, say_json
+    from thermocline.cli.terminal.output import choose_output, print_json
 
     opened = open_table(table)
-    output = chosen(form, is_json=json)
+    output = choose_output(form, is_json=json)
     is_box = output.form is Format.BOX
     rows = opened.history(limit or (HISTORY_SHOWN if is_box else opened.version()))
     if output.form is Format.JSON:
-        say_json({"root": opened.root(), "versions": rows_json(rows)})
+        print_json({"root": opened.root(), "versions": rows_json(rows)})
         return
     if not is_box:
         output.write(rows.to_reader())
@@ -102,10 +102,10 @@ def history(
 
     older = opened.version() - rows.num_rows
     also = f"{older:,} older (--limit shows more)" if older else ""
-    draw(_brief(rows).to_reader(), answers(), 0, ("version", "versions"), also)
+    draw(_shorten_history(rows).to_reader(), answer_console(), 0, ("version", "versions"), also)
 
 
-def _brief(rows: "pa.Table") -> "pa.Table":
+def _shorten_history(rows: "pa.Table") -> "pa.Table":
     """Return a history that fits a terminal: additions and removals share a column."""
     import pyarrow as pa
 
@@ -152,16 +152,16 @@ def diff(
     from dataclasses import asdict
 
     opened = open_table(table)
-    found = opened.diff(at_value(old), at_value(new))
+    found = opened.diff(parse_at(old), parse_at(new))
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"root": opened.root(), **asdict(found)})
+        print_json({"root": opened.root(), **asdict(found)})
         return
     _print_diff(found)
 
 
-def _print_diff(found: "Diff") -> None:
+def _print_diff(found: "VersionDiff") -> None:
     from thermocline.show import size_text, visible
 
     sign = "+" if found.size_bytes >= 0 else ""

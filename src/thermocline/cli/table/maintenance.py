@@ -11,11 +11,11 @@ import typer
 
 from thermocline.cli.argument import JsonOption, TableArgument
 from thermocline.cli.table.target import open_table
-from thermocline.cli.terminal.terminal import progress, say
+from thermocline.cli.terminal.terminal import print_line, show_progress
 from thermocline.errors import Corruption
 
 if TYPE_CHECKING:
-    from thermocline.cold.care.repair import Loss
+    from thermocline.cold.care.repair import LogLoss
 
 FILES_LISTED_MAX = 20
 
@@ -47,7 +47,7 @@ def vacuum(
     from thermocline.show import size_text
 
     opened = open_table(table)
-    with progress("removing") as report:
+    with show_progress("removing") as report:
         done = opened.vacuum(
             dry_run=dry_run and not yes,
             grace=grace,
@@ -55,24 +55,24 @@ def vacuum(
             progress=report,
         )
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         facts = {"is_dry_run": done.is_dry_run, "oldest_kept": done.oldest}
         sums = {"files": list(done.files), "size_bytes": done.size_bytes}
-        say_json({"root": opened.root(), **facts, **sums})
+        print_json({"root": opened.root(), **facts, **sums})
         return
     for path in done.files[:FILES_LISTED_MAX]:
-        say(f"  {path}")
+        print_line(f"  {path}")
     if len(done.files) > FILES_LISTED_MAX:
-        say(f"  and {len(done.files) - FILES_LISTED_MAX:,} more")
+        print_line(f"  and {len(done.files) - FILES_LISTED_MAX:,} more")
     what = f"{len(done.files):,} file{'' if len(done.files) == 1 else 's'}"
     size = size_text(done.size_bytes)
     if not done.files:
-        say(f"nothing to remove (oldest version kept: {done.oldest:,})")
+        print_line(f"nothing to remove (oldest version kept: {done.oldest:,})")
     elif done.is_dry_run:
-        say(f"would remove {what}, {size}; this was a dry run, --yes removes them")
+        print_line(f"would remove {what}, {size}; this was a dry run, --yes removes them")
     else:
-        say(f"removed {what}, {size} (oldest version kept: {done.oldest:,})")
+        print_line(f"removed {what}, {size} (oldest version kept: {done.oldest:,})")
 
 
 def fsck(table: TableArgument, json: JsonOption = False) -> None:
@@ -80,27 +80,27 @@ def fsck(table: TableArgument, json: JsonOption = False) -> None:
     from dataclasses import asdict
 
     from thermocline.cold.storage.open_storage import open_storage
-    from thermocline.cold.table import Table
+    from thermocline.cold.table import ColdTable
     from thermocline.show import size_text
     from thermocline.table import TimeSeriesTable
 
     # A table with a damaged log cannot be opened, but must be checked.
-    opened = TimeSeriesTable(Table(open_storage(table)))
-    if not opened.lake.log.exists():
+    opened = TimeSeriesTable(ColdTable(open_storage(table)))
+    if not opened.cold.log.exists():
         opened = open_table(table)
-    with progress("checking") as report:
+    with show_progress("checking") as report:
         checked = opened.fsck(report)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
-        say_json({"root": opened.root(), "is_sound": checked.is_sound, **asdict(checked)})
+        print_json({"root": opened.root(), "is_sound": checked.is_sound, **asdict(checked)})
     else:
         for finding in checked.findings:
             note = " (harmless)" if finding.is_harmless else ""
-            say(f"  {finding.kind}  {finding.path}: {' '.join(finding.what.split())}{note}")
+            print_line(f"  {finding.kind}  {finding.path}: {' '.join(finding.what.split())}{note}")
         sums = f"{checked.commits:,} commits, {checked.segments:,} segments, {checked.rows:,} rows"
         word = "sound" if checked.is_sound else "checked"
-        say(f"{word}: {sums}, {size_text(checked.size_bytes)} (version {checked.version:,})")
+        print_line(f"{word}: {sums}, {size_text(checked.size_bytes)} (version {checked.version:,})")
     if not checked.is_sound:
         harms = [finding for finding in checked.findings if not finding.is_harmless]
         raise Corruption(
@@ -127,50 +127,50 @@ def repair(
     """
     from dataclasses import asdict
 
-    from thermocline.cold.care.repair import Repaired
+    from thermocline.cold.care.repair import RepairReport
     from thermocline.table import survey_loss
 
-    done: Repaired | None = None
+    done: RepairReport | None = None
     if accept_loss:
         from thermocline.table import repair_table
 
         done = repair_table(table)
     loss = done.loss if done else survey_loss(table)
     if json:
-        from thermocline.cli.terminal.output import say_json
+        from thermocline.cli.terminal.output import print_json
 
         made = {"version": done.version, "aside": done.aside} if done else {}
         facts = {"root": table, "is_needed": loss.is_needed, "is_dry_run": not accept_loss}
-        say_json({**facts, **asdict(loss), **made})
+        print_json({**facts, **asdict(loss), **made})
         return
     if not loss.is_needed:
-        say(f"nothing to repair: the log is whole up to version {loss.intact:,}")
+        print_line(f"nothing to repair: the log is whole up to version {loss.intact:,}")
         return
     _say_loss(loss)
     if done is None:
-        say("restore the missing files from a copy if there is one: then nothing is lost")
-        say("this was a dry run; --accept-loss goes on from the newest intact version")
+        print_line("restore the missing files from a copy if there is one: then nothing is lost")
+        print_line("this was a dry run; --accept-loss goes on from the newest intact version")
     else:
-        say(f"repaired: version {done.version:,} follows version {loss.intact:,}")
-        say(f"the files that were set aside are in {done.aside}")
+        print_line(f"repaired: version {done.version:,} follows version {loss.intact:,}")
+        print_line(f"the files that were set aside are in {done.aside}")
 
 
-def _say_loss(loss: "Loss") -> None:
+def _say_loss(loss: "LogLoss") -> None:
     from thermocline.show import size_text
 
     for reason in loss.reasons:
-        say(f"  {reason}")
-    say(f"newest intact version: {loss.intact:,}")
+        print_line(f"  {reason}")
+    print_line(f"newest intact version: {loss.intact:,}")
     if loss.lost_first:
-        say(f"lost: versions {loss.lost_first:,} to {loss.lost_last:,}")
+        print_line(f"lost: versions {loss.lost_first:,} to {loss.lost_last:,}")
     if loss.kept_after_gap:
         kept = ", ".join(str(version) for version in loss.kept_after_gap[:FILES_LISTED_MAX])
-        say(f"intact, but unreadable without the lost versions: versions {kept}")
+        print_line(f"intact, but unreadable without the lost versions: versions {kept}")
     if loss.segments:
-        say("files that no intact version names; append them again to keep their rows:")
+        print_line("files that no intact version names; append them again to keep their rows:")
     for stray in loss.segments[:FILES_LISTED_MAX]:
         rows = "rows unknown" if stray.rows is None else f"{stray.rows:,} rows"
         times = f", {stray.first} to {stray.last}" if stray.first else ""
-        say(f"  {stray.path}: {rows}, {size_text(stray.size_bytes)}{times}")
+        print_line(f"  {stray.path}: {rows}, {size_text(stray.size_bytes)}{times}")
     if len(loss.segments) > FILES_LISTED_MAX:
-        say(f"  and {len(loss.segments) - FILES_LISTED_MAX:,} more")
+        print_line(f"  and {len(loss.segments) - FILES_LISTED_MAX:,} more")

@@ -38,9 +38,9 @@ def open_lake(folder: str) -> "Lake":
 
     `THERMOCLINE_POSTGRES` says where its entities are, as for a node.
     """
-    from thermocline.config import settings_of
+    from thermocline.config import read_lake_settings
     from thermocline.node import open_lake
 
     postgres = os.environ.get("THERMOCLINE_POSTGRES")
-    settings = settings_of({"postgres": postgres} if postgres else {})
+    settings = read_lake_settings({"postgres": postgres} if postgres else {})
     return open_lake(folder, settings, is_read_only=True)

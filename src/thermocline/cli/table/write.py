@@ -17,12 +17,12 @@ from thermocline.cli.argument import (
     StartOption,
     TableArgument,
     YesOption,
-    at_value,
-    files_of,
-    txn_value,
+    find_files,
+    parse_at,
+    parse_txn,
 )
 from thermocline.cli.table.target import open_table
-from thermocline.cli.terminal.terminal import Progress, confirmed, progress, say
+from thermocline.cli.terminal.terminal import Progress, confirm, print_line, show_progress
 from thermocline.errors import Invalid
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def create(
         retention=retention,
         entities_max=entities_max,
     )
-    _tell(made, made.version(), f"created {made.root()}", {}, is_json=json)
+    _print_change(made, made.version(), f"created {made.root()}", {}, is_json=json)
 
 
 def append(
@@ -113,20 +113,20 @@ def append(
     json: JsonOption = False,
 ) -> None:
     """Append Parquet files, all of them in one commit."""
-    from thermocline.cold.change.append import Wish
+    from thermocline.cold.change.append import AppendOptions
 
-    given = files_of(files)
-    wish = Wish(overlap.value if overlap else None, evolve, txn_value(txn))
+    given = find_files(files)
+    wish = AppendOptions(overlap.value if overlap else None, evolve, parse_txn(txn))
     opened = open_table(table)
     before = opened.version()
-    with progress("appending") as report:
-        version = opened.lake.append_parquet(_Told(given, report), wish, link=link).version
+    with show_progress("appending") as report:
+        version = opened.cold.append_parquet(_ReportedPaths(given, report), wish, link=link).version
     if version == before:
         facts = {"files": len(given), "rows": 0, "segments": 0, "replaced": 0, "appended": False}
         why = f"{txn} was already appended" if txn else "the files have no rows"
-        _tell(opened, version, f"nothing to append: {why}", facts, is_json=json)
+        _print_change(opened, version, f"nothing to append: {why}", facts, is_json=json)
         return
-    metrics = opened.lake.log.commit(version).metrics
+    metrics = opened.cold.log.commit(version).metrics
     rows, segments, replaced = (int(metrics[k]) for k in ("rows", "segments", "replaced"))
     facts = {
         "files": len(given),
@@ -135,10 +135,10 @@ def append(
         "replaced": replaced,
         "appended": True,
     }
-    said = f"appended {_many(rows, 'row')} from {_many(len(given), 'file')}"
+    said = f"appended {_count_text(rows, 'row')} from {_count_text(len(given), 'file')}"
     if replaced:
-        said += f", replacing rows in {_many(replaced, 'segment')}"
-    _tell(opened, version, said, facts, is_json=json)
+        said += f", replacing rows in {_count_text(replaced, 'segment')}"
+    _print_change(opened, version, said, facts, is_json=json)
 
 
 def delete(
@@ -159,18 +159,20 @@ def delete(
             "a delete needs a condition or a stretch of time",
             hint="give --where, --start or --end; --where true deletes every row",
         )
-    rows = _matching(opened, where, start, end)
-    before = opened.lake.state()
+    rows = _count_matching(opened, where, start, end)
+    before = opened.cold.state()
     if not rows:
-        _tell(opened, before.version, "no row matches", {"rows": 0}, is_json=json)
+        _print_change(opened, before.version, "no row matches", {"rows": 0}, is_json=json)
         return
-    would = f"delete {rows:,} of {_many(before.totals.rows, 'row')} from {opened.root()}"
-    if not confirmed(f"{would}?", is_yes=yes, otherwise=would):
-        say("nothing was deleted")
+    would = f"delete {rows:,} of {_count_text(before.totals.rows, 'row')} from {opened.root()}"
+    if not confirm(f"{would}?", is_yes=yes, otherwise=would):
+        print_line("nothing was deleted")
         raise typer.Exit(1)
     version = opened.delete(where, start=start, end=end)
-    rows = before.totals.rows - opened.lake.state(version).totals.rows
-    _tell(opened, version, f"deleted {_many(rows, 'row')}", {"rows": rows}, is_json=json)
+    rows = before.totals.rows - opened.cold.state(version).totals.rows
+    _print_change(
+        opened, version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
+    )
 
 
 def restore(
@@ -180,9 +182,9 @@ def restore(
 ) -> None:
     """Restore an old version of the table, as a new version. No version is lost."""
     opened = open_table(table)
-    wanted = opened.lake.state(at_value(at)).version
+    wanted = opened.cold.state(parse_at(at)).version
     version = opened.restore(wanted)
-    _tell(opened, version, f"restored version {wanted}", {"restored": wanted}, is_json=json)
+    _print_change(opened, version, f"restored version {wanted}", {"restored": wanted}, is_json=json)
 
 
 def retain(
@@ -194,8 +196,10 @@ def retain(
 ) -> None:
     """Delete the rows that are older than the table's retention."""
     opened = open_table(table)
-    state, rows = opened.lake.retain(is_confirmed=yes)
-    _tell(opened, state.version, f"deleted {_many(rows, 'row')}", {"rows": rows}, is_json=json)
+    state, rows = opened.cold.retain(is_confirmed=yes)
+    _print_change(
+        opened, state.version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
+    )
 
 
 def set_policy(
@@ -226,10 +230,10 @@ def set_policy(
     spec = opened.spec()
     facts = {"overlap": spec.overlap, "retention": spec.retention}
     said = f"overlap is {spec.overlap}, retention is {spec.retention or 'forever'}"
-    _tell(opened, version, said, facts, is_json=json)
+    _print_change(opened, version, said, facts, is_json=json)
 
 
-class _Told(Sequence[str]):
+class _ReportedPaths(Sequence[str]):
     """Paths that report progress: the append takes each path when it reads the file."""
 
     def __init__(self, paths: Sequence[str], report: Progress) -> None:
@@ -255,7 +259,7 @@ class _Told(Sequence[str]):
         return self._paths[place]
 
 
-def _matching(
+def _count_matching(
     table: "TimeSeriesTable", where: str | None, start: str | None, end: str | None
 ) -> int:
     columns = [table.spec().time_column] if table.schema().names else []
@@ -264,16 +268,16 @@ def _matching(
     return sum(b.num_rows for b in table.scan(columns, where, start=start, end=end))
 
 
-def _many(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _tell(
+def _print_change(
     table: "TimeSeriesTable", version: int, said: str, facts: dict[str, Any], *, is_json: bool
 ) -> None:
     if not is_json:
-        say(f"{said} (version {version:,})")
+        print_line(f"{said} (version {version:,})")
         return
-    from thermocline.cli.terminal.output import say_json
+    from thermocline.cli.terminal.output import print_json
 
-    say_json({"root": table.root(), "version": version, **facts})
+    print_json({"root": table.root(), "version": version, **facts})

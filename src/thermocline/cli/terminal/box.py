@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.show.text import visible
-from thermocline.show.value import texts
+from thermocline.show.value import text_values
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ _ELLIPSIS = "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownColumn:
     """One column as it is drawn; None is null, and a column with `is_whole` is never cut."""
 
     name: str
@@ -58,10 +58,12 @@ def draw(
 
     `nouns` are the singular and the plural for the rows; `also` is written after the number.
     """
-    kept, count = _taken(rows, rows_max)
-    columns = [_shown(kept.column(place), name) for place, name in enumerate(kept.schema.names)]
-    fitted = fit(columns, console.width)
-    console.print(_table(fitted, kept.num_rows))
+    kept, count = _take_rows(rows, rows_max)
+    columns = [
+        _format_column(kept.column(place), name) for place, name in enumerate(kept.schema.names)
+    ]
+    fitted = fit_columns(columns, console.width)
+    console.print(_build_table(fitted, kept.num_rows))
     remarks = [f"{count:,} {nouns[count != 1]}"]
     if kept.num_rows < count:
         remarks[0] = f"{kept.num_rows:,} of {remarks[0]}"
@@ -72,7 +74,7 @@ def draw(
     console.print(", ".join(remarks), style="dim")
 
 
-def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:
+def fit_columns(columns: Sequence[ShownColumn], width: int) -> list[tuple[ShownColumn | None, int]]:
     """Return the columns that fit, each with its width; None stands for the omitted columns."""
     widths = [min(column.width, WIDTH_CUT_MAX) for column in columns]
     least = [
@@ -80,7 +82,7 @@ def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:
         for wide, column in zip(widths, columns, strict=True)
     ]
     room = width - 1
-    places = _places(least, room)
+    places = _choose_columns(least, room)
     wide = [1 if place is None else widths[place] for place in places]
     floor = [1 if place is None else least[place] for place in places]
     while sum(wide) + _FRAME * len(wide) > room:
@@ -92,7 +94,7 @@ def fit(columns: Sequence[Shown], width: int) -> list[tuple[Shown | None, int]]:
     return list(zip(shown, wide, strict=True))
 
 
-def _places(least: list[int], room: int) -> list[int | None]:
+def _choose_columns(least: list[int], room: int) -> list[int | None]:
     """Return the indices of the columns to draw; None stands for the omitted columns."""
     if sum(least) + _FRAME * len(least) <= room:
         return list(range(len(least)))
@@ -111,7 +113,7 @@ def _places(least: list[int], room: int) -> list[int | None]:
     return [*left, None, *reversed(right)] if low <= high else [*left, *reversed(right)]
 
 
-def _taken(rows: pa.RecordBatchReader, rows_max: int) -> tuple[pa.Table, int]:
+def _take_rows(rows: pa.RecordBatchReader, rows_max: int) -> tuple[pa.Table, int]:
     """Return the first rows, and the number of all rows."""
     kept, count = [], 0
     for batch in rows:
@@ -121,35 +123,37 @@ def _taken(rows: pa.RecordBatchReader, rows_max: int) -> tuple[pa.Table, int]:
     return pa.Table.from_batches(kept, schema=rows.schema), count
 
 
-def _shown(column: pa.ChunkedArray, name: str) -> Shown:
+def _format_column(column: pa.ChunkedArray, name: str) -> ShownColumn:
     cells: list[str | None] = []
     for chunk in column.chunks:
-        cells += [None if text is None else _quoted(text) for text in texts(chunk)]
+        cells += [None if text is None else _quote(text) for text in text_values(chunk)]
     kind = column.type
     if kinds.is_timestamp(kind):
-        cells = _short_times(cells)
+        cells = _shorten_times(cells)
     is_number = bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind))
-    return Shown(visible(name), tuple(cells), is_number, is_number or kinds.is_timestamp(kind))
+    return ShownColumn(
+        visible(name), tuple(cells), is_number, is_number or kinds.is_timestamp(kind)
+    )
 
 
-def _short_times(cells: Sequence[str | None]) -> list[str | None]:
+def _shorten_times(cells: Sequence[str | None]) -> list[str | None]:
     """Return ISO times with a space for the T, without zone, and without seconds if all are 0."""
     plain = [cell and cell.removesuffix("Z").replace("T", " ") for cell in cells]
     is_even = all(cell is None or cell[16:] in ("", ":00") for cell in plain)
     return [cell[:16] if cell and is_even else cell for cell in plain]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text}"' if text in ("", "null") else visible(text)
 
 
-def _table(fitted: Sequence[tuple[Shown | None, int]], rows: int) -> "Table":
+def _build_table(fitted: Sequence[tuple[ShownColumn | None, int]], rows: int) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.ROUNDED, border_style="dim", header_style="bold")
-    left_out = Shown(_ELLIPSIS, (_ELLIPSIS,) * rows)
+    left_out = ShownColumn(_ELLIPSIS, (_ELLIPSIS,) * rows)
     drawn = []
     for column, width in fitted:
         column = column or left_out

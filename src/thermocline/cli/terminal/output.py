@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from thermocline.cli.argument import Format
 from thermocline.cli.terminal.export import write_rows
-from thermocline.cli.terminal.terminal import answers, is_watched
+from thermocline.cli.terminal.terminal import answer_console, is_terminal
 from thermocline.errors import Invalid, Unavailable
 from thermocline.show.value import as_json
 
@@ -47,15 +47,17 @@ class Output:
         if self.form is Format.BOX:
             from thermocline.cli.terminal.box import draw
 
-            draw(rows, answers(), rows_max)
+            draw(rows, answer_console(), rows_max)
         elif self.path is None:
             write_rows(rows, self.form, sys.stdout.buffer, is_file=False)
         else:
-            with _file(self.path) as sink:
+            with _open_file(self.path) as sink:
                 write_rows(rows, self.form, sink, is_file=True)
 
 
-def chosen(form: Format | None, output: str | None = None, *, is_json: bool = False) -> Output:
+def choose_output(
+    form: Format | None, output: str | None = None, *, is_json: bool = False
+) -> Output:
     """Return the output that the options request; `Invalid` if they contradict each other."""
     if is_json and form not in (None, Format.JSON):
         raise Invalid("--json and --format name different formats", hint="give one of them")
@@ -66,8 +68,8 @@ def chosen(form: Format | None, output: str | None = None, *, is_json: bool = Fa
         if form is Format.BOX:
             raise Invalid("a box cannot be written to a file", hint="use --format csv")
         return Output(form, output)
-    form = form or (Format.BOX if is_watched() else Format.CSV)
-    if form in BINARY and is_watched():
+    form = form or (Format.BOX if is_terminal() else Format.CSV)
+    if form in BINARY and is_terminal():
         raise Invalid(
             "a binary format cannot be written to a terminal",
             hint="name a file with --output, or pipe the answer into a program",
@@ -76,13 +78,13 @@ def chosen(form: Format | None, output: str | None = None, *, is_json: bool = Fa
     return Output(form)
 
 
-def say_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Write one JSON value as the whole answer."""
     sys.stdout.buffer.write(as_json(value) + b"\n")
 
 
 @contextlib.contextmanager
-def _file(path: str) -> Iterator[BinaryIO]:
+def _open_file(path: str) -> Iterator[BinaryIO]:
     part = f"{path}.part"
     try:
         with open(part, "wb") as sink:

@@ -7,14 +7,14 @@ from thermocline.show.picture import BLOCKS, FULL, Picture, coverage_picture
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from thermocline.cold.coverage_report import Held
+    from thermocline.cold.coverage_report import CoverageReport
 
 _STYLES = {BLOCKS[0]: "red", BLOCKS[FULL]: "green"}
 _IN_PART = "yellow"
 
 
 def print_picture(
-    held: "Held",
+    held: "CoverageReport",
     console: "Console",
     start: object = None,
     end: object = None,

@@ -41,7 +41,7 @@ VALUE_LENGTH_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FailureKind:
     """The exit code of an error kind, and its texts for an error without facts or hint."""
 
     exit_code: int
@@ -49,18 +49,22 @@ class Kind:
     hint: str
 
 
-KINDS: Mapping[type[ThermoclineError], Kind] = {
-    Invalid: Kind(2, "the request is invalid", "see --help, and fix the request"),
-    NotFound: Kind(3, "the named object does not exist", "name something that exists"),
-    Conflict: Kind(4, "another writer changed the same object first", "run the command again"),
-    Overloaded: Kind(5, "a limit is reached", "ask for less, or try again later"),
-    Unavailable: Kind(6, "a required service is not available now", "try again later"),
-    Unsupported: Kind(7, "this version does not support the data", "use a newer thermocline"),
-    Unauthenticated: Kind(9, "no valid API key was supplied", "supply a valid key"),
-    Forbidden: Kind(9, "the key does not allow this", "use a key that allows it"),
-    Corruption: Kind(8, "bytes differ from those that were written", "restore from a copy"),
+KINDS: Mapping[type[ThermoclineError], FailureKind] = {
+    Invalid: FailureKind(2, "the request is invalid", "see --help, and fix the request"),
+    NotFound: FailureKind(3, "the named object does not exist", "name something that exists"),
+    Conflict: FailureKind(
+        4, "another writer changed the same object first", "run the command again"
+    ),
+    Overloaded: FailureKind(5, "a limit is reached", "ask for less, or try again later"),
+    Unavailable: FailureKind(6, "a required service is not available now", "try again later"),
+    Unsupported: FailureKind(
+        7, "this version does not support the data", "use a newer thermocline"
+    ),
+    Unauthenticated: FailureKind(9, "no valid API key was supplied", "supply a valid key"),
+    Forbidden: FailureKind(9, "the key does not allow this", "use a key that allows it"),
+    Corruption: FailureKind(8, "bytes differ from those that were written", "restore from a copy"),
 }
-_UNNAMED = Kind(EXIT_BUG, "the reason is unknown", "run it again with --debug")
+_UNNAMED = FailureKind(EXIT_BUG, "the reason is unknown", "run it again with --debug")
 
 # Hints are written for Python; these patterns turn an argument into the option of its name.
 _FLAG = re.compile(r"\w+=True \((--[\w-]+)\)")
@@ -80,9 +84,11 @@ class Failure:
 
     def lines(self) -> tuple[str, str, str]:
         """Return the three lines: what, why, what to do."""
-        facts = "; ".join(f"{_words(name)}: {_short(v)}" for name, v in self.facts.items())
+        facts = "; ".join(
+            f"{_spell_name(name)}: {_shorten_value(v)}" for name, v in self.facts.items()
+        )
         texts = (self.message, facts or self.why, self.hint)
-        what, why, do = (_harmless(text) for text in texts)
+        what, why, do = (_sanitize(text) for text in texts)
         return f"error: {what}", f"  why: {why}", f"   do: {do}"
 
     def json(self) -> bytes:
@@ -100,14 +106,14 @@ class Failure:
         return orjson.dumps({"error": told}, default=str, option=options)
 
 
-def failure_of(error: ThermoclineError) -> Failure:
+def describe_failure(error: ThermoclineError) -> Failure:
     """Return an error as a failure of the command line."""
     kind = next((KINDS[base] for base in type(error).__mro__ if base in KINDS), _UNNAMED)
-    hint = in_shell_words(error.hint) or kind.hint
+    hint = translate_hint(error.hint) or kind.hint
     return Failure(error.code, error.message, hint, kind.exit_code, error.facts, kind.why)
 
 
-def usage_failure(message: str, usage: str, command: str) -> Failure:
+def describe_usage_failure(message: str, usage: str, command: str) -> Failure:
     """Return a command line that cannot be parsed as a failure."""
     what = message.strip().rstrip(".")
     what = what[:1].lower() + what[1:]
@@ -117,28 +123,28 @@ def usage_failure(message: str, usage: str, command: str) -> Failure:
     return Failure(Invalid.code, what, hint, kind.exit_code, facts, kind.why)
 
 
-def in_shell_words(hint: str) -> str:
+def translate_hint(hint: str) -> str:
     """Return a hint with Python arguments written as options: `--overlap replace`."""
     hint = _FLAG.sub(r"\1", hint)
     return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", hint)
 
 
-def _words(name: str) -> str:
+def _spell_name(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _short(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        shown = ", ".join(f"{key}={_short(item)}" for key, item in value.items())
+        shown = ", ".join(f"{key}={_shorten_value(item)}" for key, item in value.items())
     elif isinstance(value, list | tuple):
-        shown = ", ".join(_short(item) for item in value)
+        shown = ", ".join(_shorten_value(item) for item in value)
     else:
         shown = "null" if value is None else str(value)
     shown = shown or "none"
     return shown if len(shown) <= VALUE_LENGTH_MAX else shown[: VALUE_LENGTH_MAX - 1] + "…"
 
 
-def _harmless(text: str) -> str:
+def _sanitize(text: str) -> str:
     from thermocline.show.text import visible
 
     return visible(" ".join(text.split()))

@@ -20,22 +20,22 @@ Progress = Callable[[int, int], None]
 """Receives the amount that is done, and the total."""
 
 
-def is_watched() -> bool:
+def is_terminal() -> bool:
     """Tell whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
-def answers() -> "Console":
+def answer_console() -> "Console":
     """Return the console for a command's answer."""
-    return _console(sys.stdout)
+    return _make_console(sys.stdout)
 
 
-def remarks() -> "Console":
+def message_console() -> "Console":
     """Return the console for messages."""
-    return _console(sys.stderr)
+    return _make_console(sys.stderr)
 
 
-def _console(file: IO[str]) -> "Console":
+def _make_console(file: IO[str]) -> "Console":
     from rich.console import Console
 
     is_plain = bool(os.environ.get("NO_COLOR"))
@@ -49,7 +49,7 @@ def _console(file: IO[str]) -> "Console":
     )
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write one line of the answer, with control characters made visible."""
     from thermocline.show.text import visible
 
@@ -57,7 +57,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Progress]:
+def show_progress(title: str) -> Iterator[Progress]:
     """Show a bar on stderr while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
@@ -66,12 +66,12 @@ def progress(title: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=remarks(), transient=True) as bar:
+    with Bar(*columns, console=message_console(), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def confirmed(question: str, *, is_yes: bool, otherwise: str) -> bool:
+def confirm(question: str, *, is_yes: bool, otherwise: str) -> bool:
     """Ask the user; `Invalid` without a terminal and without `--yes`.
 
     `otherwise` says for this error what the command would do.

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 BATCHES_AHEAD_MAX = 2
-FAREWELL_S = 1.0
+JOIN_TIMEOUT_S = 1.0
 
 
 @contextmanager
-def read_aside(opened: Callable[[], pa.RecordBatchReader]) -> Iterator[pa.RecordBatchReader]:
+def read_in_thread(opened: Callable[[], pa.RecordBatchReader]) -> Iterator[pa.RecordBatchReader]:
     """Open a stream in a thread, give it to the block, and close it when the block ends."""
     pieces: Queue[Any] = Queue(maxsize=BATCHES_AHEAD_MAX)
     stopped = threading.Event()
@@ -41,15 +41,15 @@ def read_aside(opened: Callable[[], pa.RecordBatchReader]) -> Iterator[pa.Record
     thread = threading.Thread(target=pull, name="thermocline-sql", daemon=True)
     thread.start()
     try:
-        schema = _piece(pieces)
-        yield pa.RecordBatchReader.from_batches(schema, iter(lambda: _piece(pieces), None))
+        schema = _take_piece(pieces)
+        yield pa.RecordBatchReader.from_batches(schema, iter(lambda: _take_piece(pieces), None))
     finally:
         stopped.set()
         _drain(pieces)
-        thread.join(FAREWELL_S)
+        thread.join(JOIN_TIMEOUT_S)
 
 
-def _piece(pieces: "Queue[Any]") -> Any:
+def _take_piece(pieces: "Queue[Any]") -> Any:
     piece = pieces.get()
     if isinstance(piece, BaseException):
         raise piece

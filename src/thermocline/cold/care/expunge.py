@@ -18,12 +18,12 @@ from typing import Any
 
 import orjson
 
-from thermocline.cold.care.pin import pinned_versions
+from thermocline.cold.care.pin import list_pinned_versions
 from thermocline.cold.care.vacuum import GRACE_S_MIN
-from thermocline.cold.log.transaction import Plan, transact
+from thermocline.cold.log.transaction import CommitPlan, transact
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.layout import Version
@@ -43,7 +43,7 @@ _FOLDERS = (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class ExpungeReport:
     """What was removed. Readers hold the `pinned` versions; vacuum removes their files later."""
 
     oldest: Version
@@ -54,36 +54,36 @@ class Forgotten:
     pinned: tuple[Version, ...]
 
 
-def forget(table: Table, words: Sequence[str], numbers: Sequence[int] = ()) -> Forgotten:
+def expunge(table: ColdTable, words: Sequence[str], numbers: Sequence[int] = ()) -> ExpungeReport:
     """Make every version before the newest unreadable, and remove words and bounds from the log."""
-    silent = _Silent(words, numbers)
+    silent = _Redaction(words, numbers)
     newest = table.state()
     # Order matters: versions expire before the first file is removed, and pins are read after that,
     # so that a reader gets all of a version or an error that it has expired.
-    after = _expired(table, newest.version)
-    pinned = tuple(sorted(v for v in pinned_versions(table) if v < newest.version))
-    files, size_bytes = _remove(table, after, newest.version, pinned)
-    commits = sum(_redacted(table, version, silent) for version in range(1, after.version + 1))
-    checkpoints = _checkpoints_anew(table)
+    after = _expire_versions(table, newest.version)
+    pinned = tuple(sorted(v for v in list_pinned_versions(table) if v < newest.version))
+    files, size_bytes = _remove_files(table, after, newest.version, pinned)
+    commits = sum(_redact_commit(table, version, silent) for version in range(1, after.version + 1))
+    checkpoints = _rewrite_checkpoints(table)
     _remove_shortcuts(table, newest.version)
-    return Forgotten(newest.version, files, size_bytes, commits, checkpoints, pinned)
+    return ExpungeReport(newest.version, files, size_bytes, commits, checkpoints, pinned)
 
 
-def _expired(table: Table, oldest: Version) -> TableState:
-    def plan(state: TableState) -> Plan | None:
-        return None if state.oldest >= oldest else Plan("erase", (Expire(oldest),))
+def _expire_versions(table: ColdTable, oldest: Version) -> TableState:
+    def plan(state: TableState) -> CommitPlan | None:
+        return None if state.oldest >= oldest else CommitPlan("erase", (Expire(oldest),))
 
     outcome = transact(table.log, plan)
-    if outcome.is_landed:
-        table.index.write(outcome.state)
+    if outcome.is_committed:
+        table.index.write_shortcut(outcome.state)
     return outcome.state
 
 
-def _remove(
-    table: Table, newest: TableState, oldest: Version, pinned: Sequence[Version]
+def _remove_files(
+    table: ColdTable, newest: TableState, oldest: Version, pinned: Sequence[Version]
 ) -> tuple[int, int]:
     """Remove the files of versions that cannot be read, and files too old to be in writing."""
-    ever, live = _named(table, oldest, newest, pinned)
+    ever, live = _list_named_paths(table, oldest, newest, pinned)
     cut_off = table.log.now() - GRACE_S_MIN * NS_PER_S
     files = size_bytes = 0
     for folder in _FOLDERS:
@@ -96,8 +96,8 @@ def _remove(
     return files, size_bytes
 
 
-def _named(
-    table: Table, oldest: Version, newest: TableState, pinned: Sequence[Version]
+def _list_named_paths(
+    table: ColdTable, oldest: Version, newest: TableState, pinned: Sequence[Version]
 ) -> tuple[set[str], set[str]]:
     """Return the paths that any version has named, and those that readable versions need."""
     ever: set[str] = set()
@@ -120,46 +120,46 @@ def _paths(segment: Segment) -> tuple[str, str]:
     return segment.path, segment.coverage_path
 
 
-def _redacted(table: Table, version: int, silent: "_Silent") -> bool:
+def _redact_commit(table: ColdTable, version: int, silent: "_Redaction") -> bool:
     """Remove the words from a commit; tell whether it had any."""
     path = layout.commit_path(version)
     data = table.storage.read(path)
     commit = decode_commit(data, version)
-    actions = tuple(silent.action(action) for action in commit.actions)
+    actions = tuple(silent.redact_action(action) for action in commit.actions)
     if actions == commit.actions:
         return False
-    _replace(table.storage, path, encode_commit(replace(commit, actions=actions)))
+    _overwrite(table.storage, path, encode_commit(replace(commit, actions=actions)))
     return True
 
 
 @dataclass(frozen=True, slots=True)
-class _Silent:
+class _Redaction:
     """What to remove from commits: texts that contain a word, bounds that equal a number."""
 
     words: Sequence[str]
     numbers: Sequence[int]
 
-    def action(self, action: Action) -> Action:
+    def redact_action(self, action: Action) -> Action:
         """Return an action with the same effect, without the words and numbers."""
         match action:
             case AddSegment(segment):
-                return replace(action, segment=self._segment(segment))
+                return replace(action, segment=self._redact_segment(segment))
             case SetDeletes(segment):
-                return replace(action, segment=self._segment(segment))
+                return replace(action, segment=self._redact_segment(segment))
             case NoteRequests(requests):
-                kept = {key: rows for key, rows in requests.items() if not self._says(key)}
+                kept = {key: rows for key, rows in requests.items() if not self._contains_word(key)}
                 return NoteRequests(kept)
         return action
 
-    def _segment(self, segment: Segment) -> Segment:
+    def _redact_segment(self, segment: Segment) -> Segment:
         kept = {
             key: both
             for key, both in segment.stats.items()
-            if not any(self._says(bound) for bound in both)
+            if not any(self._contains_word(bound) for bound in both)
         }
         return replace(segment, stats=kept)
 
-    def _says(self, value: Any) -> bool:
+    def _contains_word(self, value: Any) -> bool:
         if isinstance(value, int):
             return value in self.numbers
         text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
@@ -167,14 +167,14 @@ class _Silent:
         return any(word in text or word in quoted for word in self.words)
 
 
-def _replace(storage: Storage, path: str, data: bytes) -> None:
+def _overwrite(storage: Storage, path: str, data: bytes) -> None:
     if isinstance(storage, LocalStorage):
         storage.replace(path, data)
     else:
         storage.put_hint(path, data)  # an object store replaces an object whole, and durably
 
 
-def _checkpoints_anew(table: Table) -> int:
+def _rewrite_checkpoints(table: ColdTable) -> int:
     """Remove all checkpoints and write that of the newest version; return how many went."""
     found = [
         stored.path
@@ -185,12 +185,12 @@ def _checkpoints_anew(table: Table) -> int:
         table.storage.delete(path)
     if found:
         # A new table object: it has no cached state from before the commits were redacted.
-        anew = Table(table.storage)
+        anew = ColdTable(table.storage)
         anew.log.write_checkpoint(anew.state().version)
     return len(found)
 
 
-def _remove_shortcuts(table: Table, oldest: Version) -> None:
+def _remove_shortcuts(table: ColdTable, oldest: Version) -> None:
     """Remove the shortcuts of versions that cannot be read."""
     for stored in table.storage.list(layout.TABLE_COVERAGE_FOLDER):
         version = layout.table_coverage_version(stored.path.rpartition("/")[2])

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from thermocline.cold.log.checkpoint import encode_checkpoint, read_checkpoint
 from thermocline.cold.log.commit_log import check_current
 from thermocline.cold.segment.parquet import measure_segment
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
 from thermocline.format.coverage import (
@@ -31,7 +31,7 @@ from thermocline.format.coverage import (
     decode_coverage,
     encode_coverage,
     sidecar_checksum,
-    united,
+    unite_buckets,
 )
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Segment
@@ -50,7 +50,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class FsckReport:
     """What was checked and what was found."""
 
     version: int
@@ -66,13 +66,15 @@ class Checked:
         return all(finding.is_harmless for finding in self.findings)
 
 
-def fsck(table: Table, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
+def fsck(
+    table: ColdTable, progress: Callable[[int, int], None] = lambda done, total: None
+) -> FsckReport:
     """Check every file of a table and return what is wrong; nothing is changed."""
     findings: list[Finding] = []
     names = [item.path.rsplit("/", 1)[-1] for item in table.storage.list(layout.LOG_FOLDER)]
-    state, commits = _replayed(table, names, findings)
+    state, commits = _replay_log(table, names, findings)
     if state is None:
-        return Checked(0, len(commits), 0, 0, 0, tuple(findings))
+        return FsckReport(0, len(commits), 0, 0, 0, tuple(findings))
     findings += _check_end(table, state.version)
     findings += _check_current(table, commits, state)
     findings += _check_checkpoints(table, names, commits)
@@ -83,15 +85,15 @@ def fsck(table: Table, progress: Callable[[int, int], None] = lambda done, total
         progress(done, len(segments))
     if len(recounts) == len(segments):
         findings += _check_shortcut(table, state, recounts)
-    findings += _orphans(table, commits)
+    findings += _find_orphans(table, commits)
     totals = state.totals
-    return Checked(
+    return FsckReport(
         state.version, len(commits), len(segments), totals.rows, totals.size_bytes, tuple(findings)
     )
 
 
-def _replayed(
-    table: Table, names: list[str], findings: list[Finding]
+def _replay_log(
+    table: ColdTable, names: list[str], findings: list[Finding]
 ) -> tuple[TableState | None, list[Commit]]:
     newest = max((v for name in names if (v := layout.commit_version(name))), default=Version(0))
     commits: list[Commit] = []
@@ -111,7 +113,7 @@ def _replayed(
         return None, commits
 
 
-def _check_end(table: Table, newest: int) -> Iterator[Finding]:
+def _check_end(table: ColdTable, newest: int) -> Iterator[Finding]:
     ahead = {path: v for path, v in table.log.evidence().items() if v > newest}
     if not ahead or table.storage.size(layout.commit_path(newest + 1)) is not None:
         return  # no evidence, or a writer committed meanwhile
@@ -120,7 +122,7 @@ def _check_end(table: Table, newest: int) -> Iterator[Finding]:
     yield Finding("log", layout.commit_path(newest + 1), what)
 
 
-def _check_current(table: Table, commits: list[Commit], state: TableState) -> Iterator[Finding]:
+def _check_current(table: ColdTable, commits: list[Commit], state: TableState) -> Iterator[Finding]:
     try:
         current = table.log.read_current()
     except ThermoclineError as error:
@@ -137,7 +139,9 @@ def _check_current(table: Table, commits: list[Commit], state: TableState) -> It
             yield Finding("log", layout.commit_path(current.version), str(error))
 
 
-def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) -> Iterator[Finding]:
+def _check_checkpoints(
+    table: ColdTable, names: list[str], commits: list[Commit]
+) -> Iterator[Finding]:
     versions = sorted(v for name in names if (v := layout.checkpoint_version(name)) is not None)
     replayed: TableState | None = None
     for version in versions:
@@ -151,17 +155,17 @@ def _check_checkpoints(table: Table, names: list[str], commits: list[Commit]) ->
         if stored is None:
             what = "torn or damaged; the log is used instead"
             yield Finding("state", path, what, is_harmless=True)
-        elif encode_checkpoint(stored) != encode_checkpoint(_as_known(replayed, stored)):
+        elif encode_checkpoint(stored) != encode_checkpoint(_as_older_release(replayed, stored)):
             yield Finding("state", path, "contradicts the log")
 
 
-def _as_known(replayed: TableState, stored: TableState) -> TableState:
+def _as_older_release(replayed: TableState, stored: TableState) -> TableState:
     """Return the replayed state as an older release wrote it, where it wrote the checkpoint."""
     return replayed if stored.txn_id else replace(replayed, txn_id="")
 
 
 def _check_segment(
-    table: Table, state: TableState, segment: Segment, recounts: list[Coverage]
+    table: ColdTable, state: TableState, segment: Segment, recounts: list[Coverage]
 ) -> Iterator[Finding]:
     try:
         table.storage.check(segment.path, segment.file_size, segment.checksum, fresh=True)
@@ -177,7 +181,9 @@ def _check_segment(
     yield from _check_coverage(table, segment, measured.coverage)
 
 
-def _check_shortcut(table: Table, state: TableState, recounts: list[Coverage]) -> Iterator[Finding]:
+def _check_shortcut(
+    table: ColdTable, state: TableState, recounts: list[Coverage]
+) -> Iterator[Finding]:
     path = layout.table_coverage_path(state.version)
     try:
         shortcut = decode_coverage(table.storage.read(path))
@@ -185,17 +191,17 @@ def _check_shortcut(table: Table, state: TableState, recounts: list[Coverage]) -
         return  # the shortcut is optional
     if shortcut.digest != state.totals.digest:
         return  # readers ignore it
-    whole = united(recount.whole for recount in recounts)
+    whole = unite_buckets(recount.whole for recount in recounts)
     entities: dict[str, list[Buckets]] = {}
     for recount in recounts:
         for key, buckets in recount.entities.items():
             entities.setdefault(key, []).append(buckets)
-    counted = {key: united(parts) for key, parts in entities.items()}
+    counted = {key: unite_buckets(parts) for key, parts in entities.items()}
     if shortcut.whole != whole or dict(shortcut.entities) != counted:
         yield Finding("coverage", path, "is not what the segments hold; remove it")
 
 
-def _check_coverage(table: Table, segment: Segment, recount: Coverage) -> Iterator[Finding]:
+def _check_coverage(table: ColdTable, segment: Segment, recount: Coverage) -> Iterator[Finding]:
     path = segment.coverage_path
     try:
         data = table.storage.read(path)
@@ -206,12 +212,12 @@ def _check_coverage(table: Table, segment: Segment, recount: Coverage) -> Iterat
     if sidecar_checksum(data) != segment.coverage_checksum:
         yield Finding("coverage", path, "has another checksum than the log says")
     elif encode_coverage(stored) != encode_coverage(recount):
-        extra, lacking = stored.minus(recount), recount.minus(stored)
+        extra, lacking = stored.subtract(recount), recount.subtract(stored)
         what = f"{len(extra.whole)} buckets too many, {len(lacking.whole)} too few"
         yield Finding("coverage", path, what)
 
 
-def _orphans(table: Table, commits: list[Commit]) -> Iterator[Finding]:
+def _find_orphans(table: ColdTable, commits: list[Commit]) -> Iterator[Finding]:
     named = {
         path
         for commit in commits

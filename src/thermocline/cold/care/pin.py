@@ -17,7 +17,7 @@ from typing import Any
 
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.storage import Storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
@@ -43,7 +43,7 @@ def read_pin(storage: Storage, path: str) -> dict[str, Any]:
 
 
 @contextmanager
-def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[Version]:
+def pin_version(table: ColdTable, version: Version, lease_s: int = LEASE_S) -> Iterator[Version]:
     """Keep the files of a version from being vacuumed while the block runs.
 
     `NotFound` when the version has expired meanwhile.
@@ -61,7 +61,7 @@ def pinned(table: Table, version: Version, lease_s: int = LEASE_S) -> Iterator[V
             table.storage.delete(path)
 
 
-def pinned_versions(table: Table) -> set[Version]:
+def list_pinned_versions(table: ColdTable) -> set[Version]:
     """Return the versions with a running lease; remove leases that have ended."""
     now, found = table.log.now(), set()
     for stored in table.storage.list(layout.PINS_FOLDER):

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from thermocline.cold.log.commit_log import check_current
 from thermocline.cold.segment.stage import new_id
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption, NotFound, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.layout import Version
@@ -47,7 +47,7 @@ class StraySegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LogLoss:
     """What a repair would give up; nothing if `is_needed` is False.
 
     `kept_after_gap` are intact commits after the first lost one: they are lost with it. `sources`
@@ -69,31 +69,33 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairReport:
     """What was accepted as lost, the version that records it, and the folder of the old files."""
 
-    loss: Loss
+    loss: LogLoss
     version: int
     aside: str
 
 
-def survey(table: Table, retired: Mapping[str, Mark] = MappingProxyType({})) -> Loss:
+def survey(table: ColdTable, retired: Mapping[str, Mark] = MappingProxyType({})) -> LogLoss:
     """Return what is lost; nothing is changed.
 
     `retired` are the marks up to which hot sources have flushed rows to this table.
     """
-    commits, state, trouble = _intact(table)
-    return _loss(table, commits, state, trouble, retired)
+    commits, state, trouble = _read_intact(table)
+    return _describe_loss(table, commits, state, trouble, retired)
 
 
-def repair(table: Table, retired: Mapping[str, Mark] = MappingProxyType({})) -> Repaired | None:
+def repair(
+    table: ColdTable, retired: Mapping[str, Mark] = MappingProxyType({})
+) -> RepairReport | None:
     """Accept the loss and make the table open again; None when nothing needs repair.
 
     When this returns, a commit called `repair` follows the newest intact version.
     `Corruption` when not even the first version is intact.
     """
-    commits, state, trouble = _intact(table)
-    loss = _loss(table, commits, state, trouble, retired)
+    commits, state, trouble = _read_intact(table)
+    loss = _describe_loss(table, commits, state, trouble, retired)
     if not loss.is_needed:
         return None
     if state is None:
@@ -103,14 +105,14 @@ def repair(table: Table, retired: Mapping[str, Mark] = MappingProxyType({})) -> 
             path=layout.commit_path(1),
         )
     aside = f"{layout.REPAIR_FOLDER}/{new_id()}"
-    doomed = [path for path, version in _later(table, state.version)]
+    doomed = [path for path, version in _list_later_files(table, state.version)]
     for path in (*doomed, layout.CURRENT_PATH):
         if table.storage.size(path) is not None:
             name = path.rsplit("/", 1)[-1]
             if not path.startswith(layout.TABLE_COVERAGE_FOLDER):
                 table.storage.put(f"{aside}/{name}", table.storage.read(path))
     # Order matters: until the repair has its commit, CURRENT proves that the table needs it.
-    table.log.claim(Current(Version(max(loss.lost_last, state.version + 1)), "", ""))
+    table.log.advance_current(Current(Version(max(loss.lost_last, state.version + 1)), "", ""))
     for path in doomed:
         table.storage.delete(path)
     actions: list[Action] = []
@@ -128,17 +130,17 @@ def repair(table: Table, retired: Mapping[str, Mark] = MappingProxyType({})) -> 
         {**metrics, "aside": aside},
         state.txn_id,
     )
-    after = table.log.land_repair(state, commit)
+    after = table.log.commit_repair(state, commit)
     if after is None:
         raise Conflict(
             "another process wrote to the table during the repair",
             hint="stop every process that writes to the table, then run the repair again",
             path=layout.commit_path(commit.version),
         )
-    return Repaired(loss, after.version, aside)
+    return RepairReport(loss, after.version, aside)
 
 
-def _intact(table: Table) -> tuple[list[Commit], TableState | None, str]:
+def _read_intact(table: ColdTable) -> tuple[list[Commit], TableState | None, str]:
     """Return the commits before the first one that is missing or damaged, and what is wrong."""
     with suppress(Corruption):
         head = table.log.head()
@@ -156,11 +158,11 @@ def _intact(table: Table) -> tuple[list[Commit], TableState | None, str]:
         except Corruption as error:
             return commits, state, f"{layout.commit_path(version)}: {error.message}"
         commits.append(commit)
-    return _agreed(table, commits, state)
+    return _check_against_current(table, commits, state)
 
 
-def _agreed(
-    table: Table, commits: list[Commit], state: TableState | None
+def _check_against_current(
+    table: ColdTable, commits: list[Commit], state: TableState | None
 ) -> tuple[list[Commit], TableState | None, str]:
     """Return the commits that agree with CURRENT; keep a commit that names its predecessor."""
     current = table.log.read_current()
@@ -178,13 +180,13 @@ def _agreed(
     return commits, state, ""
 
 
-def _loss(
-    table: Table,
+def _describe_loss(
+    table: ColdTable,
     commits: list[Commit],
     state: TableState | None,
     trouble: str,
     retired: Mapping[str, Mark],
-) -> Loss:
+) -> LogLoss:
     intact = int(state.version) if state else 0
     reasons = [trouble] if trouble else []
     current = table.log.read_current()
@@ -206,13 +208,13 @@ def _loss(
         for name, mark in sources.items()
     ]
     last = max([intact, *later, *ahead.values()])
-    segments = tuple(_strays(table, commits, state)) if reasons else ()
+    segments = tuple(_find_strays(table, commits, state)) if reasons else ()
     first = intact + 1 if last > intact else 0
     whole = tuple(version for version in later if _is_whole(table, version))
-    return Loss(intact, first, last if first else 0, tuple(reasons), whole, segments, sources)
+    return LogLoss(intact, first, last if first else 0, tuple(reasons), whole, segments, sources)
 
 
-def _is_whole(table: Table, version: int) -> bool:
+def _is_whole(table: ColdTable, version: int) -> bool:
     try:
         table.log.commit(version)
     except (NotFound, Corruption):
@@ -220,7 +222,7 @@ def _is_whole(table: Table, version: int) -> bool:
     return True
 
 
-def _later(table: Table, newest: int) -> list[tuple[str, Version]]:
+def _list_later_files(table: ColdTable, newest: int) -> list[tuple[str, Version]]:
     """Return the files of later versions: proofs first, then commits, the newest first."""
     evidence = {path: v for path, v in table.log.evidence().items() if v > newest}
     evidence.pop(layout.CURRENT_PATH, None)
@@ -228,8 +230,8 @@ def _later(table: Table, newest: int) -> list[tuple[str, Version]]:
     return [*evidence.items(), *reversed(commits)]
 
 
-def _strays(
-    table: Table, commits: list[Commit], state: TableState | None
+def _find_strays(
+    table: ColdTable, commits: list[Commit], state: TableState | None
 ) -> Iterator[StraySegment]:
     named = {
         segment.path
@@ -241,12 +243,14 @@ def _strays(
         name = stored.path.rsplit("/", 1)[-1]
         if stored.path in named or layout.is_temporary(name):
             continue
-        rows, first, last = _footer(table, stored.path, state.spec.time_column if state else None)
+        rows, first, last = _read_footer(
+            table, stored.path, state.spec.time_column if state else None
+        )
         yield StraySegment(stored.path, stored.size_bytes, rows, first, last)
 
 
-def _footer(
-    table: Table, path: str, time_column: str | None
+def _read_footer(
+    table: ColdTable, path: str, time_column: str | None
 ) -> tuple[int | None, str | None, str | None]:
     """Return the number of rows and the first and last time that a segment's footer has."""
     try:

@@ -15,10 +15,10 @@ Out:  the files removed, or, by default, those that would be removed
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thermocline.cold.care.pin import pinned_versions
-from thermocline.cold.log.transaction import Plan, transact
-from thermocline.cold.storage.storage import Stored
-from thermocline.cold.table import Table
+from thermocline.cold.care.pin import list_pinned_versions
+from thermocline.cold.log.transaction import CommitPlan, transact
+from thermocline.cold.storage.storage import StoredFile
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
@@ -31,7 +31,7 @@ GRACE_S_MIN = 3_600
 
 
 @dataclass(frozen=True, slots=True)
-class Vacuumed:
+class VacuumReport:
     """What a vacuum removed, or would remove."""
 
     is_dry_run: bool
@@ -41,13 +41,13 @@ class Vacuumed:
 
 
 def vacuum(
-    table: Table,
+    table: ColdTable,
     *,
     grace_s: int = GRACE_S_DEFAULT,
     is_dry_run: bool = True,
     allow_short_grace: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Vacuumed:
+) -> VacuumReport:
     """Remove the files that are no longer needed; by default only return which they are.
 
     `Invalid` for a grace period under an hour, unless it is allowed: a shorter one may remove files
@@ -63,24 +63,24 @@ def vacuum(
         )
     # Order matters: files are listed before the log is read, so that the log names a file that is
     # committed meanwhile, and it does not look like an orphan.
-    stored = _listed(table)
+    stored = _list_files(table)
     head = table.log.head()
     cut_off = table.log.now() - grace_s * NS_PER_S
     oldest = _oldest_kept(table, head, cut_off)
-    needed = _named(table, head, oldest)
+    needed = _list_named_paths(table, head, oldest)
     doomed = [item for item in stored if _is_doomed(item, needed, cut_off, oldest)]
     if not is_dry_run and doomed:
-        newest = _expire(table, oldest)
-        needed = _named(table, newest, max(oldest, newest.oldest))
+        newest = _expire_versions(table, oldest)
+        needed = _list_named_paths(table, newest, max(oldest, newest.oldest))
         doomed = [item for item in doomed if item.path not in needed]
         for done, item in enumerate(doomed, start=1):
             table.storage.delete(item.path)
             progress(done, len(doomed))
     size_bytes = sum(item.size_bytes for item in doomed)
-    return Vacuumed(is_dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
+    return VacuumReport(is_dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
 
 
-def _listed(table: Table) -> list[Stored]:
+def _list_files(table: ColdTable) -> list[StoredFile]:
     folders = (
         layout.DATA_FOLDER,
         layout.SEGMENT_COVERAGE_FOLDER,
@@ -90,21 +90,21 @@ def _listed(table: Table) -> list[Stored]:
     return [item for folder in folders for item in table.storage.list(folder)]
 
 
-def _oldest_kept(table: Table, head: TableState, cut_off: int) -> Version:
+def _oldest_kept(table: ColdTable, head: TableState, cut_off: int) -> Version:
     """Return the oldest version to keep: the one that was newest at the cut-off, or pinned."""
     # The last version committed at or before the cut-off was the readable one at the cut-off.
     low = max(int(head.oldest), table.log.newest_by(cut_off))
-    pins = [version for version in pinned_versions(table) if version >= head.oldest]
+    pins = [version for version in list_pinned_versions(table) if version >= head.oldest]
     return Version(min([low, *pins]))
 
 
-def _named(table: Table, head: TableState, oldest: Version) -> set[str]:
+def _list_named_paths(table: ColdTable, head: TableState, oldest: Version) -> set[str]:
     """Return every path that a kept version names, or an expired version that is pinned."""
     named: set[str] = set()
     kept = table.log.state(oldest)
     for segment in (*kept.segments, *head.segments):
         named |= {segment.path, segment.coverage_path}
-    has_late_reader = any(version < oldest for version in pinned_versions(table))
+    has_late_reader = any(version < oldest for version in list_pinned_versions(table))
     for version in range(1 if has_late_reader else oldest + 1, head.version + 1):
         for action in table.log.commit(version).actions:
             segment = getattr(action, "segment", None)
@@ -113,7 +113,7 @@ def _named(table: Table, head: TableState, oldest: Version) -> set[str]:
     return named
 
 
-def _is_doomed(item: Stored, needed: set[str], cut_off: int, oldest: Version) -> bool:
+def _is_doomed(item: StoredFile, needed: set[str], cut_off: int, oldest: Version) -> bool:
     if item.path in needed or item.modified_ns > cut_off:
         return False
     folder, _, name = item.path.rpartition("/")
@@ -125,15 +125,15 @@ def _is_doomed(item: Stored, needed: set[str], cut_off: int, oldest: Version) ->
     return True
 
 
-def _expire(table: Table, oldest: Version) -> TableState:
+def _expire_versions(table: ColdTable, oldest: Version) -> TableState:
     """Expire the versions before `oldest`; return the state after."""
 
-    def plan(state: TableState) -> Plan | None:
+    def plan(state: TableState) -> CommitPlan | None:
         if state.oldest >= oldest:
             return None
-        return Plan("vacuum", (Expire(oldest),))
+        return CommitPlan("vacuum", (Expire(oldest),))
 
     outcome = transact(table.log, plan)
-    if outcome.is_landed:
-        table.index.write(outcome.state)
+    if outcome.is_committed:
+        table.index.write_shortcut(outcome.state)
     return outcome.state

@@ -16,17 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.cold.change.remove_buckets import Hollowing
+from thermocline.cold.change.remove_buckets import BucketRemoval
 from thermocline.cold.coverage import CoverageIndex
-from thermocline.cold.log.transaction import Plan
-from thermocline.cold.segment.measure import row_entities
-from thermocline.cold.segment.stage import Stage, Staged, check_writable
+from thermocline.cold.log.transaction import CommitPlan
+from thermocline.cold.segment.measure import encode_entities
+from thermocline.cold.segment.stage import Stage, StagedSegment, check_writable
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, CoverageOverlapError, Invalid, Overloaded
 from thermocline.format import instant
 from thermocline.format.argument import check_flag
 from thermocline.format.bucket import Bucket
-from thermocline.format.coverage import Buckets, Coverage, empty, entity_values
+from thermocline.format.coverage import Buckets, Coverage, empty_coverage, entity_values
 from thermocline.format.log.action import (
     OVERLAP_POLICIES,
     Action,
@@ -37,15 +37,15 @@ from thermocline.format.log.action import (
     TableSpec,
 )
 from thermocline.format.log.commit_note import NoteRequests
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Fit, Schema, adopt, fit
+from thermocline.format.schema import ColumnFit, Schema, create_schema, fit_columns
 
 BUCKETS_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AppendOptions:
     """The options of an append."""
 
     overlap: str | None = None
@@ -82,7 +82,7 @@ def _check_txn(txn: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class AppendColumns:
     """The table's columns after an append, and whether that changes the table."""
 
     spec: TableSpec
@@ -91,38 +91,40 @@ class Columns:
     is_new: bool
 
 
-class Appending:
+class AppendPlanner:
     """Plans the append of staged data onto whatever state the table has."""
 
-    def __init__(self, storage: Storage, index: CoverageIndex, stage: Stage, wish: Wish) -> None:
+    def __init__(
+        self, storage: Storage, index: CoverageIndex, stage: Stage, wish: AppendOptions
+    ) -> None:
         self._storage = storage
         self._index = index
         self._stage = stage
         self._wish = wish
 
-    def plan(self, state: TableState) -> Plan | None:
+    def plan(self, state: TableState) -> CommitPlan | None:
         """Return the commit that appends the staged data; None when the table has it already."""
         wish = self._wish
         if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
             return None
         if wish.requests and wish.requests.keys() <= state.requests.keys():
             return None
-        columns = columns_after(state, self._incoming(state), evolve=wish.evolve)
+        columns = plan_columns(state, self._list_schemas(state), evolve=wish.evolve)
         actions: list[Action] = []
         if columns.is_new:
             check_writable(columns.schema)
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
-        segments = [self._segment(staged, columns) for staged in self._stage.staged]
+        segments = [self._fit_segment(staged, columns) for staged in self._stage.staged]
         policy = wish.overlap or state.spec.overlap
-        coverage = self._new_coverage(state)
+        coverage = self._unite_staged(state)
         self._check_entities(state, coverage)
         removed: list[Action] = []
         if policy != "allow":
-            self._check_apart(state)
+            self._check_files_apart(state)
         if policy == "reject":
-            self._reject(state, coverage)
+            self._check_overlap(state, coverage)
         elif policy == "replace":
-            removed = self._replaced(state, coverage)
+            removed = self._replace_buckets(state, coverage)
         actions += [*removed, *(AddSegment(segment) for segment in segments)]
         if wish.txn:
             actions.append(SetTxn(*wish.txn))
@@ -130,13 +132,13 @@ class Appending:
             actions.append(NoteRequests(wish.requests))
         if not actions:
             return None
-        looked_at = () if policy == "allow" else _windows(state.spec.bucket, segments)
+        looked_at = () if policy == "allow" else _list_windows(state.spec.bucket, segments)
         rows = sum(segment.row_count for segment in segments)
         metrics = {"segments": len(segments), "rows": rows, "replaced": len(removed)}
-        return Plan("append", tuple(actions), looked_at, metrics)
+        return CommitPlan("append", tuple(actions), looked_at, metrics)
 
-    def _segment(self, staged: Staged, columns: Columns) -> Segment:
-        found = fit(staged.arrow, columns.schema, columns.spec.time_column)
+    def _fit_segment(self, staged: StagedSegment, columns: AppendColumns) -> Segment:
+        found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
         if found.must_rewrite or found.unknown or found.wider:
             raise Conflict(
                 "the table's columns changed while the data was being appended",
@@ -147,8 +149,8 @@ class Appending:
         self._index.remember(segment, staged.measured.coverage)
         return segment
 
-    def _new_coverage(self, state: TableState) -> Coverage:
-        total = empty(state.spec.bucket.width_s)
+    def _unite_staged(self, state: TableState) -> Coverage:
+        total = empty_coverage(state.spec.bucket.width_s)
         for staged in self._stage.staged:
             total = total.union(staged.measured.coverage)
         return total
@@ -166,26 +168,26 @@ class Appending:
                 entities_max=state.spec.entities_max,
             )
 
-    def _incoming(self, state: TableState) -> list[pa.Schema]:
+    def _list_schemas(self, state: TableState) -> list[pa.Schema]:
         """Return the schemas of the staged data, or, without rows, those that add first columns."""
         if self._stage.staged:
             return [staged.arrow for staged in self._stage.staged]
         return [schema for schema in self._stage.schemas if brings_columns(schema, state)]
 
-    def _overlap(self, state: TableState, new: Coverage) -> dict[str, Buckets]:
+    def _find_overlap(self, state: TableState, new: Coverage) -> dict[str, Buckets]:
         has_entities = bool(state.spec.entity_columns)
         return self._index.at(state).overlap(new, has_entities=has_entities)
 
-    def _check_apart(self, state: TableState) -> None:
+    def _check_files_apart(self, state: TableState) -> None:
         """Raise when two files of one call hold rows of the same bucket.
 
         In two calls, the second file would be rejected or would replace the first. Within one call
         the files have no order that could decide.
         """
-        total = empty(state.spec.bucket.width_s)
+        total = empty_coverage(state.spec.bucket.width_s)
         has_entities = bool(state.spec.entity_columns)
         for source, parts in self._stage.files:
-            here = empty(state.spec.bucket.width_s)
+            here = empty_coverage(state.spec.bucket.width_s)
             for staged in parts:
                 here = here.union(staged.measured.coverage)
             found = total.overlap(here, has_entities=has_entities)
@@ -201,27 +203,29 @@ class Appending:
                 raise overlap_error(state, found, files or [source])
             total = total.union(here)
 
-    def _reject(self, state: TableState, new: Coverage) -> None:
-        found = self._overlap(state, new)
+    def _check_overlap(self, state: TableState, new: Coverage) -> None:
+        found = self._find_overlap(state, new)
         if found:
             raise overlap_error(state, found)
 
-    def _replaced(self, state: TableState, new: Coverage) -> list[Action]:
-        if not self._overlap(state, new):
+    def _replace_buckets(self, state: TableState, new: Coverage) -> list[Action]:
+        if not self._find_overlap(state, new):
             return []
         bucket, has_entities = state.spec.bucket, bool(state.spec.entity_columns)
-        window = Window(bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1))
-        hollowing = Hollowing(self._storage, self._index, self._stage)
-        return hollowing.actions(
+        window = TimeWindow(bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1))
+        hollowing = BucketRemoval(self._storage, self._index, self._stage)
+        return hollowing.plan_actions(
             state, lambda held: held.overlap(new, has_entities=has_entities), window
         )
 
 
-def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool) -> Columns:
+def plan_columns(
+    state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool
+) -> AppendColumns:
     """Return the columns after data of these schemas is added; `Invalid` where it does not fit."""
     schema, spec, is_new = state.schema, state.spec, False
     for arrow in incoming:
-        if schema.columns and schema.is_that_of(arrow):
+        if schema.columns and schema.matches_arrow(arrow):
             continue
         missing = [name for name in spec.entity_columns if name not in arrow.names]
         if missing:
@@ -232,18 +236,18 @@ def columns_after(state: TableState, incoming: Sequence[pa.Schema], *, evolve: b
                 columns=arrow.names,
             )
         if not schema.columns:
-            schema, is_new = adopt(in_table_zone(arrow, spec), spec.time_column), True
+            schema, is_new = create_schema(apply_zone(arrow, spec), spec.time_column), True
             check_entities(schema, spec)
             continue
-        found = fit(arrow, schema, spec.time_column)
+        found = fit_columns(arrow, schema, spec.time_column)
         if (found.unknown or found.wider) and not evolve:
-            raise _needs_evolve(found, schema)
+            raise _evolve_error(found, schema)
         if found.unknown:
-            schema, is_new = schema.added(found.unknown), True
+            schema, is_new = schema.add_columns(found.unknown), True
         for wider in found.wider:
-            schema, is_new = schema.widened(wider.name, wider.type), True
+            schema, is_new = schema.widen_column(wider.name, wider.type), True
             check_entities(schema, spec)
-    return Columns(spec, state.schema_id + is_new, schema, is_new)
+    return AppendColumns(spec, state.schema_id + is_new, schema, is_new)
 
 
 def brings_columns(arrow: pa.Schema, state: TableState) -> bool:
@@ -265,7 +269,7 @@ def check_entities(schema: Schema, spec: TableSpec) -> None:
     try:
         # Not `empty_table`, which imports pandas if it is installed: 0.3 s at the first append.
         nothing = [pa.nulls(0, schema.column(name).type) for name in spec.entity_columns]
-        row_entities(pa.RecordBatch.from_arrays(nothing, list(spec.entity_columns)), spec)
+        encode_entities(pa.RecordBatch.from_arrays(nothing, list(spec.entity_columns)), spec)
     except pa.ArrowException as error:
         raise Invalid(
             "an entity column has a type that cannot name an entity",
@@ -275,7 +279,7 @@ def check_entities(schema: Schema, spec: TableSpec) -> None:
         ) from error
 
 
-def in_table_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
+def apply_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
     """Return the schema with its time column as stored: in UTC when the table declares a zone."""
     place = arrow.get_field_index(spec.time_column)
     if spec.timezone is None or place < 0 or not pa.types.is_timestamp(arrow.field(place).type):
@@ -284,7 +288,7 @@ def in_table_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
     return arrow.set(place, pa.field(spec.time_column, kind))
 
 
-def _needs_evolve(found: Fit, schema: Schema) -> Invalid:
+def _evolve_error(found: ColumnFit, schema: Schema) -> Invalid:
     fields = [*found.unknown, *found.wider]
     return Invalid(
         "the data has columns, or wider types, that the table does not have",
@@ -294,9 +298,11 @@ def _needs_evolve(found: Fit, schema: Schema) -> Invalid:
     )
 
 
-def _windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[Window, ...]:
+def _list_windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[TimeWindow, ...]:
     return tuple(
-        Window(bucket.start(bucket.of(s.ts_min)), bucket.start(bucket.of(s.ts_max) + 1))
+        TimeWindow(
+            bucket.start(bucket.number_of(s.ts_min)), bucket.start(bucket.number_of(s.ts_max) + 1)
+        )
         for s in segments
     )
 
@@ -312,7 +318,7 @@ def overlap_error(
     key, buckets = next(iter(sorted(found.items())))
     first = buckets.numbers()[:BUCKETS_NAMED_MAX].tolist()
     facts: dict[str, Any] = {
-        "buckets": [instant.written(bucket.start(number)) for number in first],
+        "buckets": [instant.format_instant(bucket.start(number)) for number in first],
         "bucket": str(bucket),
         "overlapping": sum(len(held) for held in found.values()),
     }

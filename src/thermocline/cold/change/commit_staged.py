@@ -9,9 +9,9 @@ Out:  one version that has all of them, or an error
 
 from collections.abc import Collection, Sequence
 
-from thermocline.cold.change.append import Appending, Wish
-from thermocline.cold.segment.stage import MARK_LENGTH, Stage, Staged, new_id
-from thermocline.cold.table import Table
+from thermocline.cold.change.append import AppendOptions, AppendPlanner
+from thermocline.cold.segment.stage import TAG_LENGTH, Stage, StagedSegment, new_id
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format import layout
 from thermocline.format.log.state import TableState
@@ -19,22 +19,24 @@ from thermocline.format.log.state import TableState
 STAGED_MAX = 100_000
 
 
-def new_mark() -> str:
+def new_tag() -> str:
     """Return a mark for the files of one piece of work."""
-    return new_id()[:MARK_LENGTH]
+    return new_id()[:TAG_LENGTH]
 
 
-def append_staged(table: Table, staged: Sequence[Staged], wish: Wish) -> TableState:
+def append_staged(
+    table: ColdTable, staged: Sequence[StagedSegment], wish: AppendOptions
+) -> TableState:
     """Append what others staged in one commit; remove the files if it is definitely not made.
 
     If the table already has the batch, by `wish.txn`, the files are removed and its state returned.
     """
-    stage = stage_of(table, staged)
-    appending = Appending(table.storage, table.index, stage, wish)
-    return table.landed(stage, appending.plan)
+    stage = adopt_staged(table, staged)
+    appending = AppendPlanner(table.storage, table.index, stage, wish)
+    return table.run_transaction(stage, appending.plan)
 
 
-def stage_of(table: Table, staged: Sequence[Staged]) -> Stage:
+def adopt_staged(table: ColdTable, staged: Sequence[StagedSegment]) -> Stage:
     """Return a stage that owns what others staged."""
     if len(staged) > STAGED_MAX:
         raise Invalid(
@@ -48,7 +50,7 @@ def stage_of(table: Table, staged: Sequence[Staged]) -> Stage:
     return stage
 
 
-def sweep(table: Table, mark: str, kept: Collection[str] = ()) -> int:
+def sweep_staged(table: ColdTable, mark: str, kept: Collection[str] = ()) -> int:
     """Remove the files of one piece of work that no version names; return how many.
 
     Call it only after all writers of the work have ended. `kept` are paths that a commit may name.

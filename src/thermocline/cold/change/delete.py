@@ -17,14 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from thermocline.cold.log.transaction import Plan
-from thermocline.cold.segment.measure import Measuring
+from thermocline.cold.log.transaction import CommitPlan
+from thermocline.cold.segment.measure import MeasurementBuilder
 from thermocline.cold.segment.parquet import (
     decode_deletes,
     encode_deletes,
-    filtered,
+    filter_rows,
+    match_window,
     read_rows,
-    within,
 )
 from thermocline.cold.segment.stage import Stage
 from thermocline.cold.storage.storage import Storage
@@ -32,7 +32,7 @@ from thermocline.errors import Invalid
 from thermocline.format import instant
 from thermocline.format.instant import NS_PER_S, TimeNs
 from thermocline.format.log.action import Action, Segment, removal, with_deletes
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 
 Matcher = Callable[[pa.RecordBatch], pa.Array]
@@ -40,50 +40,50 @@ Matcher = Callable[[pa.RecordBatch], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class RowSearch:
     """Selects the rows in the window that the matcher matches."""
 
     matcher: Matcher
     columns: Sequence[str]
-    window: Window = Window()
+    window: TimeWindow = TimeWindow()
 
 
-class Deleting:
+class DeletePlanner:
     """Plans the deletion of rows from any state of the table."""
 
-    def __init__(self, storage: Storage, stage: Stage, search: Search, operation: str) -> None:
+    def __init__(self, storage: Storage, stage: Stage, search: RowSearch, operation: str) -> None:
         self._storage = storage
         self._stage = stage
         self._search = search
         self._operation = operation
         self.rows_deleted = 0
 
-    def plan(self, state: TableState) -> Plan | None:
+    def plan(self, state: TableState) -> CommitPlan | None:
         """Return the commit that deletes the rows found in this state; None when none match."""
         self.rows_deleted = 0
         window = self._search.window
         actions: list[Action] = []
         for segment in state.segments.overlapping(window.start, window.end):
-            action = self._searched(state, segment)
+            action = self._delete_from_segment(state, segment)
             if action is not None:
                 actions.append(action)
         if not actions:
             return None
         metrics = {"rows": self.rows_deleted, "segments": len(actions)}
-        return Plan(self._operation, tuple(actions), (window,), metrics)
+        return CommitPlan(self._operation, tuple(actions), (window,), metrics)
 
-    def _searched(self, state: TableState, segment: Segment) -> Action | None:
+    def _delete_from_segment(self, state: TableState, segment: Segment) -> Action | None:
         names = list(
             dict.fromkeys(
                 [state.spec.time_column, *state.spec.entity_columns, *self._search.columns]
             )
         )
         found = [np.empty(0, dtype=np.uint32)]
-        left = Measuring(state.spec)
+        left = MeasurementBuilder(state.spec)
         for rows in read_rows(self._storage, state, segment, names):
-            hit = self._hits(state, rows.batch)
+            hit = self._match_rows(state, rows.batch)
             found.append(rows.positions[hit].astype(np.uint32))
-            left.add(filtered(rows.batch, ~hit))
+            left.add(filter_rows(rows.batch, ~hit))
         positions = np.concatenate(found)
         if not len(positions):
             return None
@@ -91,7 +91,7 @@ class Deleting:
         deletes = decode_deletes(segment.deletes) | BitMap(positions)
         if len(deletes) == segment.row_count:
             return removal(segment)
-        path, checksum = self._stage.put_coverage(left.done().coverage)
+        path, checksum = self._stage.put_coverage(left.build().coverage)
         return with_deletes(
             segment,
             deletes=encode_deletes(deletes),
@@ -100,20 +100,20 @@ class Deleting:
             coverage_checksum=checksum,
         )
 
-    def _hits(self, state: TableState, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        hit = within(batch.column(state.spec.time_column), self._search.window)
+    def _match_rows(self, state: TableState, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        hit = match_window(batch.column(state.spec.time_column), self._search.window)
         if hit.any():
             matched = self._search.matcher(batch.select(list(self._search.columns)))
             hit &= matched.fill_null(False).to_numpy(zero_copy_only=False)
         return hit
 
 
-def everything(batch: pa.RecordBatch) -> pa.Array:
+def match_every_row(batch: pa.RecordBatch) -> pa.Array:
     """Match every row."""
     return pa.array(np.ones(batch.num_rows, dtype=bool))
 
 
-def older_than(state: TableState, now: TimeNs, *, is_confirmed: bool) -> Search:
+def search_expired(state: TableState, now: TimeNs, *, is_confirmed: bool) -> RowSearch:
     """Return the search for rows past the table's retention.
 
     `Invalid` when the cut-off is after the newest row, unless confirmed: every row would be
@@ -130,7 +130,7 @@ def older_than(state: TableState, now: TimeNs, *, is_confirmed: bool) -> Search:
         raise Invalid(
             "every row would be deleted: the cut-off is after the newest row",
             hint="check the clock; if it is right, confirm with yes=True (--yes)",
-            cut_off=instant.written(cut_off),
-            newest=instant.written(newest),
+            cut_off=instant.format_instant(cut_off),
+            newest=instant.format_instant(newest),
         )
-    return Search(everything, (), Window(None, cut_off))
+    return RowSearch(match_every_row, (), TimeWindow(None, cut_off))

@@ -24,29 +24,29 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from thermocline.cold.coverage import CoverageIndex
-from thermocline.cold.log.commit_log import Log
-from thermocline.cold.log.transaction import Plan
+from thermocline.cold.log.commit_log import CommitLog
+from thermocline.cold.log.transaction import CommitPlan
 from thermocline.cold.segment.measure import STAT_LENGTH_MAX
 from thermocline.cold.segment.parquet import (
     decode_deletes,
     encode_deletes,
+    find_stored_name,
     measure_segment,
     open_segment,
-    stored_name,
-    unreadable,
+    unreadable_error,
 )
 from thermocline.cold.segment.stage import (
     SEGMENT_BYTES_MAX,
     SEGMENT_ROWS_MAX,
     Stage,
-    Staged,
+    StagedSegment,
 )
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, Corruption, Invalid
 from thermocline.format.bucket import Bucket
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (
-    ENTITIES,
+    ENTITIES_FEATURE,
     Action,
     AddSegment,
     RemoveSegment,
@@ -58,30 +58,30 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.commit import Commit
 from thermocline.format.log.commit_note import NoteFlush
-from thermocline.format.log.conflict import EVERYTHING
+from thermocline.format.log.conflict import ALL_TIME
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Fit
+from thermocline.format.schema import ColumnFit
 
 KEY_COLUMN = "_id"
 TIME_COLUMN = "_written_at"
 BUCKET_S = 86_400
 
 
-class Fenced(Conflict):
+class ExportFenced(Conflict):
     """Another export committed first; this one is based on an older version and was not made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class KeyedSegment:
     """A staged segment whose rows are sorted by key, with the first key and the last."""
 
-    staged: Staged
+    staged: StagedSegment
     low: str
     high: str
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded:
+class ExportBatch:
     """The content of an export: all changed keys, and the rows of the keys that exist.
 
     `keys` are sorted and distinct. `rows` have the columns of `read_at` and are sorted by key, or
@@ -90,34 +90,34 @@ class Superseded:
 
     base: Version
     keys: pa.Array
-    rows: pa.Table | Sequence[Keyed]
+    rows: pa.Table | Sequence[KeyedSegment]
     note: NoteFlush
     read_at: TableState
 
 
 @dataclass(frozen=True, slots=True)
-class Hits:
+class KeyHits:
     """Live rows of a segment, by their positions in its file."""
 
     segment: Segment
     positions: npt.NDArray[np.int64]
 
 
-def entity_spec(entity_type: str) -> TableSpec:
+def create_entity_spec(entity_type: str) -> TableSpec:
     """Return the spec of the cold table of an entity type."""
     return TableSpec(
         "",
         TIME_COLUMN,
         Bucket(BUCKET_S),
         overlap="allow",
-        features=(ENTITIES,),
+        features=(ENTITIES_FEATURE,),
         extra={"key": [KEY_COLUMN], "entity_type": entity_type},
     )
 
 
 def check_not_entities(spec: TableSpec, operation: str) -> None:
     """Raise `Invalid` for a table that only its entity store may change."""
-    if ENTITIES in spec.features:
+    if ENTITIES_FEATURE in spec.features:
         raise Invalid(
             "the rows of this table are entities and change through their store alone",
             hint="create, replace or delete entities, or register a contract, to change the table",
@@ -131,7 +131,7 @@ def moves_rows(actions: Sequence[Action]) -> bool:
     return any(isinstance(one, AddSegment | RemoveSegment | SetDeletes) for one in actions)
 
 
-def flush_note(commit: Commit) -> NoteFlush | None:
+def find_flush_note(commit: Commit) -> NoteFlush | None:
     """Return the note of the changes that a commit of an entity table contains, or None.
 
     `Corruption` when the commit moves rows without a note: the table's content is then unknown.
@@ -149,20 +149,25 @@ def flush_note(commit: Commit) -> NoteFlush | None:
     return None
 
 
-def last_flush(log: Log, newest: int) -> NoteFlush | None:
+def find_last_flush(log: CommitLog, newest: int) -> NoteFlush | None:
     """Return the note of the newest export that a version contains; None when it has none."""
     for version in range(newest, 0, -1):
-        note = flush_note(log.commit(version))
+        note = find_flush_note(log.commit(version))
         if note is not None and note.changes:
             return note
     return None
 
 
-class Superseding:
+class ExportPlanner:
     """Plans an export onto any state of the table, or finds that another export was first."""
 
     def __init__(
-        self, storage: Storage, log: Log, index: CoverageIndex, stage: Stage, hand: Superseded
+        self,
+        storage: Storage,
+        log: CommitLog,
+        index: CoverageIndex,
+        stage: Stage,
+        hand: ExportBatch,
     ) -> None:
         self._storage = storage
         self._log = log
@@ -171,7 +176,7 @@ class Superseding:
         self._hand = hand
         self._bounds: list[tuple[str, str]] = []
 
-    def fill(self) -> None:
+    def stage_rows(self) -> None:
         """Stage the rows as segments of a bounded size, in the order given.
 
         Segments that others staged are adopted unchanged.
@@ -192,44 +197,44 @@ class Superseding:
             last = first + piece.num_rows - 1
             self._bounds.append((ids[first].as_py(), ids[last].as_py()))
 
-    def plan(self, state: TableState) -> Plan | None:
+    def plan(self, state: TableState) -> CommitPlan | None:
         """Return the commit that adds the rows; `Fenced` when another export was first."""
         self._check_fence(state)
         taken = [
-            self._taken(state, hits)
+            self._hide_hits(state, hits)
             for hits in find_keys(self._storage, state, self._hand.keys)
             if len(hits.positions)
         ]
-        added = [AddSegment(segment) for segment in self._segments()]
+        added = [AddSegment(segment) for segment in self._fit_segments()]
         metrics = {
             "keys": len(self._hand.keys),
             "rows": sum(staged.measured.row_count for staged in self._stage.staged),
             "segments": len(added),
         }
-        return Plan("export", (*taken, *added, self._hand.note), (EVERYTHING,), metrics)
+        return CommitPlan("export", (*taken, *added, self._hand.note), (ALL_TIME,), metrics)
 
     def _check_fence(self, state: TableState) -> None:
         for version in range(self._hand.base + 1, state.version + 1):
-            note = flush_note(self._log.commit(version))
+            note = find_flush_note(self._log.commit(version))
             if note is not None and note.changes:
-                raise Fenced(
+                raise ExportFenced(
                     "another export was first",
                     hint="start again from a new snapshot",
                     base=self._hand.base,
                     taken=version,
                 )
 
-    def _segments(self) -> Iterator[Segment]:
+    def _fit_segments(self) -> Iterator[Segment]:
         written = self._hand.read_at
         key_id = str(written.schema.column(KEY_COLUMN).id)
         for staged, (low, high) in zip(self._stage.staged, self._bounds, strict=True):
-            segment = staged.segment(written.schema_id, written.schema, Fit(), written.spec)
+            segment = staged.segment(written.schema_id, written.schema, ColumnFit(), written.spec)
             if max(len(low), len(high)) <= STAT_LENGTH_MAX:
                 segment = replace(segment, stats={**segment.stats, key_id: (low, high)})
             self._index.remember(segment, staged.measured.coverage)
             yield segment
 
-    def _taken(self, state: TableState, hits: Hits) -> Action:
+    def _hide_hits(self, state: TableState, hits: KeyHits) -> Action:
         segment = hits.segment
         deletes = decode_deletes(segment.deletes) | BitMap(hits.positions.astype(np.uint32))
         if len(deletes) == segment.row_count:
@@ -251,7 +256,7 @@ def find_keys(
     state: TableState,
     keys: pa.Array,
     segments: Iterable[Segment] | None = None,
-) -> Iterator[Hits]:
+) -> Iterator[KeyHits]:
     """Yield, segment by segment, the live rows that have one of these keys.
 
     The segments are those of the state, or others that its schemas describe. `keys` are sorted and
@@ -262,26 +267,28 @@ def find_keys(
     column = state.schema.column(KEY_COLUMN)
     for segment in state.segments if segments is None else segments:
         low, high = segment.stats.get(str(column.id), (None, None))
-        name = stored_name(state, segment, column)
-        if name is not None and len(keys_between(keys, low, high)):
-            yield Hits(segment, _found(storage, segment, name, keys))
+        name = find_stored_name(state, segment, column)
+        if name is not None and len(slice_keys(keys, low, high)):
+            yield KeyHits(segment, _find_in_segment(storage, segment, name, keys))
 
 
-def _found(storage: Storage, segment: Segment, name: str, keys: pa.Array) -> npt.NDArray[np.int64]:
+def _find_in_segment(
+    storage: Storage, segment: Segment, name: str, keys: pa.Array
+) -> npt.NDArray[np.int64]:
     parts = [np.empty(0, dtype=np.int64)]
     try:
         with open_segment(storage, segment) as source:
             file = pq.ParquetFile(source)
             first = 0
             for group in range(file.num_row_groups):
-                wanted = keys_between(keys, *_group_bounds(file, group, name))
+                wanted = slice_keys(keys, *_read_group_bounds(file, group, name))
                 if len(wanted):
                     ids = file.read_row_group(group, columns=[name]).column(0)
                     hit = pc.is_in(ids, value_set=wanted).to_numpy()
                     parts.append(np.flatnonzero(hit) + first)
                 first += file.metadata.row_group(group).num_rows
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(segment.path, error) from error
+        raise unreadable_error(segment.path, error) from error
     found = np.concatenate(parts)
     if segment.deletes and len(found):
         gone = np.asarray(decode_deletes(segment.deletes).to_array(), dtype=np.int64)
@@ -289,7 +296,9 @@ def _found(storage: Storage, segment: Segment, name: str, keys: pa.Array) -> npt
     return found
 
 
-def _group_bounds(file: pq.ParquetFile, group: int, name: str) -> tuple[str | None, str | None]:
+def _read_group_bounds(
+    file: pq.ParquetFile, group: int, name: str
+) -> tuple[str | None, str | None]:
     place = file.schema_arrow.get_field_index(name)
     statistics = file.metadata.row_group(group).column(place).statistics
     if statistics is None or not statistics.has_min_max:
@@ -297,14 +306,14 @@ def _group_bounds(file: pq.ParquetFile, group: int, name: str) -> tuple[str | No
     return statistics.min, statistics.max
 
 
-def keys_between(keys: pa.Array, low: str | None, high: str | None) -> pa.Array:
+def slice_keys(keys: pa.Array, low: str | None, high: str | None) -> pa.Array:
     """Return the keys from `low` to `high`, both inclusive; None is no bound."""
-    first = 0 if low is None else _place(keys, low, after=False)
-    last = len(keys) if high is None else _place(keys, high, after=True)
+    first = 0 if low is None else _find_index(keys, low, after=False)
+    last = len(keys) if high is None else _find_index(keys, high, after=True)
     return keys.slice(first, max(last - first, 0))
 
 
-def _place(keys: pa.Array, key: str, *, after: bool) -> int:
+def _find_index(keys: pa.Array, key: str, *, after: bool) -> int:
     """Return the index where a key would be inserted: before an equal key, or after it."""
     low, high = 0, len(keys)
     while low < high:

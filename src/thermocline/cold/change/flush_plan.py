@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from thermocline.cold.coverage import CoverageIndex
-from thermocline.cold.log.transaction import Plan
-from thermocline.cold.segment.measure import row_entities
-from thermocline.cold.segment.parquet import picked
-from thermocline.cold.segment.stage import Stage, Staged
+from thermocline.cold.log.transaction import CommitPlan
+from thermocline.cold.segment.measure import encode_entities
+from thermocline.cold.segment.parquet import take_rows
+from thermocline.cold.segment.stage import Stage, StagedSegment
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
 from thermocline.format.log.action import (
     Action,
@@ -32,14 +32,14 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.commit_note import NoteRequests
 from thermocline.format.log.state import TableState
-from thermocline.format.null_columns import without_blanks
-from thermocline.format.schema import Fit
+from thermocline.format.null_columns import drop_null_columns
+from thermocline.format.schema import ColumnFit
 
 FILES_PER_FLUSH_MAX = 64
 NS_PER_HOUR = 3_600 * NS_PER_S
 
 
-class Carrying:
+class FlushPlanner:
     """Plans the flush of staged rows onto any state of the table."""
 
     def __init__(
@@ -58,9 +58,9 @@ class Carrying:
         self._written = written
         self._requests = requests
 
-    def plan(self, state: TableState) -> Plan | None:
+    def plan(self, state: TableState) -> CommitPlan | None:
         """Return the commit that adds the rows; None when the state has them already."""
-        if has_arrived(state, self._source, self._mark):
+        if contains_flush(state, self._source, self._mark):
             return None
         segments = [self._segment(staged) for staged in self._stage.staged]
         for segment, staged in zip(segments, self._stage.staged, strict=True):
@@ -70,15 +70,17 @@ class Carrying:
         metrics = {"segments": len(segments), "rows": rows}
         if self._requests:
             added.append(NoteRequests(self._requests))
-        return Plan("flush", (*added, SetMark(self._source, self._mark)), (), metrics)
+        return CommitPlan("flush", (*added, SetMark(self._source, self._mark)), (), metrics)
 
-    def _segment(self, staged: Staged) -> Segment:
+    def _segment(self, staged: StagedSegment) -> Segment:
         schema, names = self._written.schema, staged.arrow.names
         absent = tuple(column.id for column in schema.columns if column.name not in names)
-        return staged.segment(self._written.schema_id, schema, Fit(absent), self._written.spec)
+        return staged.segment(
+            self._written.schema_id, schema, ColumnFit(absent), self._written.spec
+        )
 
 
-def has_arrived(state: TableState, source: str, mark: Mark) -> bool:
+def contains_flush(state: TableState, source: str, mark: Mark) -> bool:
     """Tell whether a state contains the flush of a source with this mark."""
     return state.marks.get(source, 0) >= mark
 
@@ -88,12 +90,12 @@ def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
     if not rows.num_rows:
         return
     # A file needs its entity columns, even if they are all null: its coverage is measured by them.
-    batch = pa.concat_batches(without_blanks(rows, spec.entity_columns).to_batches())
-    for places in _by_hour(batch, spec):
-        stage.write_table(pa.Table.from_batches([picked(batch, places)]), spec)
+    batch = pa.concat_batches(drop_null_columns(rows, spec.entity_columns).to_batches())
+    for places in _split_by_hour(batch, spec):
+        stage.write_table(pa.Table.from_batches([take_rows(batch, places)]), spec)
 
 
-def _by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:
+def _split_by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the sorted positions of the rows of each hour; of several hours past the file limit."""
     times = batch.column(spec.time_column)
     values = times.cast(pa.int64()).to_numpy()
@@ -102,7 +104,7 @@ def _by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.
     )
     files = min(len(hours), FILES_PER_FLUSH_MAX)
     file_of = place * files // len(hours)
-    codes, keys = row_entities(batch, spec)
+    codes, keys = encode_entities(batch, spec)
     rank = np.empty(len(keys), dtype=np.int64)
     rank[np.argsort(np.array(keys, dtype=object), kind="stable")] = np.arange(len(keys))
     order = np.lexsort((values, rank[codes], file_of))

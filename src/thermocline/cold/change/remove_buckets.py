@@ -17,20 +17,20 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from thermocline.cold.coverage import CoverageIndex
-from thermocline.cold.segment.measure import row_entities
+from thermocline.cold.segment.measure import encode_entities
 from thermocline.cold.segment.parquet import decode_deletes, encode_deletes, read_rows
 from thermocline.cold.segment.stage import Stage
 from thermocline.cold.storage.storage import Storage
-from thermocline.format.coverage import Buckets, Coverage, empty
+from thermocline.format.coverage import Buckets, Coverage, empty_coverage
 from thermocline.format.log.action import Action, Segment, removal, with_deletes
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 
-Meant: TypeAlias = Callable[[Coverage], dict[str, Buckets]]
+BucketChooser: TypeAlias = Callable[[Coverage], dict[str, Buckets]]
 """Returns the buckets to remove, by entity; without entity columns the key is empty."""
 
 
-class Hollowing:
+class BucketRemoval:
     """Plans the removal of buckets from the segments of a table."""
 
     def __init__(self, storage: Storage, index: CoverageIndex, stage: Stage) -> None:
@@ -38,7 +38,9 @@ class Hollowing:
         self._index = index
         self._stage = stage
 
-    def actions(self, state: TableState, meant: Meant, window: Window) -> list[Action]:
+    def plan_actions(
+        self, state: TableState, meant: BucketChooser, window: TimeWindow
+    ) -> list[Action]:
         """Return the actions that remove the buckets from every segment that meets the window.
 
         When this returns, the sidecars of the remaining rows are staged.
@@ -48,16 +50,16 @@ class Hollowing:
             held = self._index.of_segment(state, segment)
             shared = meant(held)
             if shared:
-                found.append(self._without(state, segment, held, shared))
+                found.append(self._remove_from_segment(state, segment, held, shared))
         return found
 
-    def _without(
+    def _remove_from_segment(
         self, state: TableState, segment: Segment, held: Coverage, shared: dict[str, Buckets]
     ) -> Action:
-        rest = held.minus(_only(shared, state))
+        rest = held.subtract(_to_coverage(shared, state))
         if not rest.whole:
             return removal(segment)
-        positions = self._positions(state, segment, shared)
+        positions = self._find_positions(state, segment, shared)
         deletes = decode_deletes(segment.deletes) | BitMap(positions)
         path, checksum = self._stage.put_coverage(rest)
         return with_deletes(
@@ -68,7 +70,7 @@ class Hollowing:
             coverage_checksum=checksum,
         )
 
-    def _positions(
+    def _find_positions(
         self, state: TableState, segment: Segment, shared: dict[str, Buckets]
     ) -> npt.NDArray[np.uint32]:
         names = [state.spec.time_column, *state.spec.entity_columns]
@@ -76,9 +78,9 @@ class Hollowing:
         for rows in read_rows(self._storage, state, segment, names):
             times = rows.batch.column(state.spec.time_column)
             unit = times.type.unit
-            buckets = state.spec.bucket.of_values(times.cast(pa.int64()).to_numpy(), unit)
+            buckets = state.spec.bucket.numbers_of(times.cast(pa.int64()).to_numpy(), unit)
             hit = np.zeros(len(buckets), dtype=bool)
-            codes, keys = row_entities(rows.batch, state.spec)
+            codes, keys = encode_entities(rows.batch, state.spec)
             for code, key in enumerate(keys):
                 if key in shared:
                     mine = codes == code
@@ -87,8 +89,8 @@ class Hollowing:
         return np.concatenate(found)
 
 
-def _only(shared: dict[str, Buckets], state: TableState) -> Coverage:
+def _to_coverage(shared: dict[str, Buckets], state: TableState) -> Coverage:
     width_s = state.spec.bucket.width_s
     if not state.spec.entity_columns:
         return Coverage(width_s, shared[""], {})
-    return replace(empty(width_s), entities=shared)
+    return replace(empty_coverage(width_s), entities=shared)

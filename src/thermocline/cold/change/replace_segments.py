@@ -21,24 +21,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from thermocline.cold.change.commit_staged import stage_of
-from thermocline.cold.change.export_plan import KEY_COLUMN, find_keys, flush_note
-from thermocline.cold.log.transaction import Plan
+from thermocline.cold.change.commit_staged import adopt_staged
+from thermocline.cold.change.export_plan import KEY_COLUMN, find_flush_note, find_keys
+from thermocline.cold.log.transaction import CommitPlan
 from thermocline.cold.segment.measure import STAT_LENGTH_MAX
 from thermocline.cold.segment.parquet import (
     decode_deletes,
     encode_deletes,
+    find_stored_name,
     measure_segment,
     open_segment,
-    stored_name,
-    unreadable,
+    unreadable_error,
 )
-from thermocline.cold.segment.stage import Stage, Staged
+from thermocline.cold.segment.stage import Stage, StagedSegment
 from thermocline.cold.storage.storage import Storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption, Invalid
 from thermocline.format.log.action import (
-    ENTITIES,
+    ENTITIES_FEATURE,
     Action,
     AddSegment,
     RemoveSegment,
@@ -48,14 +48,14 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.commit_note import NoteFlush
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Fit
+from thermocline.format.schema import ColumnFit
 
 NEUTRAL_EPOCH = 0
 """The epoch of a commit that no entity store made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class SegmentRewrite:
     """The segments that were read, their state, and the operation name of the new commit.
 
     `content` is the digest of the rows, before and after; it is shown in the history.
@@ -76,27 +76,29 @@ class Rewrite:
         return sum(segment.row_count - segment.deleted_count for segment in self.inputs)
 
 
-def rewrite(table: Table, what: Rewrite, staged: Sequence[Staged]) -> TableState:
+def replace_segments(
+    table: ColdTable, what: SegmentRewrite, staged: Sequence[StagedSegment]
+) -> TableState:
     """Replace the inputs by the staged segments; return the state after.
 
     `Conflict` when an input has changed meanwhile in a way that cannot be applied to the outputs.
     The staged files are removed unless the commit was made.
     """
-    stage = stage_of(table, staged)
-    rewriting = _Rewriting(table, stage, what)
-    return table.landed(stage, rewriting.plan, before=rewriting.check)
+    stage = adopt_staged(table, staged)
+    rewriting = _RewritePlanner(table, stage, what)
+    return table.run_transaction(stage, rewriting.plan, before=rewriting.check)
 
 
-class _Rewriting:
+class _RewritePlanner:
     """Plans the replacement onto any state of the table."""
 
-    def __init__(self, table: Table, stage: Stage, what: Rewrite) -> None:
+    def __init__(self, table: ColdTable, stage: Stage, what: SegmentRewrite) -> None:
         self._storage = table.storage
         self._log = table.log
         self._index = table.index
         self._stage = stage
         self._what = what
-        self._is_keyed = ENTITIES in what.read_at.spec.features
+        self._is_keyed = ENTITIES_FEATURE in what.read_at.spec.features
         self._bounds: dict[str, tuple[str, str]] = {}
 
     def check(self) -> None:
@@ -111,23 +113,25 @@ class _Rewriting:
             )
         for staged in self._stage.staged:
             # Order matters: the outputs are read back before the inputs may be removed.
-            taken = staged.taken
+            taken = staged.checksum
             self._storage.check(staged.path, taken.size_bytes, taken.checksum, fresh=True)
             if self._is_keyed:
-                self._bounds[staged.segment_id] = _key_bounds(self._storage, staged)
+                self._bounds[staged.segment_id] = _read_key_bounds(self._storage, staged)
 
-    def plan(self, state: TableState) -> Plan | None:
+    def plan(self, state: TableState) -> CommitPlan | None:
         """Return the commit that replaces the segments; `Conflict` when they have changed."""
         _check_spec(self._what.read_at.spec, state.spec)
-        now = {s.segment_id: self._live(state, s) for s in self._what.inputs}
-        outputs = list(self._outputs())
+        now = {s.segment_id: self._find_live(state, s) for s in self._what.inputs}
+        outputs = list(self._fit_outputs())
         lost = [
             (before, gone)
             for before in self._what.inputs
-            if (gone := _gone_since(before, now[before.segment_id]))
+            if (gone := _find_deleted_since(before, now[before.segment_id]))
         ]
         if lost:
-            outputs = list(self._carried(state, outputs, _keys_lost(self._storage, state, lost)))
+            outputs = list(
+                self._hide_lost_keys(state, outputs, _read_lost_keys(self._storage, state, lost))
+            )
         live = [segment for segment in now.values() if segment is not None]
         actions: list[Action] = [removal(segment) for segment in live]
         actions += [AddSegment(segment) for segment in outputs]
@@ -141,19 +145,19 @@ class _Rewriting:
         }
         if self._what.content:
             metrics["content"] = self._what.content
-        return Plan(self._what.operation, tuple(actions), (), metrics)
+        return CommitPlan(self._what.operation, tuple(actions), (), metrics)
 
-    def _live(self, state: TableState, read: Segment) -> Segment | None:
+    def _find_live(self, state: TableState, read: Segment) -> Segment | None:
         """Return an input as it is now; None when exports have removed all its rows."""
         now = state.segments.find(read.segment_id)
         if now is None:
             if self._is_keyed and self._is_superseded(state, read.segment_id):
                 return None
-            raise _gave_way("a segment was removed since it was read", read)
+            raise _rewrite_conflict("a segment was removed since it was read", read)
         if now.deletes != read.deletes and not self._is_keyed:
-            raise _gave_way("rows of a segment were deleted since it was read", read)
+            raise _rewrite_conflict("rows of a segment were deleted since it was read", read)
         if not decode_deletes(read.deletes) <= decode_deletes(now.deletes):
-            raise _gave_way("deleted rows of a segment came back since it was read", read)
+            raise _rewrite_conflict("deleted rows of a segment came back since it was read", read)
         return now
 
     def _is_superseded(self, state: TableState, segment_id: str) -> bool:
@@ -162,15 +166,15 @@ class _Rewriting:
             commit = self._log.commit(version)
             for action in commit.actions:
                 if isinstance(action, RemoveSegment) and action.segment_id == segment_id:
-                    note = flush_note(commit)
+                    note = find_flush_note(commit)
                     return note is not None and bool(note.changes)
         return False
 
-    def _outputs(self) -> Iterator[Segment]:
+    def _fit_outputs(self) -> Iterator[Segment]:
         written = self._what.read_at
         level = 1 + max(segment.level for segment in self._what.inputs)
         for staged in self._stage.staged:
-            made = staged.segment(written.schema_id, written.schema, Fit(), written.spec)
+            made = staged.segment(written.schema_id, written.schema, ColumnFit(), written.spec)
             segment = replace(made, level=level)
             bounds = self._bounds.get(staged.segment_id)
             if bounds is not None and max(map(len, bounds)) <= STAT_LENGTH_MAX:
@@ -179,7 +183,7 @@ class _Rewriting:
             self._index.remember(segment, staged.measured.coverage)
             yield segment
 
-    def _carried(
+    def _hide_lost_keys(
         self, state: TableState, outputs: Sequence[Segment], keys: pa.Array
     ) -> Iterator[Segment]:
         """Yield the outputs without the rows of these keys, which were deleted meanwhile."""
@@ -188,7 +192,7 @@ class _Rewriting:
             for hits in find_keys(self._storage, state, keys, outputs)
         }
         if sum(map(len, found.values())) != len(keys):
-            raise _gave_way("deleted rows were not found again", self._what.inputs[0])
+            raise _rewrite_conflict("deleted rows were not found again", self._what.inputs[0])
         for segment in outputs:
             positions = found.get(segment.segment_id, ())
             if not len(positions):
@@ -205,7 +209,7 @@ class _Rewriting:
             yield made
 
 
-def _gave_way(message: str, segment: Segment) -> Conflict:
+def _rewrite_conflict(message: str, segment: Segment) -> Conflict:
     hint = "repeat the rewrite from the present segments"
     return Conflict(message, hint=hint, segment=segment.segment_id)
 
@@ -222,38 +226,38 @@ def _check_spec(read: TableSpec, now: TableSpec) -> None:
         )
 
 
-def _gone_since(read: Segment, now: Segment | None) -> BitMap:
+def _find_deleted_since(read: Segment, now: Segment | None) -> BitMap:
     """Return which rows of a segment were live when it was read and are deleted now."""
     before = decode_deletes(read.deletes)
     return (BitMap(range(read.row_count)) if now is None else decode_deletes(now.deletes)) - before
 
 
-def _keys_lost(
+def _read_lost_keys(
     storage: Storage, state: TableState, lost: Sequence[tuple[Segment, BitMap]]
 ) -> pa.Array:
     """Return the keys, sorted, of these rows of segments."""
     found: list[str] = []
     column = state.schema.column(KEY_COLUMN)
     for segment, gone in lost:
-        name = stored_name(state, segment, column)
+        name = find_stored_name(state, segment, column)
         assert name is not None
         try:
             with open_segment(storage, segment, fresh=True) as source:
                 keys = pq.ParquetFile(source).read(columns=[name]).column(0)
         except (pa.ArrowException, OSError) as error:
-            raise unreadable(segment.path, error) from error
+            raise unreadable_error(segment.path, error) from error
         found += keys.take(pa.array(gone.to_array(), pa.int64())).to_pylist()
     return pa.array(sorted(found), pa.string())
 
 
-def _key_bounds(storage: Storage, staged: Staged) -> tuple[str, str]:
+def _read_key_bounds(storage: Storage, staged: StagedSegment) -> tuple[str, str]:
     """Return the first and the last key of a file that is sorted by them."""
-    path, taken = staged.path, staged.taken
+    path, taken = staged.path, staged.checksum
     try:
         with storage.open_segment(path, taken.size_bytes, taken.checksum) as source:
             file = pq.ParquetFile(source)
             first = file.read_row_group(0, columns=[KEY_COLUMN]).column(0)
             last = file.read_row_group(file.num_row_groups - 1, columns=[KEY_COLUMN]).column(0)
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     return first[0].as_py(), last[-1].as_py()

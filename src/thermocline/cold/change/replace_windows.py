@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from thermocline.cold.change.append import Columns, columns_after
-from thermocline.cold.change.commit_staged import stage_of
-from thermocline.cold.change.remove_buckets import Hollowing
-from thermocline.cold.log.transaction import Plan
-from thermocline.cold.segment.stage import Stage, Staged
-from thermocline.cold.table import Table
+from thermocline.cold.change.append import AppendColumns, plan_columns
+from thermocline.cold.change.commit_staged import adopt_staged
+from thermocline.cold.change.remove_buckets import BucketRemoval
+from thermocline.cold.log.transaction import CommitPlan
+from thermocline.cold.segment.stage import Stage, StagedSegment
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Invalid
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets, Coverage
@@ -34,20 +34,20 @@ from thermocline.format.log.action import (
     TableSpec,
     removal,
 )
-from thermocline.format.log.conflict import EVERYTHING, Window
+from thermocline.format.log.conflict import ALL_TIME, TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Schema, adopt, fit
+from thermocline.format.schema import Schema, create_schema, fit_columns
 
 WINDOWS_TOLD_APART_MAX = 1_000
 """Past this many windows, a refill counts as having read everything from the first to the last."""
 
 
-class Overtaken(Conflict):
+class RefillOvertaken(Conflict):
     """Another refill of the same writer committed first; this one was not committed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refill:
+class WindowReplacement:
     """What to replace, and the numbers to store with it.
 
     `windows` are buckets of the table: of all entities, or of the entities with the given keys;
@@ -62,40 +62,42 @@ class Refill:
     anew: tuple[TableSpec, pa.Schema] | None = None
 
 
-def refill(table: Table, staged: Sequence[Staged], wish: Refill) -> TableState:
+def replace_windows(
+    table: ColdTable, staged: Sequence[StagedSegment], wish: WindowReplacement
+) -> TableState:
     """Commit the refill and return the state after it, also if an equal refill is there already.
 
     `Overtaken` when another refill of this writer committed first: nothing is changed, and the
     staged files are removed.
     """
     assert wish.anew is None or wish.windows is None
-    stage = stage_of(table, staged)
-    return table.landed(stage, _Refilling(table, stage, wish).plan)
+    stage = adopt_staged(table, staged)
+    return table.run_transaction(stage, _ReplacementPlanner(table, stage, wish).plan)
 
 
-def columns_anew(state: TableState, arrow: pa.Schema, time_column: str) -> Schema:
+def create_fresh_columns(state: TableState, arrow: pa.Schema, time_column: str) -> Schema:
     """Return columns with new ids, which no column of the table has ever had."""
-    fresh = adopt(arrow, time_column)
+    fresh = create_schema(arrow, time_column)
     shift = max(schema.next_id for schema in state.schemas.values()) - 1
     columns = tuple(replace(column, id=column.id + shift) for column in fresh.columns)
     return Schema(columns, fresh.next_id + shift)
 
 
-class _Refilling:
+class _ReplacementPlanner:
     """Plans a refill onto any state of the table."""
 
-    def __init__(self, table: Table, stage: Stage, wish: Refill) -> None:
+    def __init__(self, table: ColdTable, stage: Stage, wish: WindowReplacement) -> None:
         self._table = table
         self._stage = stage
         self._wish = wish
 
-    def plan(self, state: TableState) -> Plan | None:
+    def plan(self, state: TableState) -> CommitPlan | None:
         wish = self._wish
-        if self._is_there(state):
+        if self._is_committed(state):
             return None
-        columns = self._columns(state)
-        taken = self._taken(state)
-        segments = [self._segment(state, staged, columns) for staged in self._stage.staged]
+        columns = self._plan_columns(state)
+        taken = self._plan_removals(state)
+        segments = [self._fit_segment(state, staged, columns) for staged in self._stage.staged]
         actions: list[Action] = []
         if columns.is_new:
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
@@ -105,33 +107,35 @@ class _Refilling:
             return None
         rows = sum(segment.row_count for segment in segments)
         metrics = {"segments": len(segments), "rows": rows, "replaced": len(taken)}
-        return Plan("refill", tuple(actions), self._looked_at(state.spec.bucket), metrics)
+        return CommitPlan(
+            "refill", tuple(actions), self._list_windows_read(state.spec.bucket), metrics
+        )
 
-    def _is_there(self, state: TableState) -> bool:
+    def _is_committed(self, state: TableState) -> bool:
         remembered, seen = self._wish.remembered, self._wish.seen
         if all(state.txns.get(name) == seen.txns.get(name) for name in remembered):
             return False
         if all(state.txns.get(name) == number for name, number in remembered.items()):
             return True
-        raise Overtaken(
+        raise RefillOvertaken(
             "another refill was first",
             hint="begin again from the newest version",
             remembered=dict(remembered),
             found={name: state.txns.get(name) for name in remembered},
         )
 
-    def _columns(self, state: TableState) -> Columns:
+    def _plan_columns(self, state: TableState) -> AppendColumns:
         if self._wish.anew is None:
-            return columns_after(state, [s.arrow for s in self._stage.staged], evolve=True)
+            return plan_columns(state, [s.arrow for s in self._stage.staged], evolve=True)
         spec, arrow = self._wish.anew
-        schema = columns_anew(state, arrow, spec.time_column)
-        return Columns(spec, max(state.schemas) + 1, schema, is_new=True)
+        schema = create_fresh_columns(state, arrow, spec.time_column)
+        return AppendColumns(spec, max(state.schemas) + 1, schema, is_new=True)
 
-    def _taken(self, state: TableState) -> list[Action]:
+    def _plan_removals(self, state: TableState) -> list[Action]:
         windows = self._wish.windows
         if windows is None:
             return [removal(segment) for segment in state.segments]
-        whole = _whole(windows)
+        whole = _unite_windows(windows)
         if not whole:
             return []
         has_entities = bool(state.spec.entity_columns)
@@ -146,13 +150,15 @@ class _Refilling:
             return {key: buckets for key, buckets in both.items() if buckets}
 
         bucket = state.spec.bucket
-        stretch = Window(bucket.start(whole.first()), bucket.start(whole.last() + 1))
-        hollowing = Hollowing(self._table.storage, self._table.index, self._stage)
-        return hollowing.actions(state, meant, stretch)
+        stretch = TimeWindow(bucket.start(whole.first()), bucket.start(whole.last() + 1))
+        hollowing = BucketRemoval(self._table.storage, self._table.index, self._stage)
+        return hollowing.plan_actions(state, meant, stretch)
 
-    def _segment(self, state: TableState, staged: Staged, columns: Columns) -> Segment:
+    def _fit_segment(
+        self, state: TableState, staged: StagedSegment, columns: AppendColumns
+    ) -> Segment:
         self._check_inside(state, staged.measured.coverage)
-        found = fit(staged.arrow, columns.schema, columns.spec.time_column)
+        found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
         if found.must_rewrite or found.unknown or found.wider:
             raise Conflict(
                 "the table's columns changed during the refill",
@@ -167,7 +173,7 @@ class _Refilling:
         windows = self._wish.windows
         if windows is None:
             return
-        outside: Buckets | None = coverage.whole - _whole(windows)
+        outside: Buckets | None = coverage.whole - _unite_windows(windows)
         if not isinstance(windows, Buckets) and state.spec.entity_columns:
             held = coverage.entities.items()
             strays = (b - windows[k] if k in windows else b for k, b in held)
@@ -179,16 +185,16 @@ class _Refilling:
                 bucket=outside.first(),
             )
 
-    def _looked_at(self, bucket: Bucket) -> tuple[Window, ...]:
+    def _list_windows_read(self, bucket: Bucket) -> tuple[TimeWindow, ...]:
         if self._wish.windows is None:
-            return (EVERYTHING,)
-        runs = _whole(self._wish.windows).runs()
+            return (ALL_TIME,)
+        runs = _unite_windows(self._wish.windows).runs()
         if len(runs) > WINDOWS_TOLD_APART_MAX:
-            return (Window(bucket.start(runs[0].first), bucket.start(runs[-1].end)),)
-        return tuple(Window(bucket.start(run.first), bucket.start(run.end)) for run in runs)
+            return (TimeWindow(bucket.start(runs[0].first), bucket.start(runs[-1].end)),)
+        return tuple(TimeWindow(bucket.start(run.first), bucket.start(run.end)) for run in runs)
 
 
-def _whole(windows: Buckets | Mapping[str, Buckets]) -> Buckets:
+def _unite_windows(windows: Buckets | Mapping[str, Buckets]) -> Buckets:
     if isinstance(windows, Buckets):
         return windows
     whole = Buckets()

@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from thermocline.cold.care.pin import put_pin, read_pin
-from thermocline.cold.change.commit_staged import new_mark, sweep
+from thermocline.cold.change.commit_staged import new_tag, sweep_staged
 from thermocline.cold.segment.stage import new_id
-from thermocline.cold.storage.storage import Stored
-from thermocline.cold.table import Table
+from thermocline.cold.storage.storage import StoredFile
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption, NotFound, OutcomeUnknown, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
@@ -34,10 +34,10 @@ SHARE_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkLease:
     """A running piece of work. `share` is n for 1/n of the usual amount of work."""
 
-    mark: str
+    tag: str
     share: int
     deadline_s: float
 
@@ -52,14 +52,14 @@ class Work:
 
 
 @contextmanager
-def working(table: Table, version: Version, job: str, share: int = 1) -> Iterator[Work]:
+def lease_work(table: ColdTable, version: Version, job: str, share: int = 1) -> Iterator[WorkLease]:
     """Pin a version while the block works on it, and give the work a new mark.
 
     If the block fails, the files with its mark that no version names are removed.
     """
     # The deadline leaves half an hour of the lease for a commit that is running when it is checked.
     deadline_s = clock.monotonic() + WORK_LEASE_S - 1_800
-    mark = new_mark()
+    mark = new_tag()
     path = layout.pin_path(new_id(mark))
     until = table.log.now() + WORK_LEASE_S * NS_PER_S
     body = {"job": job, "mark": mark, "share": share}
@@ -68,37 +68,37 @@ def working(table: Table, version: Version, job: str, share: int = 1) -> Iterato
     try:
         if version < table.log.head().oldest:
             table.log.state(version)  # raises: the version has expired
-        yield Work(mark, share, deadline_s)
+        yield WorkLease(mark, share, deadline_s)
     except OutcomeUnknown:
         raise  # the log may yet name what was written
     except BaseException:
         # Crash here: the next worker finds the pin and removes the files.
         with suppress(ThermoclineError):
-            sweep(table, mark, _committed_since(table, version))
+            sweep_staged(table, mark, _list_committed_since(table, version))
         raise
     finally:
         with suppress(ThermoclineError):
             table.storage.delete(path)
 
 
-def swept(table: Table, job: str) -> int:
+def sweep_dead_work(table: ColdTable, job: str) -> int:
     """Remove the files of dead workers of this job; return the share for the next worker.
 
     The share is 1 when no worker died, otherwise twice the largest share of a dead worker.
     """
     share = 1
     for stored in table.storage.list(layout.PINS_FOLDER):
-        found = _dead(table, stored, job)
+        found = _read_dead_work(table, stored, job)
         if found is None:
             continue
         mark, theirs, version = found
-        sweep(table, mark, _committed_since(table, version))
+        sweep_staged(table, mark, _list_committed_since(table, version))
         table.storage.delete(stored.path)
         share = max(share, min(theirs * 2, SHARE_MAX))
     return share
 
 
-def _dead(table: Table, stored: Stored, job: str) -> tuple[str, int, int] | None:
+def _read_dead_work(table: ColdTable, stored: StoredFile, job: str) -> tuple[str, int, int] | None:
     """Return mark, share and version of a dead worker of this job; None for any other pin."""
     try:
         pin = read_pin(table.storage, stored.path)
@@ -115,7 +115,7 @@ def _dead(table: Table, stored: Stored, job: str) -> tuple[str, int, int] | None
     return None
 
 
-def _committed_since(table: Table, version: int) -> set[str]:
+def _list_committed_since(table: ColdTable, version: int) -> set[str]:
     """Return the paths that later versions have added, whether they are still live or not."""
     named: set[str] = set()
     for later in range(version + 1, table.log.head().version + 1):

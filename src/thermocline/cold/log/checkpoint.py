@@ -86,23 +86,23 @@ class CheckpointColumns:
     def _replayed(self) -> pa.Table:
         """The columns rebuilt from the log: the same rows in the same order."""
         logger.warning("checkpoint %s cannot be used; replaying the log instead", self._path)
-        return _columns(self._replay())
+        return _to_columns(self._replay())
 
     @cached_property
     def ids(self) -> list[str]:
         """The segments' ids, in the order of the rows."""
-        ids: list[str] = self._column("segment_id").to_pylist()
+        ids: list[str] = self._read_column("segment_id").to_pylist()
         return ids
 
     @cached_property
     def ts_min_us(self) -> npt.NDArray[np.int64]:
         """The first time of each segment, rounded down."""
-        return self._column("ts_min_us").to_numpy()
+        return self._read_column("ts_min_us").to_numpy()
 
     @cached_property
     def ts_max_us(self) -> npt.NDArray[np.int64]:
         """The last time of each segment, rounded up."""
-        return self._column("ts_max_us").to_numpy()
+        return self._read_column("ts_max_us").to_numpy()
 
     def segments(self, rows: Iterable[int]) -> list[Segment]:
         """Return the segments of these rows, in their order."""
@@ -110,11 +110,11 @@ class CheckpointColumns:
         for row in rows:
             group, place = divmod(row, ROWS_PER_GROUP)
             if group not in self._groups:
-                self._groups[group] = self._group(group)
+                self._groups[group] = self._read_group(group)
             found.append(decode_segment(orjson.loads(self._groups[group][place])))
         return found
 
-    def _group(self, group: int) -> list[bytes]:
+    def _read_group(self, group: int) -> list[bytes]:
         stored = self._checksums["segment"][group : group + 1]
         column = self._read("segment", stored, lambda f: f.read_row_group(group, ["segment"]))
         if column is None:
@@ -122,7 +122,7 @@ class CheckpointColumns:
         json: list[bytes] = column.to_pylist()
         return json
 
-    def _column(self, name: str) -> pa.ChunkedArray:
+    def _read_column(self, name: str) -> pa.ChunkedArray:
         column = self._read(name, self._checksums[name], lambda file: file.read([name]))
         return self._replayed.column(name) if column is None else column
 
@@ -150,7 +150,7 @@ def write_checkpoint(storage: Storage, state: TableState) -> None:
 
 def encode_checkpoint(state: TableState) -> bytes:
     """Return the bytes of the checkpoint of a state."""
-    columns = _columns(state.segments)
+    columns = _to_columns(state.segments)
     checksums = {name: _group_checksums(columns.column(name)) for name in columns.column_names}
     json = orjson.dumps({**_encode_rest(state), "checksums": checksums})
     columns = columns.replace_schema_metadata(
@@ -167,7 +167,7 @@ def encode_checkpoint(state: TableState) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _columns(segments: Iterable[Segment]) -> pa.Table:
+def _to_columns(segments: Iterable[Segment]) -> pa.Table:
     ordered = sorted(segments, key=lambda segment: (segment.ts_min, segment.segment_id))
     return pa.table(
         [
@@ -193,7 +193,7 @@ def _encode_rest(state: TableState) -> dict[str, Any]:
     return {
         "format": FORMAT_VERSION,
         "version": state.version,
-        "time": instant.written(state.time),
+        "time": instant.format_instant(state.time),
         "table": encode_spec(state.spec),
         "schema_id": state.schema_id,
         "schemas": {str(key): encode_schema(schema) for key, schema in state.schemas.items()},
@@ -239,7 +239,7 @@ def _decode_rest(
     segments, rows, size_bytes, digest = rest["totals"]
     return TableState(
         version,
-        instant.parse(rest["time"]),
+        instant.parse_instant(rest["time"]),
         decode_spec(rest["table"]),
         int(rest["schema_id"]),
         {int(key): decode_schema(schema) for key, schema in rest["schemas"].items()},

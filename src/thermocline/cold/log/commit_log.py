@@ -32,7 +32,7 @@ from thermocline.errors import (
     ThermoclineError,
 )
 from thermocline.format import layout
-from thermocline.format.instant import NS_PER_S, NS_PER_US, TimeNs, written
+from thermocline.format.instant import NS_PER_S, NS_PER_US, TimeNs, format_instant
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Segment
 from thermocline.format.log.commit import Commit, decode_commit, encode_commit
@@ -41,8 +41,8 @@ from thermocline.format.log.state import TableState, fold
 
 CHECKPOINT_EVERY = 100
 CHECKPOINTS_KEPT_PER_STEP = 10
-LOOK_PAST_END = 3
-OUTCOME_LOOKS_MAX = 3
+VERSIONS_LOOKED_AHEAD = 3
+COMMIT_TRIES_MAX = 3
 STATES_KEPT_MAX = 8
 CLOCK_AHEAD_S_MAX = 3_600
 """How far a commit's time may be ahead of the clock of its writer."""
@@ -56,7 +56,7 @@ HEAD_CHECK_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Log:
+class CommitLog:
     """The commits of one table. Safe to use from many threads."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Log:
         self._checkpoint_every = checkpoint_every
         self._lock = threading.RLock()
         self._head: TableState | None = None
-        self._past: dict[int, TableState] = {}
+        self._states: dict[int, TableState] = {}
         self._head_checked_s = 0.0
 
     def head(self) -> TableState:
@@ -80,14 +80,14 @@ class Log:
         `Corruption` that names a commit file when another file proves that this commit was lost.
         """
         with self._lock:
-            head = self._head or self._opened()
+            head = self._head or self._open()
             newer = list(self._commits_after(head.version))
             if newer:
                 head = fold(head, newer)
             if newer or self._head is None:
                 self._check_end(head.version)
             else:
-                self._check_kept(head.version)
+                self._check_head_exists(head.version)
             self._head = head
             return head
 
@@ -114,13 +114,13 @@ class Log:
                 oldest=head.oldest,
             )
         with self._lock:
-            if version not in self._past:
-                while len(self._past) >= STATES_KEPT_MAX:
-                    self._past.pop(next(iter(self._past)))
+            if version not in self._states:
+                while len(self._states) >= STATES_KEPT_MAX:
+                    self._states.pop(next(iter(self._states)))
                 if self._storage.size(layout.commit_path(version)) is None:
-                    raise _missing(version, head.version)
-                self._past[version] = self._replayed(Version(version))
-            return self._past[version]
+                    raise _missing_commit_error(version, head.version)
+                self._states[version] = self._replay(Version(version))
+            return self._states[version]
 
     def version_at(self, instant: int) -> Version:
         """Return the newest version committed at or before an instant."""
@@ -129,8 +129,8 @@ class Log:
             raise NotFound(
                 "the table did not exist then",
                 hint="name a later time",
-                asked=written(instant),
-                first=written(self.commit(1).time),
+                asked=format_instant(instant),
+                first=format_instant(self.commit(1).time),
             )
         return found
 
@@ -171,7 +171,7 @@ class Log:
         except NotFound as error:
             head = self._head
             if head is not None and 1 <= version <= head.version:
-                raise _missing(version, head.version) from error
+                raise _missing_commit_error(version, head.version) from error
             raise
         return decode_commit(data, version)
 
@@ -183,7 +183,7 @@ class Log:
 
     def versions(self) -> list[Version]:
         """Return the versions that have commit files, in order, from a listing."""
-        found = (layout.commit_version(name) for name in self._names())
+        found = (layout.commit_version(name) for name in self._list_names())
         return sorted(version for version in found if version is not None)
 
     def evidence(self) -> dict[str, Version]:
@@ -192,7 +192,7 @@ class Log:
         current = self.read_current()
         if current is not None:
             found[layout.CURRENT_PATH] = current.version
-        for name in self._names():
+        for name in self._list_names():
             if (version := layout.checkpoint_version(name)) is not None:
                 found[layout.checkpoint_path(version)] = version
         for stored in self._storage.list(layout.TABLE_COVERAGE_FOLDER):
@@ -201,7 +201,7 @@ class Log:
                 found[stored.path] = version
         return found
 
-    def land(self, commit: Commit) -> Commit | None:
+    def try_commit(self, commit: Commit) -> Commit | None:
         """Try to write this commit; return it as written, or None when another has its version.
 
         When this returns a commit, it is durable and visible. `OutcomeUnknown` when a storage
@@ -209,35 +209,35 @@ class Log:
         """
         head = self._head
         if head is not None:
-            commit = _stamped(commit, head.time)
+            commit = _set_time(commit, head.time)
         self._check_base(commit)
-        return self._put(commit)
+        return self._write_commit(commit)
 
-    def land_repair(self, state: TableState, commit: Commit) -> TableState | None:
+    def commit_repair(self, state: TableState, commit: Commit) -> TableState | None:
         """Write the commit that accepts a loss, after an intact state; return the state after it.
 
         None when another commit has its version. When this returns a state, CURRENT names it.
         """
         with self._lock:
-            landed = self._put(_stamped(commit, state.time))
+            landed = self._write_commit(_set_time(commit, state.time))
             if landed is None:
                 return None
             after = fold(state, [landed])
             self._write_current(after)
-            self.settle(after.version)
-            self._head, self._past = after, {}
+            self.sync_commit(after.version)
+            self._head, self._states = after, {}
             return after
 
-    def claim(self, current: Current) -> None:
+    def advance_current(self, current: Current) -> None:
         """Make CURRENT name a version, unless it already names that one or a later one."""
         found = self.read_current()
         if found is None or found.version < current.version:
             self._storage.put_hint(layout.CURRENT_PATH, encode_current(current))
 
-    def _put(self, commit: Commit) -> Commit | None:
+    def _write_commit(self, commit: Commit) -> Commit | None:
         path, data = layout.commit_path(commit.version), encode_commit(commit)
         trouble: list[ThermoclineError] = []
-        for _ in range(OUTCOME_LOOKS_MAX):
+        for _ in range(COMMIT_TRIES_MAX):
             try:
                 if self._storage.put_new(path, data):
                     return commit
@@ -247,16 +247,16 @@ class Log:
                 # The name may exist although the call failed. A retry with the same bytes is safe:
                 # it either creates the name, or finds it and reads whose transaction made it.
                 trouble.append(error)
-        raise self._after_trouble(commit, trouble) from trouble[-1]
+        raise self._resolve_failure(commit, trouble) from trouble[-1]
 
-    def settle(self, version: int) -> None:
+    def sync_commit(self, version: int) -> None:
         """Fsync the commit file of a version that was read: its writer may have died before that.
 
         Call this before discarding anything because a version contains it.
         """
         self._storage.settle(layout.commit_path(version))
 
-    def _after_trouble(self, commit: Commit, trouble: list[ThermoclineError]) -> ThermoclineError:
+    def _resolve_failure(self, commit: Commit, trouble: list[ThermoclineError]) -> ThermoclineError:
         """Return the last error if the commit definitely does not exist, else `OutcomeUnknown`."""
         is_doubtful = any(isinstance(error, OutcomeUnknown) for error in trouble)
         try:
@@ -272,7 +272,7 @@ class Log:
             txn_id=commit.txn_id,
         )
 
-    def accept(self, before: TableState | None, landed: Commit) -> TableState:
+    def advance_head(self, before: TableState | None, landed: Commit) -> TableState:
         """Return the state after a commit that follows `before`, and write CURRENT.
 
         This never fails: the commit exists, and the files written here are only hints.
@@ -295,7 +295,7 @@ class Log:
         """Write the checkpoint of exactly this version, and remove some older ones."""
         state = self.state(version)
         # Order matters: a checkpoint proves that its commit was durable.
-        self.settle(version)
+        self.sync_commit(version)
         self._checkpoint(state)
 
     def _checkpoint(self, state: TableState) -> None:
@@ -309,12 +309,12 @@ class Log:
                 self._storage.delete(layout.checkpoint_path(old))
             step *= CHECKPOINTS_KEPT_PER_STEP
 
-    def _opened(self) -> TableState:
+    def _open(self) -> TableState:
         current = self.read_current()
         if current is not None:
             if self._storage.size(layout.commit_path(current.version)) is None:
-                raise self._lost(current.version, layout.CURRENT_PATH)
-            state = self._replayed(current.version)
+                raise self._find_lost(current.version, layout.CURRENT_PATH)
+            state = self._replay(current.version)
             check_current(current, state)
             return state
         # Order matters: proofs of versions are listed before the versions, which may grow.
@@ -324,23 +324,23 @@ class Log:
         newest = versions[-1] if versions else Version(0)
         for path, version in sorted(evidence.items()):
             if version > newest:
-                raise self._lost(version, path)
+                raise self._find_lost(version, path)
         if not versions:
             raise NotFound("no table here", hint="create one first", root=self._storage.root)
-        state = self._replayed(newest)
+        state = self._replay(newest)
         with suppress(ThermoclineError):
             # Order matters: the commit's writer may have died before its sync, and CURRENT proves
             # that the commit was durable.
-            self.settle(state.version)
+            self.sync_commit(state.version)
             self._write_current(state)
         return state
 
-    def _lost(self, known: Version, proof: str) -> Corruption:
+    def _find_lost(self, known: Version, proof: str) -> Corruption:
         """Return the error for a version without a commit file that another file proves."""
         newest = max((v for v in self.versions() if v < known), default=0)
-        return lost(newest + 1, known, proof)
+        return lost_commits_error(newest + 1, known, proof)
 
-    def _replayed(self, version: Version, *, below: int | None = None) -> TableState:
+    def _replay(self, version: Version, *, below: int | None = None) -> TableState:
         """Return the state at a version, replayed from the newest usable checkpoint.
 
         With `below`, only older checkpoints are used.
@@ -351,25 +351,25 @@ class Log:
         for candidate in self._checkpoints_before(version):
             if below is not None and candidate >= below:
                 continue
-            found = read_checkpoint(self._storage, candidate, self._segments_without(candidate))
-            state = found and self._if_of_this_log(found, version)
+            found = read_checkpoint(self._storage, candidate, self._segment_replayer(candidate))
+            state = found and self._verify_checkpoint(found, version)
             if state is not None:
                 break
         first = state.version + 1 if state else 1
-        commits = (self._commit_within(v, version) for v in range(first, version + 1))
+        commits = (self._read_existing(v, version) for v in range(first, version + 1))
         return fold(state, commits) if state is None or first <= version else state
 
-    def _if_of_this_log(self, state: TableState, newest: int) -> TableState | None:
+    def _verify_checkpoint(self, state: TableState, newest: int) -> TableState | None:
         """Return the state of a checkpoint if the log agrees that it is of its commit, else None.
 
         The following commit names the checkpoint's commit. If an older release wrote one of the
         two, the checkpoint's own commit is compared.
         """
         if state.txn_id and state.version < newest:
-            following = self._commit_within(state.version + 1, newest)
+            following = self._read_existing(state.version + 1, newest)
             if following.previous == state.txn_id:
                 return state
-        own = self._commit_within(state.version, newest)
+        own = self._read_existing(state.version, newest)
         is_same = own.time == state.time and state.txn_id in ("", own.txn_id)
         if is_same:
             return replace(state, txn_id=own.txn_id)
@@ -377,14 +377,14 @@ class Log:
         logger.warning("checkpoint %s is not of this log; replaying the log instead", path)
         return None
 
-    def _segments_without(self, checkpoint: Version) -> Callable[[], Iterable[Segment]]:
-        return lambda: self._replayed(checkpoint, below=checkpoint).segments
+    def _segment_replayer(self, checkpoint: Version) -> Callable[[], Iterable[Segment]]:
+        return lambda: self._replay(checkpoint, below=checkpoint).segments
 
-    def _commit_within(self, version: int, newest: int) -> Commit:
+    def _read_existing(self, version: int, newest: int) -> Commit:
         try:
             return self.commit(version)
         except NotFound as error:
-            raise _missing(version, newest) from error
+            raise _missing_commit_error(version, newest) from error
 
     def _checkpoints_before(self, version: Version) -> Iterator[Version]:
         # Steps double as in `write_checkpoint`: these are the only versions that may have one.
@@ -396,7 +396,11 @@ class Log:
                 yield Version(below)
             below -= step
         listed = sorted(
-            (v for name in self._names() if (v := layout.checkpoint_version(name)) is not None),
+            (
+                v
+                for name in self._list_names()
+                if (v := layout.checkpoint_version(name)) is not None
+            ),
             reverse=True,
         )
         yield from (v for v in listed if v <= version and v not in seen)
@@ -412,14 +416,14 @@ class Log:
     def _check_dense(self, versions: list[Version]) -> None:
         for place, version in enumerate(versions, start=1):
             if version != place:
-                raise _missing(place, versions[-1])
+                raise _missing_commit_error(place, versions[-1])
 
     def _check_end(self, version: int) -> None:
-        for ahead in range(version + 2, version + 2 + LOOK_PAST_END):
+        for ahead in range(version + 2, version + 2 + VERSIONS_LOOKED_AHEAD):
             if self._storage.size(layout.commit_path(ahead)) is not None:
                 if self._storage.size(layout.commit_path(version + 1)) is not None:
                     return  # another writer committed meanwhile; nothing is missing
-                raise _missing(version + 1, ahead)
+                raise _missing_commit_error(version + 1, ahead)
         step = self._checkpoint_every
         checkpoint = version - version % step + step
         for known, path in (
@@ -429,28 +433,28 @@ class Log:
             if self._storage.size(path) is None:
                 continue
             if self._storage.size(layout.commit_path(version + 1)) is None:
-                raise lost(version + 1, known, path)
+                raise lost_commits_error(version + 1, known, path)
 
-    def _check_kept(self, version: int) -> None:
+    def _check_head_exists(self, version: int) -> None:
         """Raise `Corruption` when the newest commit disappeared; checked every `HEAD_CHECK_S`."""
         now_s = clock.monotonic()
         if now_s - self._head_checked_s < HEAD_CHECK_S:
             return
         if self._storage.size(layout.commit_path(version)) is None:
-            raise lost(version, version, "this process has read it")
+            raise lost_commits_error(version, version, "this process has read it")
         self._head_checked_s = now_s
 
     def _check_base(self, commit: Commit) -> None:
         """Raise `Corruption` if a commit would follow a lost one, or reuse its number."""
         if commit.base and self._storage.size(layout.commit_path(commit.base)) is None:
-            raise lost(commit.base, commit.base, "this process has read it")
+            raise lost_commits_error(commit.base, commit.base, "this process has read it")
         current = self.read_current()
         if current is None or current.version < commit.version:
             return
         if self._storage.size(layout.commit_path(current.version)) is None:
-            raise self._lost(current.version, layout.CURRENT_PATH)
+            raise self._find_lost(current.version, layout.CURRENT_PATH)
 
-    def _names(self) -> Iterator[str]:
+    def _list_names(self) -> Iterator[str]:
         for stored in self._storage.list(layout.LOG_FOLDER):
             yield stored.path.rsplit("/", 1)[-1]
 
@@ -482,7 +486,7 @@ def check_current(current: Current, state: TableState) -> None:
     )
 
 
-def _stamped(commit: Commit, newest_ns: int) -> Commit:
+def _set_time(commit: Commit, newest_ns: int) -> Commit:
     """Return a commit with its time: after the newest commit's, unless that is too far ahead.
 
     Then the commit keeps the clock's time, and records by how much the time stepped back.
@@ -495,7 +499,7 @@ def _stamped(commit: Commit, newest_ns: int) -> Commit:
     return replace(commit, metrics={**commit.metrics, CLOCK_STEP: int(ahead_s)})
 
 
-def lost(first: int, known: int, proof: str) -> Corruption:
+def lost_commits_error(first: int, known: int, proof: str) -> Corruption:
     """Return the error for commits that were durable and are missing now."""
     return Corruption(
         "the newest commits of the log are missing",
@@ -506,7 +510,7 @@ def lost(first: int, known: int, proof: str) -> Corruption:
     )
 
 
-def _missing(version: int, newest: int) -> Corruption:
+def _missing_commit_error(version: int, newest: int) -> Corruption:
     return Corruption(
         "a commit in the middle of the log is missing",
         hint="restore it from a copy; later versions cannot be read without it",

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thermocline.cold.log.commit_log import Log
+from thermocline.cold.log.commit_log import CommitLog
 from thermocline.errors import Conflict
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Action
 from thermocline.format.log.commit import Commit
-from thermocline.format.log.conflict import Window, broken_rule, touched
+from thermocline.format.log.conflict import TimeWindow, broken_rule, find_footprint
 from thermocline.format.log.state import TableState
 
 TRIES_MAX = 64
@@ -30,34 +30,34 @@ WAIT_S_MAX = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CommitPlan:
     """What to commit, and the time windows that were read to decide it."""
 
     operation: str
     actions: tuple[Action, ...]
-    looked_at: tuple[Window, ...] = ()
+    windows_read: tuple[TimeWindow, ...] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-Planner = Callable[[TableState], Plan | None]
+Planner = Callable[[TableState], CommitPlan | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransactionOutcome:
     """The state after a transaction, and whether the transaction made a commit."""
 
     state: TableState
-    is_landed: bool
+    is_committed: bool
 
 
 def transact(
-    log: Log,
+    log: CommitLog,
     planner: Planner,
     *,
     tries_max: int = TRIES_MAX,
     sleep: Callable[[float], None] = clock.sleep,
     txn_id: str | None = None,
-) -> Outcome:
+) -> TransactionOutcome:
     """Commit the planner's change and return the state after it.
 
     If the planner returns None, nothing is committed and the newest state is returned. If the
@@ -69,7 +69,7 @@ def transact(
     rule = ""
     for attempt in range(tries_max):
         if plan is None:
-            return Outcome(state, is_landed=False)
+            return TransactionOutcome(state, is_committed=False)
         commit = Commit(
             Version(state.version + 1),
             state.version,
@@ -80,17 +80,17 @@ def transact(
             plan.metrics,
             state.txn_id,
         )
-        landed = log.land(commit)
+        landed = log.try_commit(commit)
         if landed is not None:
-            return Outcome(log.accept(state, landed), is_landed=True)
+            return TransactionOutcome(log.advance_head(state, landed), is_committed=True)
         sleep(random.uniform(0, min(WAIT_S_MAX, WAIT_S_FIRST * 2**attempt)))  # noqa: S311
         newest = log.head()
-        mine = touched(plan.actions, plan.looked_at)
+        mine = find_footprint(plan.actions, plan.windows_read)
         rule = next(
             (
                 broken
                 for version in range(state.version + 1, newest.version + 1)
-                if (broken := broken_rule(mine, touched(log.commit(version).actions)))
+                if (broken := broken_rule(mine, find_footprint(log.commit(version).actions)))
             ),
             "",
         )

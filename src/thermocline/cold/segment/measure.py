@@ -27,13 +27,13 @@ from thermocline.format.coverage import (
     Coverage,
     entity_key,
     entity_values,
-    instant_name,
-    trimmed,
-    united,
+    name_instant,
+    trim_zeros,
+    unite_buckets,
 )
 from thermocline.format.instant import NS_PER_UNIT, TimeNs
 from thermocline.format.log.action import TableSpec
-from thermocline.format.types import plain
+from thermocline.format.types import plain_type
 
 GRID_CELLS_MAX = 64 << 20
 BLOCK_ROWS = 16_384
@@ -41,7 +41,7 @@ STAT_LENGTH_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SegmentMeasurement:
     """What a segment holds; times are None when it has no rows."""
 
     row_count: int
@@ -50,7 +50,7 @@ class Measured:
     coverage: Coverage
 
 
-class Measuring:
+class MeasurementBuilder:
     """Measures batches one after another; `done` returns the total."""
 
     def __init__(self, spec: TableSpec) -> None:
@@ -65,25 +65,25 @@ class Measuring:
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
-        values, unit = _times(batch, self._spec)
-        first, last = _bounds(values, unit)
+        values, unit = _read_times(batch, self._spec)
+        first, last = _find_bounds(values, unit)
         self._first = first if self._first is None else min(self._first, first)
         self._last = last if self._last is None else max(self._last, last)
-        codes, keys = row_entities(batch, self._spec)
+        codes, keys = encode_entities(batch, self._spec)
         self._check_entities(codes, keys)
-        for code, held in _distinct_by_code(codes, len(keys), values, self._spec.bucket, unit):
+        for code, held in _list_buckets_by_code(codes, len(keys), values, self._spec.bucket, unit):
             self._entities.setdefault(keys[code], []).append(held)
         if len(self._entities) > self._spec.entities_max:
-            raise self._too_many(len(self._entities))
+            raise self._entity_limit_error(len(self._entities))
 
     def _check_entities(self, codes: npt.NDArray[np.int64], keys: list[str]) -> None:
         if len(keys) > self._spec.entities_max:
             # A dictionary may have values that no row uses; only used values are entities.
             used = int(np.count_nonzero(np.bincount(codes)))
             if used > self._spec.entities_max:
-                raise self._too_many(used)
+                raise self._entity_limit_error(used)
 
-    def _too_many(self, count: int) -> Overloaded:
+    def _entity_limit_error(self, count: int) -> Overloaded:
         return Overloaded(
             "more entities than the table's limit",
             hint="raise entities_max, or declare fewer or coarser entity columns",
@@ -91,43 +91,45 @@ class Measuring:
             entities_max=self._spec.entities_max,
         )
 
-    def done(self) -> Measured:
+    def build(self) -> SegmentMeasurement:
         """Return the measurement of all batches."""
-        entities = {key: united(parts) for key, parts in self._entities.items()}
-        whole = united(entities.values())
+        entities = {key: unite_buckets(parts) for key, parts in self._entities.items()}
+        whole = unite_buckets(entities.values())
         if not self._spec.entity_columns:
             entities = {}
         coverage = Coverage(self._spec.bucket.width_s, whole, entities)
         first = None if self._first is None else TimeNs(self._first)
         last = None if self._last is None else TimeNs(self._last)
-        return Measured(self._rows, first, last, coverage)
+        return SegmentMeasurement(self._rows, first, last, coverage)
 
 
-def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> Measured:
+def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> SegmentMeasurement:
     """Return what these batches hold."""
-    measuring = Measuring(spec)
+    measuring = MeasurementBuilder(spec)
     for batch in batches:
         measuring.add(batch)
-    return measuring.done()
+    return measuring.build()
 
 
-def entities_in(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
+def list_entities(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
     """Return the keys of the entities in a batch; raise what `measure` would raise.
 
     Empty without entity columns. The limit on the number of entities is not checked.
     """
     if not batch.num_rows:
         return set()
-    _bounds(*_times(batch, spec))
+    _find_bounds(*_read_times(batch, spec))
     if not spec.entity_columns:
         return set()
-    codes, keys = row_entities(batch, spec)
+    codes, keys = encode_entities(batch, spec)
     return {keys[code] for code in np.flatnonzero(np.bincount(codes)).tolist()}
 
 
-def _times(batch: pa.RecordBatch | pa.Table, spec: TableSpec) -> tuple[npt.NDArray[np.int64], str]:
+def _read_times(
+    batch: pa.RecordBatch | pa.Table, spec: TableSpec
+) -> tuple[npt.NDArray[np.int64], str]:
     """Return the times of rows as numbers, and their unit."""
-    times = _one_chunk(batch.column(spec.time_column))
+    times = _combine_chunks(batch.column(spec.time_column))
     if times.null_count:
         raise Invalid(
             "the time column has nulls",
@@ -138,10 +140,12 @@ def _times(batch: pa.RecordBatch | pa.Table, spec: TableSpec) -> tuple[npt.NDArr
     return times.view(pa.int64()).to_numpy(), times.type.unit
 
 
-def _bounds(values: npt.NDArray[np.int64], unit: str) -> tuple[int, int]:
+def _find_bounds(values: npt.NDArray[np.int64], unit: str) -> tuple[int, int]:
     """Return the first and the last of some times."""
     low, high = int(values.min()), int(values.max())
-    return instant.checked(low * NS_PER_UNIT[unit]), instant.checked(high * NS_PER_UNIT[unit])
+    return instant.check_instant(low * NS_PER_UNIT[unit]), instant.check_instant(
+        high * NS_PER_UNIT[unit]
+    )
 
 
 def entity_stats(spec: TableSpec, coverage: Coverage, ids: list[int]) -> dict[str, tuple[Any, Any]]:
@@ -161,7 +165,7 @@ def _is_bounded(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -172,7 +176,7 @@ def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
 
 
-def _distinct_by_code(
+def _list_buckets_by_code(
     codes: npt.NDArray[np.int64],
     count: int,
     values: npt.NDArray[np.int64],
@@ -180,12 +184,14 @@ def _distinct_by_code(
     unit: str,
 ) -> Iterable[tuple[int, Buckets]]:
     """Yield the buckets of each entity: by marking a grid if it is small, else by sorting."""
-    low, high = bucket.of_values(np.array([values.min(), values.max()]), unit).tolist()
+    low, high = bucket.numbers_of(np.array([values.min(), values.max()]), unit).tolist()
     span = high - low + 1
     # In blocks, so that intermediate arrays stay in the processor's cache: three times as fast as
     # whole columns for a day of 800,000 rows.
     blocks = (
-        _cells(codes[at : at + BLOCK_ROWS], values[at : at + BLOCK_ROWS], bucket, unit, low, span)
+        _to_cells(
+            codes[at : at + BLOCK_ROWS], values[at : at + BLOCK_ROWS], bucket, unit, low, span
+        )
         for at in range(0, len(values), BLOCK_ROWS)
     )
     if count * span <= min(GRID_CELLS_MAX, max(16 * len(values), 1 << 20)):
@@ -200,10 +206,10 @@ def _distinct_by_code(
     for code in range(count):
         part = held[starts[code] : starts[code + 1]]
         if len(part):
-            yield code, Buckets.of(part - code * span + low)
+            yield code, Buckets.from_numbers(part - code * span + low)
 
 
-def _cells(
+def _to_cells(
     codes: npt.NDArray[np.int64],
     values: npt.NDArray[np.int64],
     bucket: Bucket,
@@ -211,13 +217,13 @@ def _cells(
     low: int,
     span: int,
 ) -> npt.NDArray[np.int64]:
-    cells = bucket.of_values(values, unit)
+    cells = bucket.numbers_of(values, unit)
     cells -= low
     cells += codes * span
     return cells
 
 
-def row_entities(
+def encode_entities(
     batch: pa.RecordBatch | pa.Table, spec: TableSpec
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Return the entity of each row as a number, and the key of each number.
@@ -228,10 +234,10 @@ def row_entities(
         return np.zeros(batch.num_rows, dtype=np.int64), [""]
     codes: npt.NDArray[np.int64] | None = None
     values: list[list[Any]] = [[]]
-    for column in (_one_chunk(batch.column(name)) for name in spec.entity_columns):
-        encoded = _encoded(column)
-        distinct = [*_key_values(encoded.dictionary), None]
-        mine = _codes(encoded.indices, len(distinct) - 1)
+    for column in (_combine_chunks(batch.column(name)) for name in spec.entity_columns):
+        encoded = _encode_dictionary(column)
+        distinct = [*_to_key_values(encoded.dictionary), None]
+        mine = _to_codes(encoded.indices, len(distinct) - 1)
         if codes is None:
             codes, values = mine, [[value] for value in distinct]
             continue
@@ -240,28 +246,28 @@ def row_entities(
             values[pair // len(distinct)] + [distinct[pair % len(distinct)]] for pair in pairs
         ]
     assert codes is not None
-    return _merged(codes, [entity_key(row) for row in values])
+    return _merge_equal_keys(codes, [entity_key(row) for row in values])
 
 
-def _codes(indices: pa.Array, null_code: int) -> npt.NDArray[np.int64]:
+def _to_codes(indices: pa.Array, null_code: int) -> npt.NDArray[np.int64]:
     if indices.null_count:
         # Order matters: the code of null may be too large for the indices' type.
         indices = indices.cast(pa.int64()).fill_null(null_code)
     return indices.to_numpy().astype(np.int64, copy=False)
 
 
-def _encoded(column: pa.Array) -> pa.DictionaryArray:
+def _encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
     if kinds.is_dictionary(column.type):
         return column
     try:
         # Arrow cannot encode narrow decimals, but it can encode decimal128.
-        plainly = column.cast(plain(column.type)) if kinds.is_decimal(column.type) else column
+        plainly = column.cast(plain_type(column.type)) if kinds.is_decimal(column.type) else column
         return pc.dictionary_encode(plainly)
     except pa.ArrowNotImplementedError as error:
-        raise _cannot_name(column.type) from error
+        raise _entity_type_error(column.type) from error
 
 
-def _merged(
+def _merge_equal_keys(
     codes: npt.NDArray[np.int64], keys: list[str]
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     # A dictionary may hold a value twice or hold null: rows with equal keys are one entity.
@@ -272,29 +278,29 @@ def _merged(
     return mapping[codes], list(distinct)
 
 
-def _key_values(values: pa.Array) -> list[Any]:
+def _to_key_values(values: pa.Array) -> list[Any]:
     """Return values as an entity's key can hold them, exactly."""
     kind = values.type
     if kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_null(kind):
         return list(values.to_pylist())
     if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
-        return _texts(values)
+        return _to_texts(values)
     if kinds.is_timestamp(kind):
         unit_ns, has_zone = NS_PER_UNIT[kind.unit], kind.tz is not None
         counts = values.cast(pa.int64()).to_pylist()
         return [
-            None if count is None else instant_name(count * unit_ns, has_zone=has_zone)
+            None if count is None else name_instant(count * unit_ns, has_zone=has_zone)
             for count in counts
         ]
     if kinds.is_decimal(kind):
         return list(values.to_pylist())
     if kinds.is_temporal(kind):
         texts = pc.cast(values, pa.string()).to_pylist()
-        return [None if text is None else trimmed(text) for text in texts]
-    raise _cannot_name(kind)
+        return [None if text is None else trim_zeros(text) for text in texts]
+    raise _entity_type_error(kind)
 
 
-def _cannot_name(kind: pa.DataType) -> Invalid:
+def _entity_type_error(kind: pa.DataType) -> Invalid:
     return Invalid(
         "an entity column has a type that cannot name an entity",
         hint="use texts, whole numbers, decimals, dates, times or booleans",
@@ -302,7 +308,7 @@ def _cannot_name(kind: pa.DataType) -> Invalid:
     )
 
 
-def _texts(values: pa.Array) -> list[Any]:
+def _to_texts(values: pa.Array) -> list[Any]:
     try:
         return list(values.to_pylist())
     except UnicodeDecodeError as error:

@@ -22,15 +22,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from thermocline.cold.segment.measure import Measured, measure
+from thermocline.cold.segment.measure import SegmentMeasurement, measure
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Corruption, Invalid, Overloaded
 from thermocline.format.instant import NS_PER_UNIT
 from thermocline.format.log.action import Segment, TableSpec
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Column, Schema
-from thermocline.format.types import plain
+from thermocline.format.schema import Schema, TableColumn
+from thermocline.format.types import plain_type
 
 ROWS_PER_GROUP = 131_072
 ROWS_PER_BATCH = 131_072
@@ -40,7 +40,7 @@ DICTIONARY_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SegmentRows:
     """Some rows of a segment; `positions` are their positions in the file."""
 
     positions: npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ def encode_parquet(table: pa.Table) -> bytes:
     """
     sink = pa.BufferOutputStream()
     pq.write_table(
-        _writable(table),
+        _to_writable(table),
         sink,
         row_group_size=ROWS_PER_GROUP,
         compression="zstd",
@@ -77,33 +77,33 @@ def _may_hold_nan(kind: pa.DataType, column: pa.ChunkedArray) -> bool:
     return pa.types.is_nested(kind) or pa.types.is_dictionary(kind)
 
 
-def _writable(table: pa.Table) -> pa.Table:
+def _to_writable(table: pa.Table) -> pa.Table:
     # Arrow cannot write view types inside of lists, so cast them to their plain types.
     for place, field in enumerate(table.schema):
         if field.type.num_fields and _has_view(field.type):
-            kind = plain(field.type)
+            kind = plain_type(field.type)
             table = table.set_column(place, field.with_type(kind), table.column(place).cast(kind))
     return table
 
 
-def filtered(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_] | pa.Array) -> pa.RecordBatch:
+def filter_rows(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_] | pa.Array) -> pa.RecordBatch:
     """Return the rows of a batch whose mask is set, in the same types."""
     mask = pa.array(keep)
-    return _chosen(batch, lambda rows: rows.filter(mask))
+    return _select_rows(batch, lambda rows: rows.filter(mask))
 
 
-def picked(batch: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def take_rows(batch: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
     """Return the rows at these positions, in this order and in the same types."""
     indices = pa.array(places)
-    return _chosen(batch, lambda rows: rows.take(indices))
+    return _select_rows(batch, lambda rows: rows.take(indices))
 
 
-def _chosen(batch: pa.RecordBatch, choose: Callable[[Any], Any]) -> pa.RecordBatch:
+def _select_rows(batch: pa.RecordBatch, choose: Callable[[Any], Any]) -> pa.RecordBatch:
     if not any(_has_view(field.type) for field in batch.schema):
         return choose(batch)
     # Arrow cannot filter or take view types, which polars uses for texts. Cast to texts and back.
     arrays = [
-        choose(column.cast(plain(column.type))).cast(column.type)
+        choose(column.cast(plain_type(column.type))).cast(column.type)
         if _has_view(column.type)
         else choose(column)
         for column in batch.columns
@@ -122,11 +122,11 @@ def read_rows(
     state: TableState,
     segment: Segment,
     names: Sequence[str] | None = None,
-) -> Iterator[Rows]:
+) -> Iterator[SegmentRows]:
     """Yield the live rows of a segment, with the table's present columns."""
     schema = state.schema
     wanted = schema.columns if names is None else [schema.column(name) for name in names]
-    stored = {c.id: stored_name(state, segment, c) for c in wanted}
+    stored = {c.id: find_stored_name(state, segment, c) for c in wanted}
     deleted = decode_deletes(segment.deletes)
     first = 0
     try:
@@ -136,10 +136,10 @@ def read_rows(
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=physical):
                 positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
                 first += batch.num_rows
-                rows = Rows(positions, presented(batch, wanted, stored))
-                yield _without(rows, deleted) if deleted else rows
+                rows = SegmentRows(positions, project_columns(batch, wanted, stored))
+                yield _drop_deleted(rows, deleted) if deleted else rows
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(segment.path, error) from error
+        raise unreadable_error(segment.path, error) from error
     if first != segment.row_count:
         raise Corruption(
             "a segment has another number of rows than the log says",
@@ -155,15 +155,15 @@ def open_segment(storage: Storage, segment: Segment, *, fresh: bool = False) -> 
     return storage.open_segment(segment.path, segment.file_size, segment.checksum, fresh=fresh)
 
 
-def stored_name(state: TableState, segment: Segment, column: Column) -> str | None:
+def find_stored_name(state: TableState, segment: Segment, column: TableColumn) -> str | None:
     """Return the name of a column in a segment's file, or None when the file lacks it."""
     then = state.schemas[segment.schema_id].by_id.get(column.id)
     return None if then is None or column.id in segment.absent else then.name
 
 
-def presented(
+def project_columns(
     batch: pa.RecordBatch,
-    wanted: Sequence[Column],
+    wanted: Sequence[TableColumn],
     stored: dict[int, str | None],
     nulls: Callable[[int, pa.DataType], pa.Array] = pa.nulls,
 ) -> pa.RecordBatch:
@@ -178,14 +178,14 @@ def presented(
         if name is None:
             arrays.append(nulls(batch.num_rows, column.type))
         else:
-            arrays.append(cast(batch.column(name), column.type))
+            arrays.append(cast_column(batch.column(name), column.type))
         fields.append(pa.field(column.name, column.type, column.nullable))
     if not fields:  # keep the number of rows, even without columns
         return batch.select([])
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _without(rows: Rows, deleted: BitMap) -> Rows:
+def _drop_deleted(rows: SegmentRows, deleted: BitMap) -> SegmentRows:
     first, last = int(rows.positions[0]), int(rows.positions[-1])
     if not deleted.range_cardinality(first, last + 1):
         return rows
@@ -193,17 +193,17 @@ def _without(rows: Rows, deleted: BitMap) -> Rows:
     gone = np.asarray(inside.to_array(), dtype=np.int64) - first
     keep = np.ones(len(rows.positions), dtype=bool)
     keep[gone] = False
-    return Rows(rows.positions[keep], filtered(rows.batch, keep))
+    return SegmentRows(rows.positions[keep], filter_rows(rows.batch, keep))
 
 
-def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column in another type that holds its values; `Invalid` when one does not fit."""
     if column.type.equals(kind):
         return column
     try:
         if pa.types.is_dictionary(column.type) and _has_view(column.type.value_type):
             # Arrow can neither cast nor decode a dictionary of views.
-            values = column.dictionary.cast(plain(column.type.value_type))
+            values = column.dictionary.cast(plain_type(column.type.value_type))
             column = pa.DictionaryArray.from_arrays(column.indices, values)
         if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
             column = pc.dictionary_encode(pc.cast(column, kind.value_type))
@@ -220,9 +220,9 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         ) from error
 
 
-def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
+def coerce_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordBatch:
     """Return the batch with the table's columns and types, and with its times in UTC."""
-    if schema.is_that_of(batch.schema):
+    if schema.matches_arrow(batch.schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow)
     arrays, fields = [], []
     for column in schema.columns:
@@ -232,12 +232,12 @@ def coerce(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.RecordB
             continue
         array = batch.column(column.name)
         if column.name == spec.time_column:
-            array = in_utc(array, column.type, spec)
-        arrays.append(cast(array, column.type))
+            array = to_utc(array, column.type, spec)
+        arrays.append(cast_column(array, column.type))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+def validate_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch if every value is valid for its type; `Invalid` otherwise.
 
     A text that is not UTF-8 would make every query of the table fail in the engine.
@@ -257,7 +257,7 @@ def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
+def to_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
     """Return times as instants; those without a zone are clock times of the table's zone.
 
     `Invalid` for a clock time that daylight saving skips or repeats: it is not exactly one instant.
@@ -278,7 +278,7 @@ def in_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
     return times.cast(pa.int64()).cast(pa.timestamp(times.type.unit, tz=kind.tz))
 
 
-def within(times: pa.Array, window: Window) -> npt.NDArray[np.bool_]:
+def match_window(times: pa.Array, window: TimeWindow) -> npt.NDArray[np.bool_]:
     """Tell for each time whether it lies in the window."""
     unit_ns = NS_PER_UNIT[times.type.unit]
     values = times.cast(pa.int64()).to_numpy()
@@ -290,7 +290,7 @@ def within(times: pa.Array, window: Window) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def measure_segment(storage: Storage, state: TableState, segment: Segment) -> Measured:
+def measure_segment(storage: Storage, state: TableState, segment: Segment) -> SegmentMeasurement:
     """Return what the live rows of a segment hold, from its Parquet file."""
     names = [state.spec.time_column, *state.spec.entity_columns]
     rows = read_rows(storage, state, segment, names)
@@ -321,7 +321,7 @@ def encode_deletes(positions: BitMap) -> str:
     return base64.b64encode(data).decode()
 
 
-def unreadable(path: str, error: Exception) -> Corruption:
+def unreadable_error(path: str, error: Exception) -> Corruption:
     """Return the error for a segment that Parquet cannot read."""
     return Corruption(
         "a segment cannot be read as Parquet",

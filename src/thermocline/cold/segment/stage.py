@@ -21,36 +21,41 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from thermocline.cold.segment.measure import Measured, Measuring, entity_stats, measure
-from thermocline.cold.segment.parquet import coerce, encode_parquet, validated
-from thermocline.cold.storage.storage import Storage, Taken
+from thermocline.cold.segment.measure import (
+    MeasurementBuilder,
+    SegmentMeasurement,
+    entity_stats,
+    measure,
+)
+from thermocline.cold.segment.parquet import coerce_batch, encode_parquet, validate_batch
+from thermocline.cold.storage.storage import FileChecksum, Storage
 from thermocline.errors import Conflict, Invalid, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.coverage import Coverage, encode_coverage, sidecar_checksum
 from thermocline.format.instant import TimeNs, from_datetime
 from thermocline.format.log.action import Segment, TableSpec
-from thermocline.format.schema import Fit, Schema, encode_stored
+from thermocline.format.schema import ColumnFit, Schema, encode_stored
 from thermocline.format.sealed_json import crc32c
 
 SEGMENT_ROWS_MAX = 4_000_000
 SEGMENT_BYTES_MAX = 256 << 20
 MEASURE_ROWS_AT_ONCE = 4 << 20
-MARK_LENGTH = 12
+TAG_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedSegment:
     """A durable file that no commit names yet, and its measurement."""
 
     segment_id: str
     path: str
-    taken: Taken
-    measured: Measured
+    checksum: FileChecksum
+    measured: SegmentMeasurement
     arrow: pa.Schema
     coverage_path: str
     coverage_checksum: str
 
-    def segment(self, schema_id: int, schema: Schema, fit: Fit, spec: TableSpec) -> Segment:
+    def segment(self, schema_id: int, schema: Schema, fit: ColumnFit, spec: TableSpec) -> Segment:
         """Return the segment to commit; `fit` says how its columns map to the table's."""
         assert self.measured.ts_min is not None
         assert self.measured.ts_max is not None
@@ -61,8 +66,8 @@ class Staged:
             self.measured.ts_min,
             self.measured.ts_max,
             self.measured.row_count,
-            self.taken.size_bytes,
-            self.taken.checksum,
+            self.checksum.size_bytes,
+            self.checksum.checksum,
             self.coverage_path,
             self.coverage_checksum,
             schema_id,
@@ -77,32 +82,32 @@ class Stage:
 
     def __init__(self, storage: Storage, *, workers: int = 2, mark: str = "") -> None:
         self._storage = storage
-        self._mark = mark
+        self._tag = mark
         self._workers = workers
         self._paths: list[str] = []
         self.schemas: list[pa.Schema] = []
-        self.staged: list[Staged] = []
-        self.files: list[tuple[str, Sequence[Staged]]] = []
+        self.staged: list[StagedSegment] = []
+        self.files: list[tuple[str, Sequence[StagedSegment]]] = []
         """The caller's files, each with its staged segments; empty for a stream of rows."""
 
-    def take_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
+    def import_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
         """Copy or link a caller's Parquet file unchanged, and measure it."""
-        with parquet_file(self._storage, source) as file:
+        with open_parquet(self._storage, source) as file:
             if not file.metadata.num_rows:
                 return
-            arrow, segment_id = file.schema_arrow, new_id(self._mark)
-            columns = _measured_columns(self._storage, source, file, spec)
-            first = _first_time(file, spec.time_column)
+            arrow, segment_id = file.schema_arrow, new_id(self._tag)
+            columns = _read_measured_columns(self._storage, source, file, spec)
+            first = _read_first_time(file, spec.time_column)
             measured = measure(columns, spec) if first is None else None
-            path = layout.segment_path(_known(first, measured), segment_id)
+            path = layout.segment_path(_choose_first_time(first, measured), segment_id)
             self._paths.append(path)
-            with _Alongside(self._workers) as alongside:
+            with _BackgroundRunner(self._workers) as alongside:
                 copying = alongside.start(lambda: self._storage.take(source, path, link=link))
                 measured = measured or measure(columns, spec)
                 coverage_path, checksum = self.put_coverage(measured.coverage)
                 taken = copying()
         self.staged.append(
-            Staged(segment_id, path, taken, measured, arrow, coverage_path, checksum)
+            StagedSegment(segment_id, path, taken, measured, arrow, coverage_path, checksum)
         )
 
     def write_batches(
@@ -112,7 +117,7 @@ class Stage:
         held: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for batch in batches:
-            held.append(validated(coerce(batch, schema, spec)))
+            held.append(validate_batch(coerce_batch(batch, schema, spec)))
             rows += batch.num_rows
             size_bytes += held[-1].nbytes
             if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
@@ -123,25 +128,25 @@ class Stage:
 
     def write_table(self, table: pa.Table, spec: TableSpec) -> None:
         """Write rows that already have the table's columns and types as one segment."""
-        measuring = Measuring(spec)
+        measuring = MeasurementBuilder(spec)
         measuring.add(table)
-        measured = measuring.done()
+        measured = measuring.build()
         assert measured.ts_min is not None
-        data = _encoded(table)
-        segment_id = new_id(self._mark)
+        data = _encode_table(table)
+        segment_id = new_id(self._tag)
         path = layout.segment_path(measured.ts_min, segment_id)
-        with _Alongside(self._workers) as alongside:
+        with _BackgroundRunner(self._workers) as alongside:
             putting = alongside.start(lambda: self._put(path, data))
             coverage_path, checksum = self.put_coverage(measured.coverage)
             putting()
-        taken = Taken(len(data), crc32c(data))
+        taken = FileChecksum(len(data), crc32c(data))
         self.staged.append(
-            Staged(segment_id, path, taken, measured, table.schema, coverage_path, checksum)
+            StagedSegment(segment_id, path, taken, measured, table.schema, coverage_path, checksum)
         )
 
     def put_coverage(self, coverage: Coverage) -> tuple[str, str]:
         """Write a coverage sidecar under a new name; return its path and checksum."""
-        path = layout.segment_coverage_path(new_id(self._mark))
+        path = layout.segment_coverage_path(new_id(self._tag))
         data = encode_coverage(coverage)
         self._put(path, data)
         return path, sidecar_checksum(data)
@@ -154,7 +159,7 @@ class Stage:
             self._paths.remove(path)  # another writer's file has this name: keep it
             raise
 
-    def adopt(self, staged: Iterable[Staged]) -> None:
+    def adopt(self, staged: Iterable[StagedSegment]) -> None:
         """Take ownership of what others staged in this table's folder, to commit or discard it."""
         for one in staged:
             self.staged.append(one)
@@ -169,13 +174,13 @@ class Stage:
         self._paths.clear()
 
 
-class _Alongside:
+class _BackgroundRunner:
     """Runs one function in a second thread, or at once if only one worker is allowed."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(1) if workers > 1 else None
 
-    def __enter__(self) -> "_Alongside":
+    def __enter__(self) -> "_BackgroundRunner":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -196,10 +201,10 @@ def check_writable(schema: Schema) -> None:
     names = [column.name for column in schema.columns]
     for rows in (0, 1):  # a row without a column is null there
         nulls = [pa.nulls(rows, column.type) for column in schema.columns]
-        _encoded(pa.Table.from_arrays(nulls, names))
+        _encode_table(pa.Table.from_arrays(nulls, names))
 
 
-def _encoded(table: pa.Table) -> bytes:
+def _encode_table(table: pa.Table) -> bytes:
     try:
         return encode_parquet(table)
     except (pa.ArrowException, OSError) as error:
@@ -215,11 +220,11 @@ def new_id(mark: str = "") -> str:
 
     The mark identifies the files that many processes stage for one piece of work.
     """
-    assert len(mark) <= MARK_LENGTH
+    assert len(mark) <= TAG_LENGTH
     return mark + uuid.uuid4().hex[len(mark) :]
 
 
-def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:
+def open_parquet(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:
     """Open a caller's Parquet file; errors name it."""
     try:
         return pq.ParquetFile(storage.open_source(source), **options)
@@ -232,15 +237,15 @@ def parquet_file(storage: Storage, source: str, **options: Any) -> pq.ParquetFil
         ) from error
 
 
-def parquet_batches(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatch]:
+def read_parquet(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a caller's Parquet file; errors name it."""
     try:
         yield from file.iter_batches()
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(source, error) from error
+        raise _unreadable_error(source, error) from error
 
 
-def row_stream(data: Any) -> pa.RecordBatchReader:
+def open_row_stream(data: Any) -> pa.RecordBatchReader:
     """Return a caller's rows as a stream; `Invalid` for an object without an Arrow stream."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -261,7 +266,7 @@ def row_stream(data: Any) -> pa.RecordBatchReader:
         ) from error
 
 
-def stream_batches(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def read_row_stream(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a caller's stream."""
     try:
         yield from data
@@ -273,13 +278,13 @@ def stream_batches(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def _measured_columns(
+def _read_measured_columns(
     storage: Storage, source: str, file: pq.ParquetFile, spec: TableSpec
 ) -> Iterator[pa.Table]:
     names = [spec.time_column, *spec.entity_columns]
     # Entities repeat: read as dictionaries, each is decoded once, not once per row.
     texts = [name for name in spec.entity_columns if _is_text(file, name)]
-    opened = parquet_file(storage, source, metadata=file.metadata, read_dictionary=texts)
+    opened = open_parquet(storage, source, metadata=file.metadata, read_dictionary=texts)
     groups: list[int] = []
     rows = 0
     try:
@@ -291,10 +296,10 @@ def _measured_columns(
                     yield entities.read_row_groups(groups, columns=names)
                     groups, rows = [], 0
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(source, error) from error
+        raise _unreadable_error(source, error) from error
 
 
-def _unreadable(source: str, error: Exception) -> Invalid:
+def _unreadable_error(source: str, error: Exception) -> Invalid:
     return Invalid(
         "the Parquet file cannot be read",
         hint="check the file; a torn download or upload looks like this",
@@ -308,7 +313,7 @@ def _is_text(file: pq.ParquetFile, name: str) -> bool:
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
-def _first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
+def _read_first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
     """Return the first time of a file's first rows, or None when its footer has no statistics."""
     group = file.metadata.row_group(0)
     for place in range(group.num_columns):
@@ -322,7 +327,7 @@ def _first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
     return None
 
 
-def _known(first: TimeNs | None, measured: Measured | None) -> TimeNs:
+def _choose_first_time(first: TimeNs | None, measured: SegmentMeasurement | None) -> TimeNs:
     if first is not None:
         return first
     assert measured is not None

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from thermocline.cold.storage.verified import verified_stamp
-from thermocline.disk import Disk, Entry, OsDisk, Writer, translated
+from thermocline.cold.storage.verified import verify_file
+from thermocline.disk import Disk, FileWriter, FolderEntry, OsDisk, translate_errors
 from thermocline.errors import Corruption, Overloaded
 from thermocline.format.instant import NS_PER_S
 
@@ -42,21 +42,21 @@ FETCH_LOCKS = 64
 _COPY_NAME = re.compile(r"^([0-9a-f]{40})\.(\d{1,19})\.parquet$")
 _FETCH_NAME = re.compile(r"^\.(\d{1,19})-[0-9a-f]{32}\.tmp$")
 
-Fetch = Callable[[Writer], None]
+Fetch = Callable[[FileWriter], None]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CachedCopy:
     """One name of a local copy."""
 
     key: str
     window: int
-    entry: Entry
+    entry: FolderEntry
 
 
-class Cache:
+class ObjectCache:
     """A folder of local copies. Safe to use from many threads and processes."""
 
     def __init__(
@@ -84,26 +84,26 @@ class Cache:
         end. `fetch` must check the bytes it writes. Its errors are passed on and leave no copy.
         """
         key = hashlib.sha256(f"{size_bytes} {checksum} {name}".encode()).hexdigest()[:40]
-        with self._locks[int(key[:8], 16) % FETCH_LOCKS], translated(self._folder):
+        with self._locks[int(key[:8], 16) % FETCH_LOCKS], translate_errors(self._folder):
             now = self._copy_path(key)
             is_there = self._disk.size(now) == size_bytes
-            is_there = is_there or self._is_renewed(key, size_bytes, now)
-            if is_there and self._is_whole(key, now, name, checksum, fresh=fresh):
+            is_there = is_there or self._renew_copy(key, size_bytes, now)
+            if is_there and self._verify_copy(key, now, name, checksum, fresh=fresh):
                 return now
-            return self._fetched(key, size_bytes, fetch)
+            return self._fetch_copy(key, size_bytes, fetch)
 
-    def _is_whole(self, key: str, now: str, name: str, checksum: str, *, fresh: bool) -> bool:
+    def _verify_copy(self, key: str, now: str, name: str, checksum: str, *, fresh: bool) -> bool:
         """Tell whether a copy still has its bytes; remove all its names when it does not."""
         try:
             stamp = self._disk.stamp(now)
             if stamp is None:
                 return False  # evicted meanwhile
-            verified_stamp(self._disk, now, name, checksum, stamp, fresh=fresh)
+            verify_file(self._disk, now, name, checksum, stamp, fresh=fresh)
         except FileNotFoundError:
             return False
         except Corruption as error:
             logger.warning("a local copy is damaged and is fetched again: %s", error)
-            for copy in self._copies(self._entries()):
+            for copy in self._parse_copies(self._list_entries()):
                 if copy.key == key:
                     with suppress(FileNotFoundError):
                         self._disk.unlink(f"{self._folder}/{copy.entry.name}")
@@ -116,9 +116,9 @@ class Cache:
     def _window(self) -> int:
         return int(self._now_s() // self._keep_s)
 
-    def _is_renewed(self, key: str, size_bytes: int, now: str) -> bool:
+    def _renew_copy(self, key: str, size_bytes: int, now: str) -> bool:
         """Link an older copy, if there is one, to a name in the present window."""
-        for copy in self._copies(self._entries()):
+        for copy in self._parse_copies(self._list_entries()):
             if copy.key != key or copy.entry.size_bytes != size_bytes:
                 continue
             try:
@@ -130,7 +130,7 @@ class Cache:
             return True
         return False
 
-    def _fetched(self, key: str, size_bytes: int, fetch: Fetch) -> str:
+    def _fetch_copy(self, key: str, size_bytes: int, fetch: Fetch) -> str:
         # Only this user may read the folder: other users of the machine must not see the rows.
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         temporary = f"{self._folder}/.{size_bytes}-{uuid.uuid4().hex}.tmp"
@@ -153,18 +153,18 @@ class Cache:
         return path
 
     def _make_room(self, size_bytes: int) -> None:
-        entries = self._entries()
-        newest: dict[str, Copy] = {}
-        for copy in sorted(self._copies(entries), key=lambda copy: copy.window):
+        entries = self._list_entries()
+        newest: dict[str, CachedCopy] = {}
+        for copy in sorted(self._parse_copies(entries), key=lambda copy: copy.window):
             if copy.key in newest:
-                self._remove_if_past(newest[copy.key])  # it has a newer name
+                self._remove_expired(newest[copy.key])  # it has a newer name
             newest[copy.key] = copy
         held_bytes = sum(copy.entry.size_bytes for copy in newest.values())
         held_bytes += sum(self._reserved_bytes(entry) for entry in entries)
         for copy in sorted(newest.values(), key=lambda c: (c.window, c.entry.modified_ns)):
             if held_bytes <= self._bytes_max:
                 return
-            if self._remove_if_past(copy):
+            if self._remove_expired(copy):
                 held_bytes -= copy.entry.size_bytes
         if held_bytes > self._bytes_max:
             raise Overloaded(
@@ -176,7 +176,7 @@ class Cache:
                 in_use_bytes=held_bytes - size_bytes,
             )
 
-    def _remove_if_past(self, copy: Copy) -> bool:
+    def _remove_expired(self, copy: CachedCopy) -> bool:
         # A path returned in one window stays valid through all of the next.
         if copy.window >= self._window() - 1:
             return False
@@ -184,7 +184,7 @@ class Cache:
             self._disk.unlink(f"{self._folder}/{copy.entry.name}")
         return True
 
-    def _reserved_bytes(self, entry: Entry) -> int:
+    def _reserved_bytes(self, entry: FolderEntry) -> int:
         """Return the bytes that a running fetch reserves; remove a fetch that was abandoned."""
         found = _FETCH_NAME.match(entry.name)
         if not found:
@@ -195,15 +195,17 @@ class Cache:
             return 0
         return int(found.group(1))
 
-    def _entries(self) -> list[Entry]:
+    def _list_entries(self) -> list[FolderEntry]:
         try:
             return self._disk.entries(self._folder)
         except FileNotFoundError:
             return []
 
-    def _copies(self, entries: Iterable[Entry]) -> list[Copy]:
+    def _parse_copies(self, entries: Iterable[FolderEntry]) -> list[CachedCopy]:
         found = ((_COPY_NAME.match(entry.name), entry) for entry in entries)
-        return [Copy(name.group(1), int(name.group(2)), entry) for name, entry in found if name]
+        return [
+            CachedCopy(name.group(1), int(name.group(2)), entry) for name, entry in found if name
+        ]
 
 
 def default_folder() -> str:

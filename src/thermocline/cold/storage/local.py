@@ -21,21 +21,21 @@ from contextlib import ExitStack, suppress
 import google_crc32c
 import pyarrow as pa
 
-from thermocline.cold.storage.storage import Stored, Taken
+from thermocline.cold.storage.storage import FileChecksum, StoredFile
 from thermocline.cold.storage.verified import (
     READ_TRIES_MAX,
     checksum_text,
-    missing,
-    verified_stamp,
-    wrong_size,
+    missing_file_error,
+    verify_file,
+    wrong_size_error,
 )
 from thermocline.disk import (
     COPY_CHUNK_BYTES,
     Disk,
     FileStamp,
     OsDisk,
-    translated,
-    translation,
+    translate_error,
+    translate_errors,
 )
 from thermocline.errors import (
     Conflict,
@@ -68,7 +68,7 @@ class LocalStorage:
 
     def make_root(self) -> None:
         """Make the folder itself; it is durable when this returns."""
-        with translated(self._root):
+        with translate_errors(self._root):
             self._make_folders(self._root)
 
     def probe(self) -> None:
@@ -82,12 +82,12 @@ class LocalStorage:
         folder = self._absolute(layout.LOG_FOLDER)
         names = [f"{folder}/.{uuid.uuid4().hex}.{part}.tmp" for part in ("one", "two", "won")]
         one, two, won = names
-        with translated(layout.LOG_FOLDER):
+        with translate_errors(layout.LOG_FOLDER):
             self._make_folders(folder)
             try:
                 self._write_synced(one, b"one")
                 self._write_synced(two, b"two")
-                holds = self._links(one, won) and not self._links(two, won)
+                holds = self._try_link(one, won) and not self._try_link(two, won)
                 holds = holds and self._disk.read(won) == b"one"
             finally:
                 for name in names:
@@ -101,7 +101,7 @@ class LocalStorage:
             )
         self._is_probed = True
 
-    def _links(self, source: str, target: str) -> bool:
+    def _try_link(self, source: str, target: str) -> bool:
         try:
             self._disk.link(source, target)
         except FileExistsError:
@@ -114,17 +114,17 @@ class LocalStorage:
 
     def read(self, path: str) -> bytes:
         """Return a whole file; `NotFound` when there is none."""
-        with translated(path):
+        with translate_errors(path):
             return self._disk.read(self._absolute(path))
 
     def size(self, path: str) -> int | None:
         """Return the size of a file, or None when there is none."""
-        with translated(path):
+        with translate_errors(path):
             return self._disk.size(self._absolute(path))
 
-    def list(self, folder: str) -> Iterator[Stored]:
+    def list(self, folder: str) -> Iterator[StoredFile]:
         """Yield every file below a folder; nothing when there is no such folder."""
-        with translated(folder):
+        with translate_errors(folder):
             try:
                 entries = self._disk.entries(self._absolute(folder))
             except FileNotFoundError:
@@ -134,16 +134,16 @@ class LocalStorage:
             if entry.is_folder:
                 yield from self.list(path)
             else:
-                yield Stored(path, entry.size_bytes, entry.modified_ns)
+                yield StoredFile(path, entry.size_bytes, entry.modified_ns)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a random-access input on a file; `NotFound` when there is none."""
-        with translated(path):
+        with translate_errors(path):
             return self._disk.open_input(self._absolute(path))
 
     def locate(self, path: str, size_bytes: int, checksum: str) -> str:
         """Return the absolute path of a checked file."""
-        self._checked(path, size_bytes, checksum, fresh=False)
+        self._verify_file(path, size_bytes, checksum, fresh=False)
         return f"{self._root}/{path}"
 
     def open_segment(
@@ -151,9 +151,9 @@ class LocalStorage:
     ) -> pa.NativeFile:
         """Return a random-access input on a checked file: exactly the file that was checked."""
         for _ in range(READ_TRIES_MAX):
-            stamp = self._checked(path, size_bytes, checksum, fresh=fresh)
+            stamp = self._verify_file(path, size_bytes, checksum, fresh=fresh)
             source = self.open_input(path)
-            with translated(path):
+            with translate_errors(path):
                 if self._disk.stamp(self._absolute(path)) == stamp:
                     return source
             source.close()
@@ -165,17 +165,17 @@ class LocalStorage:
 
     def check(self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False) -> None:
         """Raise `Corruption` unless a file is there, inside the root, with exactly these bytes."""
-        self._checked(path, size_bytes, checksum, fresh=fresh)
+        self._verify_file(path, size_bytes, checksum, fresh=fresh)
 
-    def _checked(self, path: str, size_bytes: int, checksum: str, *, fresh: bool) -> FileStamp:
+    def _verify_file(self, path: str, size_bytes: int, checksum: str, *, fresh: bool) -> FileStamp:
         absolute = f"{self._root}/{path}"
         try:
             stamp = self._disk.stamp(absolute)
             is_inside = stamp is None or self._is_inside(path, stamp.size_bytes)
         except OSError as error:
-            raise translation(error, path) from error
+            raise translate_error(error, path) from error
         if stamp is None:
-            raise self._missing(path)
+            raise self._missing_error(path)
         if not is_inside:
             raise Corruption(
                 "a live file is reached through a symbolic link",
@@ -183,18 +183,18 @@ class LocalStorage:
                 path=path,
             )
         if stamp.size_bytes != size_bytes:
-            raise wrong_size(path, size_bytes, stamp.size_bytes)
+            raise wrong_size_error(path, size_bytes, stamp.size_bytes)
         try:
-            return verified_stamp(self._disk, absolute, path, checksum, stamp, fresh=fresh)
+            return verify_file(self._disk, absolute, path, checksum, stamp, fresh=fresh)
         except FileNotFoundError as error:
-            raise self._missing(path) from error
+            raise self._missing_error(path) from error
         except OSError as error:
-            raise translation(error, path) from error
+            raise translate_error(error, path) from error
 
-    def _missing(self, path: str) -> ThermoclineError:
-        with translated(path):
+    def _missing_error(self, path: str) -> ThermoclineError:
+        with translate_errors(path):
             if self._disk.size(self._root) is not None:
-                return missing(path)
+                return missing_file_error(path)
         # The log was read a moment ago, so the disk may have been unmounted.
         hint = "check that the disk is mounted"
         return NotFound("the table's folder is not there", hint=hint, path=path, root=self._root)
@@ -220,7 +220,7 @@ class LocalStorage:
     def put(self, path: str, data: bytes) -> None:
         """Write a file under a new name; `Conflict` if the name exists. Durable at return."""
         absolute = self._absolute(path)
-        with translated(path):
+        with translate_errors(path):
             self._make_folders(os.path.dirname(absolute))
             try:
                 self._write_synced(absolute, data)
@@ -258,21 +258,21 @@ class LocalStorage:
                     path=path,
                     error=os.strerror(error.errno or 0),
                 ) from error
-            raise translation(error, path) from error
+            raise translate_error(error, path) from error
         finally:
             with suppress(OSError):
                 self._disk.unlink(temporary)
 
     def settle(self, path: str) -> None:
         """Make an existing name durable; its bytes were durable before they got the name."""
-        with translated(path):
+        with translate_errors(path):
             self._disk.sync_folder(os.path.dirname(self._absolute(path)))
 
     def put_hint(self, path: str, data: bytes) -> None:
         """Replace a file whose loss does no harm: atomic for readers, never synced."""
         absolute = self._absolute(path)
         temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
-        with translated(path):
+        with translate_errors(path):
             try:
                 self._make_folders(os.path.dirname(absolute))
                 writer = self._disk.create(temporary)
@@ -293,7 +293,7 @@ class LocalStorage:
         """
         absolute = self._absolute(path)
         temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
-        with translated(path):
+        with translate_errors(path):
             try:
                 self._write_synced(temporary, data)
                 self._disk.rename(temporary, absolute)
@@ -305,10 +305,10 @@ class LocalStorage:
 
     def open_source(self, source: str) -> pa.NativeFile:
         """Return a random-access input on a caller's file; `NotFound` when there is none."""
-        with translated(source):
+        with translate_errors(source):
             return self._disk.open_input(source)
 
-    def take(self, source: str, path: str, *, link: bool) -> Taken:
+    def take(self, source: str, path: str, *, link: bool) -> FileChecksum:
         """Link or copy a caller's file into the table. It is durable when this returns.
 
         A link shares the bytes with the caller's file, which must then never be written again. If a
@@ -316,19 +316,19 @@ class LocalStorage:
         """
         absolute = self._absolute(path)
         folder = os.path.dirname(absolute)
-        with translated(path):
+        with translate_errors(path):
             self._make_folders(folder)
             if link:  # resolved, because a hard link to a symbolic link is a symbolic link
                 source = self._disk.resolve(source)
-            if link and self._linked(source, absolute):
+            if link and self._link_source(source, absolute):
                 self._disk.sync_file(absolute)
-                taken = self._checksummed(source, absolute, is_copy=False)
+                taken = self._checksum_source(source, absolute, is_copy=False)
             else:
-                taken = self._checksummed(source, absolute, is_copy=True)
+                taken = self._checksum_source(source, absolute, is_copy=True)
             self._disk.sync_folder(folder)
         return taken
 
-    def _linked(self, source: str, target: str) -> bool:
+    def _link_source(self, source: str, target: str) -> bool:
         try:
             self._disk.link(source, target)
         except OSError as error:
@@ -337,7 +337,7 @@ class LocalStorage:
             raise
         return True
 
-    def _checksummed(self, source: str, target: str, *, is_copy: bool) -> Taken:
+    def _checksum_source(self, source: str, target: str, *, is_copy: bool) -> FileChecksum:
         checksum, size_bytes = 0, 0
         with ExitStack() as opened:
             reader = self._disk.open_reader(source)
@@ -352,11 +352,11 @@ class LocalStorage:
                     writer.write(chunk)
             if writer:
                 writer.sync()
-        return Taken(size_bytes, checksum_text(checksum))
+        return FileChecksum(size_bytes, checksum_text(checksum))
 
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens when there is none."""
-        with translated(path), suppress(FileNotFoundError):
+        with translate_errors(path), suppress(FileNotFoundError):
             self._disk.unlink(self._absolute(path))
 
     def _absolute(self, path: str) -> str:

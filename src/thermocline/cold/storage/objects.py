@@ -29,18 +29,18 @@ from urllib.parse import urlsplit
 import google_crc32c
 import pyarrow as pa
 
-from thermocline.cold.storage.cache import Cache
+from thermocline.cold.storage.cache import ObjectCache
 from thermocline.cold.storage.range_reader import RangeReader
-from thermocline.cold.storage.storage import Stored, Taken
+from thermocline.cold.storage.storage import FileChecksum, StoredFile
 from thermocline.cold.storage.verified import (
     check_algorithm,
     checksum_text,
-    damaged,
-    damaged_offset,
-    missing,
-    wrong_size,
+    damage_error,
+    find_damaged_offset,
+    missing_file_error,
+    wrong_size_error,
 )
-from thermocline.disk import COPY_CHUNK_BYTES, Disk, OsDisk, Writer, translated
+from thermocline.disk import COPY_CHUNK_BYTES, Disk, FileWriter, OsDisk, translate_errors
 from thermocline.errors import (
     Invalid,
     NotFound,
@@ -84,19 +84,19 @@ class ObjectStorage:
         self,
         store: "ObjectStoreMethods",
         root_url: str,
-        cache: Cache | None = None,
+        cache: ObjectCache | None = None,
         *,
         prefix: str = "",
         disk: Disk | None = None,
         sleep: Callable[[float], None] = clock.sleep,
     ) -> None:
-        self._root = checked_url(root_url)
+        self._root = check_url(root_url)
         self._store = store
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._cache = cache or Cache()
+        self._cache = cache or ObjectCache()
         self._disk = disk or OsDisk()
         self._sleep = sleep
-        self._exceptions = _client().exceptions
+        self._exceptions = _load_client().exceptions
         self._is_probed = False
 
     @property
@@ -130,26 +130,26 @@ class ObjectStorage:
 
     def read(self, path: str) -> bytes:
         """Return a whole object; `NotFound` when there is none."""
-        with self._translated(path):
+        with self._translate_errors(path):
             return bytes(self._store.get(self._key(path)).bytes())
 
     def size(self, path: str) -> int | None:
         """Return the size of an object, or None when there is none."""
-        with self._translated(path):
+        with self._translate_errors(path):
             try:
                 return int(self._store.head(self._key(path))["size"])
             except FileNotFoundError:
                 return None
 
-    def list(self, folder: str) -> Iterator[Stored]:
+    def list(self, folder: str) -> Iterator[StoredFile]:
         """Yield every object below a folder; nothing when there is none."""
         prefix = self._key(folder) if folder else self._prefix
-        with self._translated(folder):
+        with self._translate_errors(folder):
             for chunk in self._store.list(prefix or None):
                 for found in chunk:
                     path = str(found["path"])[len(self._prefix) :]
                     modified_ns = from_datetime(found["last_modified"])
-                    yield Stored(path, int(found["size"]), modified_ns)
+                    yield StoredFile(path, int(found["size"]), modified_ns)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a random-access input; a small object is read at once, a large one in ranges.
@@ -161,12 +161,14 @@ class ObjectStorage:
             raise NotFound("no such object", hint="check the path", path=path, root=self._root)
         if size_bytes <= READ_WHOLE_BYTES_MAX:
             return pa.BufferReader(self.read(path))
-        reader = RangeReader(size_bytes, lambda start, length: self._range(path, start, length))
+        reader = RangeReader(
+            size_bytes, lambda start, length: self._read_range(path, start, length)
+        )
         return pa.PythonFile(reader, mode="r")
 
-    def _range(self, path: str, start: int, length: int, tag: str = "") -> memoryview:
+    def _read_range(self, path: str, start: int, length: int, tag: str = "") -> memoryview:
         """Return some bytes of an object; with a tag, only of the generation that has it."""
-        with self._translated(path):
+        with self._translate_errors(path):
             options: GetOptions = {"range": (start, start + length)}
             if tag:
                 options["if_match"] = tag
@@ -181,7 +183,7 @@ class ObjectStorage:
 
         The path stays valid for `CACHE_KEEP_S`.
         """
-        return self._copy(path, size_bytes, checksum, fresh=False)
+        return self._cached_copy(path, size_bytes, checksum, fresh=False)
 
     def open_segment(
         self, path: str, size_bytes: int, checksum: str, *, fresh: bool = False
@@ -197,18 +199,20 @@ class ObjectStorage:
             self._download(path, size_bytes, checksum, sink.write)
             return pa.BufferReader(sink.getvalue())
         try:
-            copy = self._copy(path, size_bytes, checksum, fresh=fresh)
+            copy = self._cached_copy(path, size_bytes, checksum, fresh=fresh)
         except Overloaded:
             tag = self._download(path, size_bytes, checksum, lambda data: None)
-            reader = RangeReader(size_bytes, lambda at, length: self._range(path, at, length, tag))
+            reader = RangeReader(
+                size_bytes, lambda at, length: self._read_range(path, at, length, tag)
+            )
             return pa.PythonFile(reader, mode="r")
-        with translated(path):
+        with translate_errors(path):
             return self._disk.open_input(copy)
 
-    def _copy(self, path: str, size_bytes: int, checksum: str, *, fresh: bool) -> str:
+    def _cached_copy(self, path: str, size_bytes: int, checksum: str, *, fresh: bool) -> str:
         check_algorithm(path, checksum)
 
-        def fetch(writer: Writer) -> None:
+        def fetch(writer: FileWriter) -> None:
             self._download(path, size_bytes, checksum, writer.write)
 
         name = f"{self._root} {self._key(path)}"
@@ -218,40 +222,40 @@ class ObjectStorage:
         self, path: str, size_bytes: int, checksum: str, write: Callable[[memoryview], object]
     ) -> str:
         """Write an object's bytes and return its generation's tag; `Corruption` at other bytes."""
-        tag = self._found_tag(path, size_bytes)
+        tag = self._read_tag(path, size_bytes)
         computed = 0
         for start in range(0, size_bytes, DOWNLOAD_CHUNK_BYTES):
             length = min(DOWNLOAD_CHUNK_BYTES, size_bytes - start)
-            data = self._range(path, start, length, tag)
+            data = self._read_range(path, start, length, tag)
             if len(data) != length:
-                raise wrong_size(path, size_bytes, start + len(data))
+                raise wrong_size_error(path, size_bytes, start + len(data))
             computed = google_crc32c.extend(computed, pa.py_buffer(data))
             write(data)
         if checksum_text(computed) != checksum:
-            offset = damaged_offset(lambda: self.open_input(path))
-            raise damaged(path, checksum, checksum_text(computed), offset)
+            offset = find_damaged_offset(lambda: self.open_input(path))
+            raise damage_error(path, checksum, checksum_text(computed), offset)
         return tag
 
-    def _found_tag(self, path: str, size_bytes: int) -> str:
+    def _read_tag(self, path: str, size_bytes: int) -> str:
         """Return the tag of an object, after checking its size; empty if it has no strong tag."""
-        with self._translated(path):
+        with self._translate_errors(path):
             try:
                 found = self._store.head(self._key(path))
             except FileNotFoundError:
                 found = None
         if found is None:
             if self.size(layout.commit_path(1)) is not None:
-                raise missing(path)
+                raise missing_file_error(path)
             hint = "check that the bucket exists"
             raise NotFound("the table is not there", hint=hint, path=path, root=self._root)
         if found["size"] != size_bytes:
-            raise wrong_size(path, size_bytes, int(found["size"]))
+            raise wrong_size_error(path, size_bytes, int(found["size"]))
         tag = found.get("e_tag") or ""
         return "" if tag.startswith("W/") else tag  # a weak tag matches nothing
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object under a unique name. When this returns it is durable."""
-        with self._translated(path):
+        with self._translate_errors(path):
             self._store.put(
                 self._key(path), data, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
@@ -263,7 +267,7 @@ class ObjectStorage:
         """
         key = self._key(path)
         for _ in range(CREATE_TRIES_MAX):
-            with self._translated(path, is_create=True):
+            with self._translate_errors(path, is_create=True):
                 try:
                     self._store.put(key, data, mode="create")
                     return True
@@ -290,46 +294,46 @@ class ObjectStorage:
 
     def open_source(self, source: str) -> pa.NativeFile:
         """Return a random-access input on a caller's file; `NotFound` when there is none."""
-        with translated(source):
+        with translate_errors(source):
             return self._disk.open_input(source)
 
-    def take(self, source: str, path: str, *, link: bool) -> Taken:
+    def take(self, source: str, path: str, *, link: bool) -> FileChecksum:
         """Upload a local file. When this returns it is durable; `link` is ignored.
 
         A large file is uploaded in parts as it is read; it is never in memory as a whole.
         """
         del link
-        reading = _Reading(self._disk, source)
-        with translated(source):
+        reading = _SourceReader(self._disk, source)
+        with translate_errors(source):
             size_bytes = self._disk.size(source) or 0
             part_bytes = max(PART_BYTES, -(-size_bytes // PARTS_MAX))
             chunks = iter(reading)
             data = b"".join(chunks) if size_bytes <= PART_BYTES else chunks
-        with self._translated(path):
+        with self._translate_errors(path):
             self._store.put(
                 self._key(path), data, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
             )
-        return Taken(reading.size_bytes, checksum_text(reading.checksum))
+        return FileChecksum(reading.size_bytes, checksum_text(reading.checksum))
 
     def delete(self, path: str) -> None:
         """Remove an object; nothing happens when there is none."""
-        with self._translated(path), suppress(FileNotFoundError):
+        with self._translate_errors(path), suppress(FileNotFoundError):
             self._store.delete(self._key(path))
 
     def _key(self, path: str) -> str:
-        return self._prefix + layout.checked(path)
+        return self._prefix + layout.check_relative_path(path)
 
     @contextmanager
-    def _translated(self, path: str, *, is_create: bool = False) -> Iterator[None]:
+    def _translate_errors(self, path: str, *, is_create: bool = False) -> Iterator[None]:
         """Turn errors of the client into errors of this package that name the path."""
         try:
             yield
         except (self._exceptions.BaseError, OSError, ValueError, RuntimeError) as error:
-            raise self._translation(error, path, is_create=is_create) from error
+            raise self._translate_error(error, path, is_create=is_create) from error
 
-    def _translation(self, error: Exception, path: str, *, is_create: bool) -> ThermoclineError:
+    def _translate_error(self, error: Exception, path: str, *, is_create: bool) -> ThermoclineError:
         foreign, text = self._exceptions, str(error)
-        facts = {"path": path, "root": self._root, "error": _shown(text)}
+        facts = {"path": path, "root": self._root, "error": _shorten(text)}
         if isinstance(error, FileNotFoundError) or "404 Not Found" in text:
             hint = "check the path, and that the bucket exists"
             return NotFound("no such object or bucket", hint=hint, **facts)
@@ -349,7 +353,7 @@ class ObjectStorage:
         return Unavailable("the object store failed", hint=hint, **facts)
 
 
-class _Reading:
+class _SourceReader:
     """A local file read once from its start, with the checksum of what was read."""
 
     def __init__(self, disk: Disk, source: str) -> None:
@@ -359,7 +363,7 @@ class _Reading:
         self.size_bytes = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        with translated(self._source):
+        with translate_errors(self._source):
             reader = self._disk.open_reader(self._source)
             try:
                 while chunk := reader.read(COPY_CHUNK_BYTES):
@@ -376,7 +380,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "ObjectSto
     Options are those of `obstore` for the store, by its names; `allow_http` and `proxy_url` set up
     the connection. Options that are not given come from the environment.
     """
-    client = _client()
+    client = _load_client()
     config = {key.lower(): value for key, value in (options or {}).items()}
     connection: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
@@ -400,7 +404,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "ObjectSto
     }
     try:
         opened: ObjectStoreMethods = client.store.from_url(
-            checked_url(url), config=config, client_options=connection, retry_config=retry
+            check_url(url), config=config, client_options=connection, retry_config=retry
         )
     except (client.exceptions.BaseError, ValueError, TypeError, RuntimeError) as error:
         raise Invalid(
@@ -408,12 +412,12 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "ObjectSto
             hint="check the address and the names of the options",
             root=url,
             options=sorted(config),
-            error=_shown(str(error)),
+            error=_shorten(str(error)),
         ) from error
     return opened
 
 
-def checked_url(url: str) -> str:
+def check_url(url: str) -> str:
     """Return the address without a slash at its end; `Invalid` when it may hold a secret."""
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
@@ -425,13 +429,13 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def memory_store() -> "ObjectStoreMethods":
+def open_memory_store() -> "ObjectStoreMethods":
     """Return a new, empty store in the memory of this process."""
-    store: ObjectStoreMethods = _client().store.MemoryStore()
+    store: ObjectStoreMethods = _load_client().store.MemoryStore()
     return store
 
 
-def _client() -> ModuleType:
+def _load_client() -> ModuleType:
     with require_extra("object-store", feature="an object store"):
         import obstore
         import obstore.exceptions
@@ -439,7 +443,7 @@ def _client() -> ModuleType:
     return obstore
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return the first line of a client's message, without response bodies and URLs' queries."""
     first = (text.splitlines() or [""])[0].split("<", 1)[0]
     return re.sub(r"\?\S*", "", first)[:ERROR_CHARS_MAX]

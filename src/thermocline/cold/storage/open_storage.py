@@ -23,7 +23,7 @@ from thermocline.format.argument import check_options, check_path
 if TYPE_CHECKING:
     from obstore.store import ObjectStoreMethods
 
-    from thermocline.cold.storage.cache import Cache
+    from thermocline.cold.storage.cache import ObjectCache
     from thermocline.cold.storage.objects import ObjectStorage
 
 OBJECT_SCHEMES = ("s3", "gs", "az", "memory")
@@ -45,7 +45,7 @@ def open_storage(
     given = check_options(options, "storage_options")
     scheme, is_address, _ = place.partition("://")
     if is_address and scheme in OBJECT_SCHEMES:
-        return _objects(place, given)
+        return _open_objects(place, given)
     if given:
         raise Invalid("a folder takes no options", hint="omit them", options=sorted(given))
     if not is_address:
@@ -60,31 +60,31 @@ def open_storage(
     )
 
 
-def _objects(url: str, options: dict[str, str]) -> "ObjectStorage":
-    from thermocline.cold.storage.objects import ObjectStorage, checked_url, open_store
+def _open_objects(url: str, options: dict[str, str]) -> "ObjectStorage":
+    from thermocline.cold.storage.objects import ObjectStorage, check_url, open_store
 
-    url = checked_url(url)
-    kept = _cache(options)
+    url = check_url(url)
+    kept = _open_cache(options)
     if not url.startswith("memory://"):
         return ObjectStorage(open_store(url, options), url, kept)
     with _memory_lock:
-        store, process = _memory()
+        store, process = _share_memory_store()
     # The prefix also names the process: a cached copy of another process's object never matches.
     return ObjectStorage(store, url, kept, prefix=f"{process}/{url.removeprefix('memory://')}")
 
 
-def _cache(options: dict[str, str]) -> "Cache":
-    from thermocline.cold.storage.cache import CACHE_BYTES_MAX, Cache
+def _open_cache(options: dict[str, str]) -> "ObjectCache":
+    from thermocline.cold.storage.cache import CACHE_BYTES_MAX, ObjectCache
 
     folder = options.pop("cache_folder", None)
     bytes_max = options.pop("cache_bytes_max", str(CACHE_BYTES_MAX))
     if not (bytes_max.isascii() and bytes_max.isdigit()):
         raise Invalid("not a number of bytes", hint="use digits only", cache_bytes_max=bytes_max)
-    return Cache(folder, bytes_max=int(bytes_max))
+    return ObjectCache(folder, bytes_max=int(bytes_max))
 
 
 @cache
-def _memory() -> "tuple[ObjectStoreMethods, str]":
-    from thermocline.cold.storage.objects import memory_store
+def _share_memory_store() -> "tuple[ObjectStoreMethods, str]":
+    from thermocline.cold.storage.objects import open_memory_store
 
-    return memory_store(), uuid.uuid4().hex
+    return open_memory_store(), uuid.uuid4().hex

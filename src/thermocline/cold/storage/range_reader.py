@@ -56,13 +56,13 @@ class RangeReader(io.RawIOBase):
         length = max(0, min(len(target), self._size_bytes - self._position))
         start = self._position - self._held_from
         if not 0 <= start <= start + length <= len(self._held):
-            self._hold(length)
+            self._fetch_ahead(length)
             start = 0
         target[:length] = self._held[start : start + length]
         self._position += length
         return length
 
-    def _hold(self, length: int) -> None:
+    def _fetch_ahead(self, length: int) -> None:
         wanted = min(max(length, READ_AHEAD_BYTES), self._size_bytes - self._position)
         held = self._fetch(self._position, wanted)
         if len(held) != wanted:

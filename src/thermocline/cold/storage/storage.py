@@ -17,7 +17,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file in the store."""
 
     path: str
@@ -26,7 +26,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FileChecksum:
     """The size of a stored file and the checksum of its bytes."""
 
     size_bytes: int
@@ -53,7 +53,7 @@ class Storage(Protocol):
         """Return the size of a file, or None when there is none."""
         ...
 
-    def list(self, folder: str) -> Iterator[Stored]:
+    def list(self, folder: str) -> Iterator[StoredFile]:
         """Yield every file below a folder; nothing when there is no such folder."""
         ...
 
@@ -99,7 +99,7 @@ class Storage(Protocol):
         """Return a random-access input on a caller's local file; `NotFound` when there is none."""
         ...
 
-    def take(self, source: str, path: str, *, link: bool) -> Taken:
+    def take(self, source: str, path: str, *, link: bool) -> FileChecksum:
         """Copy a local file to a new name, or link it if `link` is set and a link is possible."""
         ...
 

@@ -33,7 +33,7 @@ from thermocline.disk import Disk, FileStamp
 from thermocline.errors import Corruption, ThermoclineError, Unavailable, Unsupported
 
 FILES_REMEMBERED_MAX = 131_072
-PLACES_REMEMBERED_MAX = 1_024
+OFFSETS_REMEMBERED_MAX = 1_024
 READ_CHUNK_BYTES = 256 << 10
 UNSETTLED_NS = 100_000_000
 """How long after its last change a file may change again without a new change time."""
@@ -47,7 +47,7 @@ RESTORE_HINT = "restore the file from a backup; `thermocline table fsck` lists a
 # Arrow's messages for a chunk whose description in the footer contradicts itself.
 _FOOTER_ERROR = re.compile(r"histogram size mismatch|does not support")
 _remembered: dict[FileStamp, str] = {}
-_places: dict[FileStamp, int | None] = {}
+_offsets: dict[FileStamp, int | None] = {}
 _lock = threading.Lock()
 _read_locks = [threading.Lock() for _ in range(READ_LOCKS)]
 
@@ -57,7 +57,7 @@ def checksum_text(checksum: int) -> str:
     return f"{CHECKSUM_PREFIX}{checksum:08x}"
 
 
-def verified_stamp(
+def verify_file(
     disk: Disk, absolute: str, path: str, checksum: str, stamp: FileStamp, *, fresh: bool = False
 ) -> FileStamp:
     """Return the stamp of a file whose bytes have this checksum; `Corruption` otherwise.
@@ -82,8 +82,8 @@ def verified_stamp(
                     continue
                 _remember(stamp, known)
         if known != checksum:
-            offset = _damaged_place(disk, absolute, stamp)
-            raise damaged(path, checksum, known, offset)
+            offset = _recall_damaged_offset(disk, absolute, stamp)
+            raise damage_error(path, checksum, known, offset)
         return stamp
     raise Unavailable(
         "a live file changes while it is read",
@@ -103,7 +103,7 @@ def check_algorithm(path: str, checksum: str) -> None:
         )
 
 
-def damaged(path: str, expected: str, found: str, offset: int | None) -> Corruption:
+def damage_error(path: str, expected: str, found: str, offset: int | None) -> Corruption:
     """Return the error for bytes that are not those that were committed."""
     place = {} if offset is None else {"offset": offset}
     return Corruption(
@@ -116,12 +116,12 @@ def damaged(path: str, expected: str, found: str, offset: int | None) -> Corrupt
     )
 
 
-def missing(path: str) -> Corruption:
+def missing_file_error(path: str) -> Corruption:
     """Return the error for a file that the log names and that does not exist."""
     return Corruption("a live file is missing", hint=RESTORE_HINT, path=path)
 
 
-def wrong_size(path: str, expected: int, found: int) -> Corruption:
+def wrong_size_error(path: str, expected: int, found: int) -> Corruption:
     """Return the error for a file that is longer or shorter than the log says."""
     return Corruption(
         "a live file has another size than the log says",
@@ -132,7 +132,7 @@ def wrong_size(path: str, expected: int, found: int) -> Corruption:
     )
 
 
-def damaged_offset(open_input: Callable[[], pa.NativeFile]) -> int | None:
+def find_damaged_offset(open_input: Callable[[], pa.NativeFile]) -> int | None:
     """Return the offset of the damage in a Parquet file, or None when it cannot be located.
 
     It is the first byte of the first column chunk with a page that fails its checksum or cannot be
@@ -140,17 +140,17 @@ def damaged_offset(open_input: Callable[[], pa.NativeFile]) -> int | None:
     page checksums, or in a footer that is still readable.
     """
     with suppress(ThermoclineError, MemoryError, OSError), open_input() as source:
-        return _offset(source)
+        return _scan_for_damage(source)
     return None
 
 
-def _offset(source: pa.NativeFile) -> int | None:
+def _scan_for_damage(source: pa.NativeFile) -> int | None:
     try:
         file = pq.ParquetFile(source, page_checksum_verification=True)
     except MemoryError:
         return None
     except (pa.ArrowException, OSError, ValueError):  # ValueError: a column name is not UTF-8
-        return _footer_offset(source)
+        return _find_footer(source)
     end = len(PARQUET_MAGIC)
     for group in range(file.metadata.num_row_groups):
         for place in range(file.metadata.num_columns):
@@ -162,14 +162,14 @@ def _offset(source: pa.NativeFile) -> int | None:
             except (pa.ArrowException, OSError, ValueError) as error:
                 # Chunks follow each other, so this one begins where the previous one ends. Do not
                 # ask Arrow: it ends the process when this part of the footer is damaged.
-                return _footer_offset(source) if _FOOTER_ERROR.search(str(error)) else end
+                return _find_footer(source) if _FOOTER_ERROR.search(str(error)) else end
             chunk = file.metadata.row_group(group).column(place)
             first = min(chunk.data_page_offset, chunk.dictionary_page_offset or sys.maxsize)
             end = first + chunk.total_compressed_size
     return None
 
 
-def _footer_offset(source: pa.NativeFile) -> int:
+def _find_footer(source: pa.NativeFile) -> int:
     """Return the start of the footer by its length, or the offset of the length if that is bad."""
     size_bytes = source.size()
     length_at = max(0, size_bytes - 8)
@@ -198,12 +198,12 @@ def _remember(stamp: FileStamp, checksum: str) -> None:
         _remembered[stamp] = checksum
 
 
-def _damaged_place(disk: Disk, absolute: str, stamp: FileStamp) -> int | None:
+def _recall_damaged_offset(disk: Disk, absolute: str, stamp: FileStamp) -> int | None:
     """Return the damaged offset; each file is searched once, and the result is cached."""
-    if stamp not in _places:
-        offset = damaged_offset(lambda: disk.open_input(absolute))
+    if stamp not in _offsets:
+        offset = find_damaged_offset(lambda: disk.open_input(absolute))
         with _lock:
-            while len(_places) >= PLACES_REMEMBERED_MAX:
-                del _places[next(iter(_places))]
-            _places[stamp] = offset
-    return _places.get(stamp)
+            while len(_offsets) >= OFFSETS_REMEMBERED_MAX:
+                del _offsets[next(iter(_offsets))]
+            _offsets[stamp] = offset
+    return _offsets.get(stamp)

@@ -17,9 +17,9 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Context, Decimal, Inexact
 from typing import Any, TypeAlias
 
-from thermocline.contract.document.kind import DIGITS_MAX, Kind
-from thermocline.contract.document.text import NESTING_MAX, shown, too_deep
-from thermocline.contract.schema.pointer import Problem, pointer_of
+from thermocline.contract.document.kind import DIGITS_MAX, ColumnKind
+from thermocline.contract.document.text import NESTING_MAX, preview_value, too_deep_error
+from thermocline.contract.schema.pointer import DocumentProblem, pointer_of
 from thermocline.contract.schema.subschema import Json, Steps
 
 _EXACT = Context(prec=5_000, traps=[Inexact])
@@ -30,29 +30,35 @@ _INSTANT = re.compile(
 )
 
 
-def canonical(kind: Kind, value: Any, at: Steps, problems: list[Problem]) -> Any:
+def to_canonical(kind: ColumnKind, value: Any, at: Steps, problems: list[DocumentProblem]) -> Any:
     """Return the canonical form; add values that cannot be kept exactly to the problems."""
-    if value is None or kind.name not in _FORMS:
+    if value is None or kind.name not in _CANONICALIZERS:
         return value
-    return _FORMS[kind.name](kind, value, at, problems)
+    return _CANONICALIZERS[kind.name](kind, value, at, problems)
 
 
-def _struct(kind: Kind, value: Json, at: Steps, problems: list[Problem]) -> Json:
+def _canonical_struct(
+    kind: ColumnKind, value: Json, at: Steps, problems: list[DocumentProblem]
+) -> Json:
     return {
-        part.name: canonical(part.kind, value[part.name], (*at, part.name), problems)
+        part.name: to_canonical(part.kind, value[part.name], (*at, part.name), problems)
         for part in kind.fields
         if part.name in value
     }
 
 
-def _list(kind: Kind, value: list[Any], at: Steps, problems: list[Problem]) -> list[Any]:
+def _canonical_list(
+    kind: ColumnKind, value: list[Any], at: Steps, problems: list[DocumentProblem]
+) -> list[Any]:
     inner = kind.inner
-    return [canonical(inner, item, (*at, i), problems) for i, item in enumerate(value)]
+    return [to_canonical(inner, item, (*at, i), problems) for i, item in enumerate(value)]
 
 
-def _map(kind: Kind, value: Json, at: Steps, problems: list[Problem]) -> Json:
+def _canonical_map(
+    kind: ColumnKind, value: Json, at: Steps, problems: list[DocumentProblem]
+) -> Json:
     inner = kind.inner
-    return {key: canonical(inner, item, (*at, key), problems) for key, item in value.items()}
+    return {key: to_canonical(inner, item, (*at, key), problems) for key, item in value.items()}
 
 
 def json_form(value: Any, depth: int = 0) -> Any:
@@ -64,7 +70,7 @@ def json_form(value: Any, depth: int = 0) -> Any:
         near = float(value)
         return near if near not in _INFINITE and Decimal(repr(near)) == value else value
     if depth > NESTING_MAX:
-        raise too_deep("")
+        raise too_deep_error("")
     if isinstance(value, dict):
         return {key: json_form(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
@@ -75,7 +81,7 @@ def json_form(value: Any, depth: int = 0) -> Any:
 _INFINITE = (float("inf"), float("-inf"))
 
 
-def number_form(kind: Kind, value: Any) -> float:
+def number_form(kind: ColumnKind, value: Any) -> float:
     """Return a number as its column holds it: the nearest double, or the nearest 32-bit float.
 
     `OverflowError` when that is not finite.
@@ -89,46 +95,54 @@ def number_form(kind: Kind, value: Any) -> float:
     return near
 
 
-def _number(kind: Kind, value: Any, at: Steps, problems: list[Problem]) -> Any:
+def _canonical_number(
+    kind: ColumnKind, value: Any, at: Steps, problems: list[DocumentProblem]
+) -> Any:
     try:
         return number_form(kind, value)
     except OverflowError:
         bits = "a number that 32 bits hold" if kind.bits == 32 else "a number that a double holds"
-        problems.append(Problem(pointer_of(at), bits, shown(value)))
+        problems.append(DocumentProblem(pointer_of(at), bits, preview_value(value)))
         return value
 
 
-def _decimal(kind: Kind, value: Any, at: Steps, problems: list[Problem]) -> Any:
+def _canonical_decimal(
+    kind: ColumnKind, value: Any, at: Steps, problems: list[DocumentProblem]
+) -> Any:
     given = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     try:
         kept = given.quantize(_QUANTA[kind.scale], context=_EXACT)
     except Inexact:
         expected = f"at most {kind.scale} digits after the point"
-        problems.append(Problem(pointer_of(at), expected, shown(value)))
+        problems.append(DocumentProblem(pointer_of(at), expected, preview_value(value)))
         return value
     if not kept:
         kept = abs(kept)  # columns do not hold the sign of a zero
     elif kept.adjusted() >= kind.digits - kind.scale:
         expected = f"at most {kind.digits - kind.scale} digits before the point"
-        problems.append(Problem(pointer_of(at), expected, shown(value)))
+        problems.append(DocumentProblem(pointer_of(at), expected, preview_value(value)))
     return format(kept, "f") if kind.is_text else kept
 
 
-def _date(_: Kind, value: str, at: Steps, problems: list[Problem]) -> str:
+def _canonical_date(_: ColumnKind, value: str, at: Steps, problems: list[DocumentProblem]) -> str:
     if value.startswith("0000"):
-        problems.append(Problem(pointer_of(at), "a year from 0001 to 9999", shown(value)))
+        problems.append(
+            DocumentProblem(pointer_of(at), "a year from 0001 to 9999", preview_value(value))
+        )
     return value
 
 
-def _timestamp(_: Kind, value: str, at: Steps, problems: list[Problem]) -> str:
-    moment = _instant(value)
+def _canonical_timestamp(
+    _: ColumnKind, value: str, at: Steps, problems: list[DocumentProblem]
+) -> str:
+    moment = _parse_instant(value)
     if isinstance(moment, str):
-        problems.append(Problem(pointer_of(at), moment, shown(value)))
+        problems.append(DocumentProblem(pointer_of(at), moment, preview_value(value)))
         return value
     return instant_text(moment)
 
 
-def _instant(value: str) -> datetime | str:
+def _parse_instant(value: str) -> datetime | str:
     """Return the instant in UTC, or a text that says what is expected."""
     found = _INSTANT.match(value)
     if found is None:
@@ -161,16 +175,16 @@ def date_text(day: date) -> str:
     return day.isoformat()
 
 
-_Form: TypeAlias = Callable[[Kind, Any, Steps, list[Problem]], Any]
-_FORMS: dict[str, _Form] = {
+_Canonicalizer: TypeAlias = Callable[[ColumnKind, Any, Steps, list[DocumentProblem]], Any]
+_CANONICALIZERS: dict[str, _Canonicalizer] = {
     "integer": lambda kind, value, at, problems: int(value),
-    "number": _number,
+    "number": _canonical_number,
     "uuid": lambda kind, value, at, problems: value.lower(),
     "json": lambda kind, value, at, problems: json_form(value),
-    "decimal": _decimal,
-    "timestamp": _timestamp,
-    "date": _date,
-    "struct": _struct,
-    "list": _list,
-    "map": _map,
+    "decimal": _canonical_decimal,
+    "timestamp": _canonical_timestamp,
+    "date": _canonical_date,
+    "struct": _canonical_struct,
+    "list": _canonical_list,
+    "map": _canonical_map,
 }

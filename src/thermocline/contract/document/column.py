@@ -18,15 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.contract.document.kind import Kind, KindField
+from thermocline.contract.document.kind import ColumnKind, KindField
 from thermocline.contract.schema.pointer import Refusal, pointer_of
 from thermocline.errors import Corruption
 from thermocline.format.types import decode_type, encode_type, is_alike
 
 EXTRA = "_extra"
 NULLS = "_nulls"
-EXTRA_KIND = Kind("string")
-NULLS_KIND = Kind("list", item=Kind("string"))
+EXTRA_KIND = ColumnKind("string")
+NULLS_KIND = ColumnKind("list", item=ColumnKind("string"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class ContractColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedColumn:
     """A column that a document defines, without an id yet; `x_id` is 0 if it requests no id."""
 
     part: KindField
     is_hot: bool = False
     x_id: int = 0
 
-    def column(self, column_id: int) -> ContractColumn:
+    def to_column(self, column_id: int) -> ContractColumn:
         """Return the column with its id."""
         kind = self.part.kind
         nullable = kind.nullable or not self.part.is_required
@@ -64,7 +64,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class AssignedColumns:
     """Columns with their ids, the retired columns, and the next free id."""
 
     columns: tuple[ContractColumn, ...] = ()
@@ -72,7 +72,7 @@ class Assigned:
     next_id: int = 1
 
 
-def widens(new: pa.DataType, old: pa.DataType) -> bool:
+def can_widen(new: pa.DataType, old: pa.DataType) -> bool:
     """Tell whether a column of the old type may widen in place to the new type."""
     if is_alike(new, old):
         return True
@@ -83,7 +83,9 @@ def widens(new: pa.DataType, old: pa.DataType) -> bool:
     return kinds.is_float32(old) and kinds.is_float64(new)
 
 
-def assign(wanted: Sequence[Wanted], before: Assigned, refusals: list[Refusal]) -> Assigned:
+def assign_ids(
+    wanted: Sequence[WantedColumn], before: AssignedColumns, refusals: list[Refusal]
+) -> AssignedColumns:
     """Return the columns with ids: the previous version's id where a column continues, else new."""
     by_name = {column.name: column for column in before.columns}
     by_id = {column.id: column for column in before.columns}
@@ -97,7 +99,7 @@ def assign(wanted: Sequence[Wanted], before: Assigned, refusals: list[Refusal]) 
         if want.x_id and want.x_id in taken:
             reason = f"the id is already that of {taken[want.x_id]}"
             refusals.append(Refusal(asked_at, reason))
-        if old is not None and old.id not in taken and widens(kind.type, old.type):
+        if old is not None and old.id not in taken and can_widen(kind.type, old.type):
             column_id = old.id
         elif want.x_id and old is None:
             column_id = want.x_id
@@ -107,11 +109,13 @@ def assign(wanted: Sequence[Wanted], before: Assigned, refusals: list[Refusal]) 
                 refusals.append(Refusal(asked_at, reason))
             column_id, next_id = next_id, next_id + 1
         taken[column_id] = name
-        columns.append(want.column(column_id))
-    return Assigned(tuple(columns), _retired(columns, before), next_id)
+        columns.append(want.to_column(column_id))
+    return AssignedColumns(tuple(columns), _retired_columns(columns, before), next_id)
 
 
-def _retired(columns: Sequence[ContractColumn], before: Assigned) -> tuple[ContractColumn, ...]:
+def _retired_columns(
+    columns: Sequence[ContractColumn], before: AssignedColumns
+) -> tuple[ContractColumn, ...]:
     kept = {column.id for column in columns}
     names = {column.name.lower() for column in columns}
     gone = [*before.retired, *(column for column in before.columns if column.id not in kept)]
@@ -123,21 +127,21 @@ def _retired(columns: Sequence[ContractColumn], before: Assigned) -> tuple[Contr
     )
 
 
-def encode_columns(assigned: Assigned) -> dict[str, Any]:
+def encode_columns(assigned: AssignedColumns) -> dict[str, Any]:
     """Return the columns as JSON, to be stored beside their document."""
     return {
-        "columns": [_encoded(column) for column in assigned.columns],
-        "retired": [_encoded(column) for column in assigned.retired],
+        "columns": [_encode_column(column) for column in assigned.columns],
+        "retired": [_encode_column(column) for column in assigned.retired],
         "next_id": assigned.next_id,
     }
 
 
-def decode_columns(body: Mapping[str, Any]) -> Assigned:
+def decode_columns(body: Mapping[str, Any]) -> AssignedColumns:
     """Return the columns from their JSON; `Corruption` when it cannot be decoded."""
     try:
-        return Assigned(
-            tuple(_decoded(column) for column in body["columns"]),
-            tuple(_decoded(column) for column in body["retired"]),
+        return AssignedColumns(
+            tuple(_decode_column(column) for column in body["columns"]),
+            tuple(_decode_column(column) for column in body["retired"]),
             int(body["next_id"]),
         )
     except (LookupError, TypeError, ValueError) as error:
@@ -147,10 +151,10 @@ def decode_columns(body: Mapping[str, Any]) -> Assigned:
         ) from error
 
 
-def _encoded(column: ContractColumn) -> dict[str, Any]:
+def _encode_column(column: ContractColumn) -> dict[str, Any]:
     plain = ("id", "name", "pointer", "postgres_type", "is_hot", "nullable")
     return {**{word: getattr(column, word) for word in plain}, "type": encode_type(column.type)}
 
 
-def _decoded(body: Mapping[str, Any]) -> ContractColumn:
+def _decode_column(body: Mapping[str, Any]) -> ContractColumn:
     return ContractColumn(**{**body, "type": decode_type(body["type"])})

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from thermocline.contract.schema.pointer import Refusal, pointer_of
 from thermocline.contract.schema.subschema import Node, Steps
-from thermocline.contract.schema.view import View, view_of
+from thermocline.contract.schema.view import SchemaView, view_of
 
 DIGITS_MAX = 38
 KIND_DEPTH_MAX = 12
@@ -42,12 +42,12 @@ class KindField:
     """One property of a struct."""
 
     name: str
-    kind: "Kind"
+    kind: "ColumnKind"
     is_required: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ColumnKind:
     """The type of a column, or of a part of one.
 
     `bits` is the width of an integer or a float; `digits` and `scale` are those of a decimal.
@@ -62,11 +62,11 @@ class Kind:
     scale: int = 0
     is_text: bool = False
     fields: tuple[KindField, ...] = ()
-    item: "Kind | None" = None
+    item: "ColumnKind | None" = None
     is_packed: bool = False
 
     @property
-    def inner(self) -> "Kind":
+    def inner(self) -> "ColumnKind":
         """The kind of a list's items or of a map's values."""
         assert self.item is not None
         return self.item
@@ -114,13 +114,13 @@ class Kind:
         """Whether its values are single values that can be compared and indexed."""
         return self.name not in ("struct", "list", "map", "json")
 
-    def parts(self) -> "tuple[Kind, ...]":
+    def parts(self) -> "tuple[ColumnKind, ...]":
         """Return the directly nested kinds."""
         return tuple(part.kind for part in self.fields) + ((self.item,) if self.item else ())
 
-    def has(self, name: str) -> bool:
+    def has_kind(self, name: str) -> bool:
         """Tell whether this kind or a nested kind has this name."""
-        return self.name == name or any(part.has(name) for part in self.parts())
+        return self.name == name or any(part.has_kind(name) for part in self.parts())
 
 
 @dataclass(slots=True)
@@ -129,59 +129,59 @@ class KindMapping:
 
     refusals: list[Refusal]
 
-    def kind_of(self, node: Node, at: Steps, depth: int = 0) -> Kind:
+    def kind_of(self, node: Node, at: Steps, depth: int = 0) -> ColumnKind:
         """Return the kind of a schema; add a refusal for an `x-type` that does not fit it."""
         view = view_of(node)
-        plain = Kind(JSON_NAME, nullable=view.is_nullable)
+        plain = ColumnKind(JSON_NAME, nullable=view.is_nullable)
         if view.x_type == JSON_NAME or depth > KIND_DEPTH_MAX:
             return plain
         match view.type:
             case "string":
-                return self._text(view, at, depth)
+                return self._text_kind(view, at, depth)
             case "integer" | "number":
-                return self._number(view, at)
+                return self._number_kind(view, at)
             case "boolean":
-                self._no_x_type(view, at)
-                return Kind("boolean", nullable=view.is_nullable)
+                self._check_no_x_type(view, at)
+                return ColumnKind("boolean", nullable=view.is_nullable)
             case "array":
-                self._no_x_type(view, at)
+                self._check_no_x_type(view, at)
                 if view.items is None or view.is_mixed_array:
                     return plain
                 item = self.kind_of(view.items, (*at, "items"), depth + 1)
-                return Kind("list", nullable=view.is_nullable, item=item)
+                return ColumnKind("list", nullable=view.is_nullable, item=item)
             case "object":
-                self._no_x_type(view, at)
-                return self._object(view, at, depth)
-        self._no_x_type(view, at)
+                self._check_no_x_type(view, at)
+                return self._object_kind(view, at, depth)
+        self._check_no_x_type(view, at)
         return plain
 
-    def _text(self, view: View, at: Steps, depth: int) -> Kind:
+    def _text_kind(self, view: SchemaView, at: Steps, depth: int) -> ColumnKind:
         nullable = view.is_nullable
         if view.x_type:
-            if found := self._decimal(view.x_type, at):
-                return Kind("decimal", nullable, 0, *found, is_text=True)
+            if found := self._parse_decimal(view.x_type, at):
+                return ColumnKind("decimal", nullable, 0, *found, is_text=True)
             if view.x_type == "timestamp(us)" and view.format == "date-time":
-                return Kind("timestamp", nullable)
+                return ColumnKind("timestamp", nullable)
             if view.x_type != "string":
-                self._misfit(view, at)
-            return Kind("string", nullable)
+                self._refuse_x_type(view, at)
+            return ColumnKind("string", nullable)
         if view.values is not None:
-            return Kind("enum", nullable, is_packed=depth == 0)
-        return Kind(_TEXT_FORMATS.get(view.format, "string"), nullable)
+            return ColumnKind("enum", nullable, is_packed=depth == 0)
+        return ColumnKind(_TEXT_FORMATS.get(view.format, "string"), nullable)
 
-    def _number(self, view: View, at: Steps) -> Kind:
+    def _number_kind(self, view: SchemaView, at: Steps) -> ColumnKind:
         nullable, word = view.is_nullable, view.x_type
-        if word and (found := self._decimal(word, at)):
-            return Kind("decimal", nullable, 0, *found)
+        if word and (found := self._parse_decimal(word, at)):
+            return ColumnKind("decimal", nullable, 0, *found)
         if view.type == "integer":
             if word and word not in INTEGER_BITS:
-                self._misfit(view, at)
-            return Kind("integer", nullable, INTEGER_BITS.get(word, 64))
+                self._refuse_x_type(view, at)
+            return ColumnKind("integer", nullable, INTEGER_BITS.get(word, 64))
         if word and word not in ("float", "double"):
-            self._misfit(view, at)
-        return Kind("number", nullable, 32 if word == "float" else 64)
+            self._refuse_x_type(view, at)
+        return ColumnKind("number", nullable, 32 if word == "float" else 64)
 
-    def _decimal(self, word: str, at: Steps) -> tuple[int, int] | None:
+    def _parse_decimal(self, word: str, at: Steps) -> tuple[int, int] | None:
         if not (found := _DECIMAL.match(word)):
             return None
         digits, scale = int(found.group(1)), int(found.group(2))
@@ -191,17 +191,17 @@ class KindMapping:
             return 38, 0
         return digits, scale
 
-    def _object(self, view: View, at: Steps, depth: int) -> Kind:
+    def _object_kind(self, view: SchemaView, at: Steps, depth: int) -> ColumnKind:
         nullable = view.is_nullable
         if view.is_mixed_object:
-            return Kind(JSON_NAME, nullable)
+            return ColumnKind(JSON_NAME, nullable)
         if not view.properties:
             if not isinstance(view.others, dict) or view.names_are_limited:
-                return Kind(JSON_NAME, nullable)
+                return ColumnKind(JSON_NAME, nullable)
             item = self.kind_of(view.others, (*at, "additionalProperties"), depth + 1)
-            return Kind("map", nullable, item=item)
+            return ColumnKind("map", nullable, item=item)
         if view.others is not False:
-            return Kind(JSON_NAME, nullable)
+            return ColumnKind(JSON_NAME, nullable)
         self.check_names(list(view.properties), at)
         fields = tuple(
             KindField(
@@ -211,7 +211,7 @@ class KindMapping:
             )
             for name, inner in view.properties.items()
         )
-        return Kind("struct", nullable, fields=fields)
+        return ColumnKind("struct", nullable, fields=fields)
 
     def check_names(self, names: list[str], at: Steps) -> None:
         """Refuse names that no column can have, and names that differ only in case."""
@@ -225,11 +225,11 @@ class KindMapping:
                 reason = f"the same column name as {first}: SQL ignores the case of names"
                 self.refusals.append(Refusal(place, reason))
 
-    def _no_x_type(self, view: View, at: Steps) -> None:
+    def _check_no_x_type(self, view: SchemaView, at: Steps) -> None:
         if view.x_type:
-            self._misfit(view, at)
+            self._refuse_x_type(view, at)
 
-    def _misfit(self, view: View, at: Steps) -> None:
+    def _refuse_x_type(self, view: SchemaView, at: Steps) -> None:
         words = "decimal(p,s), int8 to int64, float, double, timestamp(us), string, json"
         reason = f"not an x-type of {view.type or 'a value without one type'}; use one of {words}"
         self.refusals.append(Refusal(pointer_of((*at, "x-type")), reason))

@@ -11,7 +11,7 @@ Out:  the schema that validates documents
 
 from typing import Any
 
-from thermocline.contract.document.kind import Kind
+from thermocline.contract.document.kind import ColumnKind
 from thermocline.contract.schema.subschema import Json, Node
 
 # Measured: a bound that is a double costs 1.3 microseconds, a pattern with counts 0.2; these cost
@@ -26,41 +26,41 @@ COLONS_IN_TIMESTAMP = 2
 """How many colons every timestamp that matches the pattern has."""
 
 
-def narrowed(node: Node, kind: Kind, *, is_strict: bool) -> Node:
+def narrow_schema(node: Node, kind: ColumnKind, *, is_strict: bool) -> Node:
     """Return the schema with the limits of its kind; `is_strict` also requires canonical form."""
     if not isinstance(node, dict):
         return node if node is False else _limits(kind, is_strict) or True
     match kind.name:
         case "struct":
-            return _struct(node, kind, is_strict)
+            return _narrow_struct(node, kind, is_strict)
         case "list":
-            return _inside(node, "items", kind, is_strict)
+            return _narrow_inner(node, "items", kind, is_strict)
         case "map":
             word = "additionalProperties"
-            return _inside(node, word, kind, is_strict)
-    return _with(node, _limits(kind, is_strict))
+            return _narrow_inner(node, word, kind, is_strict)
+    return _add_limits(node, _limits(kind, is_strict))
 
 
-def _struct(node: Json, kind: Kind, is_strict: bool) -> Json:
+def _narrow_struct(node: Json, kind: ColumnKind, is_strict: bool) -> Json:
     own = dict(node.get("properties", {}))
     elsewhere: Json = {}
     for part in kind.fields:
         if part.name in own:
-            own[part.name] = narrowed(own[part.name], part.kind, is_strict=is_strict)
-        elif extra := narrowed({}, part.kind, is_strict=is_strict):
+            own[part.name] = narrow_schema(own[part.name], part.kind, is_strict=is_strict)
+        elif extra := narrow_schema({}, part.kind, is_strict=is_strict):
             elsewhere[part.name] = extra
     made = {**node, "properties": own} if own else dict(node)
-    return _and(made, {"properties": elsewhere}) if elsewhere else made
+    return _add_all_of(made, {"properties": elsewhere}) if elsewhere else made
 
 
-def _inside(node: Json, word: str, kind: Kind, is_strict: bool) -> Json:
+def _narrow_inner(node: Json, word: str, kind: ColumnKind, is_strict: bool) -> Json:
     if isinstance(node.get(word), dict):
-        return {**node, word: narrowed(node[word], kind.inner, is_strict=is_strict)}
-    extra = narrowed({}, kind.inner, is_strict=is_strict)
-    return _and(node, {word: extra}) if extra else node
+        return {**node, word: narrow_schema(node[word], kind.inner, is_strict=is_strict)}
+    extra = narrow_schema({}, kind.inner, is_strict=is_strict)
+    return _add_all_of(node, {word: extra}) if extra else node
 
 
-def _with(node: Json, limits: Json) -> Json:
+def _add_limits(node: Json, limits: Json) -> Json:
     made = dict(node)
     for word, limit in limits.items():
         if word not in made:
@@ -70,15 +70,15 @@ def _with(node: Json, limits: Json) -> Json:
         elif word == "maximum":
             made[word] = min(made[word], limit)
         else:
-            made = _and(made, {word: limit})
+            made = _add_all_of(made, {word: limit})
     return made
 
 
-def _and(node: Json, also: Json) -> Json:
+def _add_all_of(node: Json, also: Json) -> Json:
     return {**node, "allOf": [*node.get("allOf", []), also]}
 
 
-def _limits(kind: Kind, is_strict: bool) -> dict[str, Any]:
+def _limits(kind: ColumnKind, is_strict: bool) -> dict[str, Any]:
     match kind.name:
         case "integer":
             reach = 2 ** (kind.bits - 1)
@@ -94,7 +94,7 @@ def _limits(kind: Kind, is_strict: bool) -> dict[str, Any]:
     return {}
 
 
-def _decimal_pattern(kind: Kind, is_strict: bool) -> str:
+def _decimal_pattern(kind: ColumnKind, is_strict: bool) -> str:
     before = kind.digits - kind.scale
     whole = f"(0|[1-9][0-9]{{0,{before - 1}}})" if before else "0"
     if is_strict:

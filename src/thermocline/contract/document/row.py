@@ -21,7 +21,7 @@ from thermocline.contract.document.canonical import (
     json_form,
     number_form,
 )
-from thermocline.contract.document.kind import Kind, KindField
+from thermocline.contract.document.kind import ColumnKind, KindField
 from thermocline.contract.document.text import decode, encode_text
 from thermocline.contract.schema.pointer import pointer_of
 from thermocline.contract.schema.subschema import Json, Steps
@@ -36,7 +36,7 @@ class Absent:
 ABSENT = Absent()
 
 
-def is_as_is(kind: Kind) -> bool:
+def is_taken_as_is(kind: ColumnKind) -> bool:
     """Tell whether Arrow takes a document's values of the kind without conversion."""
     return kind.name in _AS_IS or (kind.name == "decimal" and not kind.is_text)
 
@@ -46,12 +46,12 @@ def may_be_either(part: KindField) -> bool:
     return part.kind.nullable and not part.is_required and part.kind.name != "json"
 
 
-def has_either(kind: Kind) -> bool:
+def has_either(kind: ColumnKind) -> bool:
     """Tell whether a kind has such a property at any depth."""
     return any(may_be_either(part) for part in kind.fields) or any(map(has_either, kind.parts()))
 
 
-def to_arrow(kind: Kind, value: Any) -> Any:
+def to_arrow(kind: ColumnKind, value: Any) -> Any:
     """Return the value from which Arrow builds the kind's type; `ABSENT` becomes null."""
     if value is ABSENT:
         return None
@@ -62,11 +62,11 @@ def to_arrow(kind: Kind, value: Any) -> Any:
     return _TO_ARROW[kind.name](kind, value)
 
 
-def _struct_to_arrow(kind: Kind, value: Json) -> Json:
+def _struct_to_arrow(kind: ColumnKind, value: Json) -> Json:
     return {part.name: to_arrow(part.kind, value.get(part.name, ABSENT)) for part in kind.fields}
 
 
-_TO_ARROW: dict[str, Callable[[Kind, Any], Any]] = {
+_TO_ARROW: dict[str, Callable[[ColumnKind, Any], Any]] = {
     "number": lambda kind, value: float(value),
     "decimal": lambda kind, value: Decimal(value),
     "date": lambda kind, value: date.fromisoformat(value),
@@ -121,7 +121,7 @@ def from_arrow(part: KindField, value: Any, at: Steps, nulls: frozenset[str]) ->
     return from_stored(kind, value)
 
 
-def from_stored(kind: Kind, value: Any) -> Any:
+def from_stored(kind: ColumnKind, value: Any) -> Any:
     """Return a scalar of a document from the value of Arrow or PostgreSQL."""
     match kind.name:
         case "timestamp":
@@ -138,7 +138,7 @@ def from_stored(kind: Kind, value: Any) -> Any:
     return value
 
 
-def to_postgres(kind: Kind, value: Any) -> Any:
+def to_postgres(kind: ColumnKind, value: Any) -> Any:
     """Return the value of a hot column for the PostgreSQL driver."""
     if value is not None and kind.name == "uuid":
         return UUID(value)

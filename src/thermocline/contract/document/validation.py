@@ -13,8 +13,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from thermocline.contract.document.text import shown
-from thermocline.contract.schema.pointer import PROBLEMS_MAX, Problem, pointer_of
+from thermocline.contract.document.text import preview_value
+from thermocline.contract.schema.pointer import PROBLEMS_MAX, DocumentProblem, pointer_of
 from thermocline.contract.schema.subschema import Node
 from thermocline.contract.schema.vocabulary import regex_options
 
@@ -30,7 +30,7 @@ _FORMATS = {
 }
 
 
-def compiled(schema: Node) -> jsonschema_rs.Validator:
+def compile_schema(schema: Node) -> jsonschema_rs.Validator:
     """Return the validator of a schema; it asserts formats and fetches nothing."""
     return jsonschema_rs.Draft202012Validator(
         schema,
@@ -41,30 +41,36 @@ def compiled(schema: Node) -> jsonschema_rs.Validator:
     )
 
 
-def problems_of(validator: jsonschema_rs.Validator, document: Any) -> list[Problem]:
+def problems_of(validator: jsonschema_rs.Validator, document: Any) -> list[DocumentProblem]:
     """Return the problems of a document, up to one more than the limit."""
     found = (problem for error in validator.iter_errors(document) for problem in _problems(error))
     return list(dict.fromkeys(islice(found, PROBLEMS_MAX + 1)))
 
 
-def _problems(error: jsonschema_rs.ValidationError) -> Iterator[Problem]:
+def _problems(error: jsonschema_rs.ValidationError) -> Iterator[DocumentProblem]:
     steps = list(error.instance_path)
     word = error.kind.name
     if word in ("additionalProperties", "unevaluatedProperties"):
         held = error.instance if isinstance(error.instance, dict) else {}
         for name in error.kind.value:
-            yield Problem(pointer_of([*steps, name]), "no such property", shown(held.get(name)))
+            yield DocumentProblem(
+                pointer_of([*steps, name]), "no such property", preview_value(held.get(name))
+            )
     elif word == "required":
-        yield Problem(pointer_of([*steps, str(error.kind.value)]), "a value", "nothing")
+        yield DocumentProblem(pointer_of([*steps, str(error.kind.value)]), "a value", "nothing")
     elif word == "propertyNames":
-        yield Problem(pointer_of(steps), "other names of properties", shown(error.instance))
+        yield DocumentProblem(
+            pointer_of(steps), "other names of properties", preview_value(error.instance)
+        )
     else:
-        yield Problem(pointer_of(steps), _expected(word, error), shown(error.instance))
+        yield DocumentProblem(
+            pointer_of(steps), _expected_text(word, error), preview_value(error.instance)
+        )
 
 
 _EXPECTED: dict[str, Callable[[Any], str]] = {
     "type": " or ".join,
-    "const": shown,
+    "const": preview_value,
     "minimum": lambda limit: f"at least {limit}",
     "maximum": lambda limit: f"at most {limit}",
     "exclusiveMinimum": lambda limit: f"more than {limit}",
@@ -76,7 +82,7 @@ _EXPECTED: dict[str, Callable[[Any], str]] = {
     "maxItems": lambda limit: f"at most {limit} items",
     "minProperties": lambda limit: f"at least {limit} properties",
     "maxProperties": lambda limit: f"at most {limit} properties",
-    "pattern": lambda pattern: f"text that matches {shown(pattern)}",
+    "pattern": lambda pattern: f"text that matches {preview_value(pattern)}",
     "format": lambda name: _FORMATS.get(name, f"text of the format {name}"),
     "uniqueItems": lambda _: "items that differ from each other",
     "contains": lambda _: "an item that fits `contains`",
@@ -85,10 +91,10 @@ _EXPECTED: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _expected(word: str, error: jsonschema_rs.ValidationError) -> str:
+def _expected_text(word: str, error: jsonschema_rs.ValidationError) -> str:
     value = error.kind.value
     if word == "enum":
-        listed = ", ".join(shown(option) for option in value[:VALUES_SHOWN_MAX])
+        listed = ", ".join(preview_value(option) for option in value[:VALUES_SHOWN_MAX])
         more = len(value) - VALUES_SHOWN_MAX
         return f"one of {listed}" + (f" and {more} more" if more > 0 else "")
     if word == "oneOf":

@@ -18,7 +18,7 @@ _SETS = frozenset({"required", "enum", "type"})
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DocumentChange:
     """One difference: `change` is added, removed or changed."""
 
     pointer: str
@@ -36,36 +36,36 @@ class Change:
         return made
 
 
-def diff(old: Json, new: Json) -> list[Change]:
+def diff_documents(old: Json, new: Json) -> list[DocumentChange]:
     """Return what was added, removed and changed."""
-    return list(_of(old, new, ()))
+    return list(_diff_values(old, new, ()))
 
 
-def _of(old: Any, new: Any, at: Steps) -> Iterator[Change]:
+def _diff_values(old: Any, new: Any, at: Steps) -> Iterator[DocumentChange]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
             if key not in new:
-                yield Change(pointer_of((*at, key)), "removed", before=old[key])
+                yield DocumentChange(pointer_of((*at, key)), "removed", before=old[key])
         for key, value in new.items():
             if key not in old:
-                yield Change(pointer_of((*at, key)), "added", after=value)
+                yield DocumentChange(pointer_of((*at, key)), "added", after=value)
             else:
-                yield from _of(old[key], value, (*at, key))
+                yield from _diff_values(old[key], value, (*at, key))
     elif at and at[-1] in _SETS and (isinstance(old, list) or isinstance(new, list)):
-        yield from _of_sets(_listed(old), _listed(new), at)
+        yield from _diff_sets(_as_list(old), _as_list(new), at)
     elif encode_text(old) != encode_text(new):
-        yield Change(pointer_of(at), "changed", old, new)
+        yield DocumentChange(pointer_of(at), "changed", old, new)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _of_sets(old: list[Any], new: list[Any], at: Steps) -> Iterator[Change]:
+def _diff_sets(old: list[Any], new: list[Any], at: Steps) -> Iterator[DocumentChange]:
     held, wanted = ({encode_text(value): value for value in side} for side in (old, new))
     for text, value in held.items():
         if text not in wanted:
-            yield Change(pointer_of(at), "removed", before=value)
+            yield DocumentChange(pointer_of(at), "removed", before=value)
     for text, value in wanted.items():
         if text not in held:
-            yield Change(pointer_of(at), "added", after=value)
+            yield DocumentChange(pointer_of(at), "added", after=value)

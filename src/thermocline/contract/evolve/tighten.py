@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from thermocline.contract.document.text import encode_text, shown
+from thermocline.contract.document.text import encode_text, preview_value
 from thermocline.contract.schema.pointer import Refusal, pointer_of
 from thermocline.contract.schema.subschema import Json, Node, Steps
 from thermocline.contract.schema.view import others_of
@@ -50,9 +50,9 @@ class Tightening:
 
     def refusals(self) -> list[Refusal]:
         """Return why documents that fit the old schema may not fit the new one."""
-        return list(self._of(self.before, self.after, ()))
+        return list(self._compare(self.before, self.after, ()))
 
-    def _of(self, old: Node, new: Node, at: Steps) -> Iterator[Refusal]:
+    def _compare(self, old: Node, new: Node, at: Steps) -> Iterator[Refusal]:
         if old == new and "$ref" not in (old if isinstance(old, dict) else {}):
             return
         if old is False or new is True:
@@ -65,24 +65,24 @@ class Tightening:
             if pair in self.seen:
                 return
             self.seen.add(pair)
-        before, after = _resolved(old, self.before), _resolved(new, self.after)
-        yield from _types(before, after, at)
-        yield from _values(before, after, at)
-        yield from _limits(before, after, at)
-        yield from _words(before, after, at)
-        yield from self._properties(before, after, at)
+        before, after = _resolve(old, self.before), _resolve(new, self.after)
+        yield from _compare_types(before, after, at)
+        yield from _compare_values(before, after, at)
+        yield from _compare_limits(before, after, at)
+        yield from _compare_keywords(before, after, at)
+        yield from self._compare_properties(before, after, at)
         if isinstance(after.get("items"), dict | bool) and "items" in before:
-            yield from self._of(before["items"], after["items"], (*at, "items"))
+            yield from self._compare(before["items"], after["items"], (*at, "items"))
         elif after.get("items", True) is not True:
             yield Refusal(pointer_of((*at, "items")), "items must now fit a schema")
 
-    def _properties(self, old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
+    def _compare_properties(self, old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
         held, wanted = old.get("properties", {}), new.get("properties", {})
         others_before, others_after = others_of(old), others_of(new)
         for name in held:
             place = (*at, "properties", name)
             if name in wanted:
-                yield from self._of(held[name], wanted[name], place)
+                yield from self._compare(held[name], wanted[name], place)
             elif "properties" in new or others_after is not True:
                 yield Refusal(
                     pointer_of(place), "the property was removed; documents may still have it"
@@ -98,15 +98,15 @@ class Tightening:
             yield Refusal(pointer_of(at), "properties that are not named are no longer allowed")
         elif isinstance(others_after, dict) and others_before is not False:
             word = "additionalProperties"
-            yield from self._of(others_before, others_after, (*at, word))
-        yield from _required(old, new, at)
+            yield from self._compare(others_before, others_after, (*at, word))
+        yield from _compare_required(old, new, at)
 
 
 def _reference(node: Node) -> str:
     return str(node.get("$ref", "")) if isinstance(node, dict) else ""
 
 
-def _resolved(node: Node, document: Json) -> Json:
+def _resolve(node: Node, document: Json) -> Json:
     if not isinstance(node, dict):
         return {}
     name = _reference(node).removeprefix("#/$defs/")
@@ -118,7 +118,7 @@ def _takes_all(node: Node) -> bool:
     return node is True or (isinstance(node, dict) and all(map(is_annotation, node)))
 
 
-def _types(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
+def _compare_types(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
     lost = _type_set(old) - _type_set(new)
     if lost:
         words = ", ".join(sorted(lost))
@@ -133,7 +133,7 @@ def _type_set(node: Json) -> frozenset[str]:
     return types | {"integer"} if "number" in types else types
 
 
-def _values(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
+def _compare_values(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
     for word in ("const", "enum"):
         if word not in new:
             continue
@@ -144,11 +144,11 @@ def _values(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
             continue
         gone = [value for value in held if encode_text(value) not in allowed]
         if gone:
-            listed = ", ".join(shown(value) for value in gone[:5])
+            listed = ", ".join(preview_value(value) for value in gone[:5])
             yield Refusal(pointer_of((*at, word)), f"no longer allowed: {listed}")
 
 
-def _limits(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
+def _compare_limits(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
     for words, sign in ((_AT_LEAST, 1), (_AT_MOST, -1)):
         for word, what in words.items():
             if word not in new:
@@ -168,7 +168,7 @@ def _held_limit(old: Json, word: str) -> Any:
     return old.get(word)
 
 
-def _words(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
+def _compare_keywords(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
     for word in ("pattern", "format"):
         if word in new and new[word] != old.get(word):
             how = "was changed" if word in old else "was added"
@@ -181,7 +181,7 @@ def _words(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
             yield Refusal(pointer_of((*at, "multipleOf")), "fewer multiples are allowed now")
 
 
-def _required(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
+def _compare_required(old: Json, new: Json, at: Steps) -> Iterator[Refusal]:
     for name in new.get("required", []):
         if name in old.get("required", []):
             continue

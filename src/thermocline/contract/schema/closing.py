@@ -20,16 +20,16 @@ PARTS_ONE = ("then", "else")
 _CONDITIONS = frozenset({"if", "not", "contains", "propertyNames"})
 
 
-def closed(document: Json) -> Json:
+def close_objects(document: Json) -> Json:
     """Return the document with its objects closed."""
     if document.get("x-content") == "open":
         return document
-    made = _closed(document, is_part=False, definitions=document.get("$defs", {}))
+    made = _close_node(document, is_part=False, definitions=document.get("$defs", {}))
     assert isinstance(made, dict)
     return made
 
 
-def _closed(node: Node, *, is_part: bool, definitions: dict[str, Node]) -> Node:
+def _close_node(node: Node, *, is_part: bool, definitions: dict[str, Node]) -> Node:
     if not isinstance(node, dict):
         return node
 
@@ -37,12 +37,14 @@ def _closed(node: Node, *, is_part: bool, definitions: dict[str, Node]) -> Node:
         if steps[0] in _CONDITIONS:
             return inner
         belongs = steps[0] in (*PARTS_LISTED, *PARTS_ONE, "dependentSchemas", "$defs")
-        return _closed(inner, is_part=belongs, definitions=definitions)
+        return _close_node(inner, is_part=belongs, definitions=definitions)
 
     made = with_subschemas(node, change)
-    if is_part or _says(node, definitions) or not _names(node, definitions):
+    if is_part or _says_others(node, definitions) or not _names_properties(node, definitions):
         return made
-    has_parts = "$ref" in node or any(_names(part, definitions) for part in _parts(node, {}))
+    has_parts = "$ref" in node or any(
+        _names_properties(part, definitions) for part in _parts(node, {})
+    )
     return {**made, "unevaluatedProperties" if has_parts else "additionalProperties": False}
 
 
@@ -59,17 +61,17 @@ def _parts(node: Json, definitions: dict[str, Node]) -> Iterator[Node]:
         yield definitions.get(reference.removeprefix("#/$defs/"), True)
 
 
-def _says(node: Node, definitions: dict[str, Node]) -> bool:
+def _says_others(node: Node, definitions: dict[str, Node]) -> bool:
     words = ("additionalProperties", "unevaluatedProperties")
-    return _somewhere(node, definitions, lambda part: any(word in part for word in words))
+    return _any_part(node, definitions, lambda part: any(word in part for word in words))
 
 
-def _names(node: Node, definitions: dict[str, Node]) -> bool:
+def _names_properties(node: Node, definitions: dict[str, Node]) -> bool:
     words = ("properties", "patternProperties")
-    return _somewhere(node, definitions, lambda part: any(word in part for word in words))
+    return _any_part(node, definitions, lambda part: any(word in part for word in words))
 
 
-def _somewhere(node: Node, definitions: dict[str, Node], is_so: Callable[[Json], bool]) -> bool:
+def _any_part(node: Node, definitions: dict[str, Node], is_so: Callable[[Json], bool]) -> bool:
     """Tell whether `is_so` holds for the node or one of its parts; visit each definition once."""
     waiting, seen = [node], set[int]()
     while waiting:

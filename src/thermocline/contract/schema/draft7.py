@@ -23,14 +23,14 @@ URI_NOW = "https://json-schema.org/draft/2020-12/schema"
 URIS_NOW = frozenset({URI_NOW, URI_NOW + "#"})
 
 
-def modern(document: Json) -> Json:
+def modernize(document: Json) -> Json:
     """Return the document in draft 2020-12."""
-    made = _modern(document)
+    made = _modernize_node(document)
     assert isinstance(made, dict)
     return {**made, "$schema": URI_NOW}
 
 
-def _modern(node: Node) -> Node:
+def _modernize_node(node: Node) -> Node:
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
@@ -45,11 +45,11 @@ def _modern(node: Node) -> Node:
     if isinstance(identity := made.get("$id"), str) and identity.startswith("#"):
         made["$anchor"] = made.pop("$id")[1:]
     if isinstance(made.get("dependencies"), dict):
-        made |= _dependencies(made.pop("dependencies"))
-    return with_subschemas(made, lambda _, inner: _modern(inner))
+        made |= _split_dependencies(made.pop("dependencies"))
+    return with_subschemas(made, lambda _, inner: _modernize_node(inner))
 
 
-def _dependencies(given: dict[str, Any]) -> Json:
+def _split_dependencies(given: dict[str, Any]) -> Json:
     lists = {name: value for name, value in given.items() if isinstance(value, list)}
     schemas = {name: value for name, value in given.items() if not isinstance(value, list)}
     words = {"dependentRequired": lists, "dependentSchemas": schemas}

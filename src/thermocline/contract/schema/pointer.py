@@ -28,7 +28,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DocumentProblem:
     """What is wrong with a document, and where in it."""
 
     pointer: str
@@ -53,7 +53,7 @@ def steps_of(pointer: str) -> list[str]:
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
-def refused(refusals: Sequence[Refusal]) -> Invalid:
+def refusal_error(refusals: Sequence[Refusal]) -> Invalid:
     """Return the error for a contract with these refusals."""
     return Invalid(
         "the contract cannot be registered",
@@ -64,7 +64,7 @@ def refused(refusals: Sequence[Refusal]) -> Invalid:
     )
 
 
-def rejected(problems: Sequence[Problem]) -> Invalid:
+def problem_error(problems: Sequence[DocumentProblem]) -> Invalid:
     """Return the error for a document with these problems."""
     return Invalid(
         "the document does not fit its contract",

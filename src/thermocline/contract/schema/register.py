@@ -18,20 +18,20 @@ from thermocline.contract.document.column import (
     EXTRA_KIND,
     NULLS,
     NULLS_KIND,
-    Assigned,
-    Wanted,
-    assign,
+    AssignedColumns,
+    WantedColumn,
+    assign_ids,
     decode_columns,
 )
-from thermocline.contract.document.kind import Kind, KindField, KindMapping
+from thermocline.contract.document.kind import ColumnKind, KindField, KindMapping
 from thermocline.contract.document.row import has_either, may_be_either
 from thermocline.contract.document.text import encode_text, value_problems
 from thermocline.contract.schema import draft7
-from thermocline.contract.schema.closing import closed
-from thermocline.contract.schema.pointer import Refusal, pointer_of, refused
-from thermocline.contract.schema.reference import written_out
+from thermocline.contract.schema.closing import close_objects
+from thermocline.contract.schema.pointer import Refusal, pointer_of, refusal_error
+from thermocline.contract.schema.reference import resolve_references
 from thermocline.contract.schema.subschema import Json, Node, subschemas
-from thermocline.contract.schema.view import View, view_of
+from thermocline.contract.schema.view import SchemaView, view_of
 from thermocline.contract.schema.vocabulary import refusals_of
 from thermocline.errors import Invalid
 
@@ -51,12 +51,12 @@ def parse_contract(
     `problems`, each with pointer and reason. Compatibility with the previous version is not
     checked here.
     """
-    before = previous.assigned if previous else Assigned()
+    before = previous.assigned if previous else AssignedColumns()
     version = previous.version + 1 if previous else 1
-    return _contract(document, version, before, known or {})
+    return _make_contract(document, version, before, known or {})
 
 
-def stored_contract(
+def restore_contract(
     document: Json,
     version: int,
     columns: Mapping[str, Any],
@@ -65,38 +65,40 @@ def stored_contract(
 ) -> Contract:
     """Return a registered contract from its document and its `columns_json`."""
     kept = decode_columns(columns)
-    made = _contract(document, version, kept, known or {})
+    made = _make_contract(document, version, kept, known or {})
     # A database does not keep the order of keys; the list of columns keeps the order of columns.
     place = {column.name: index for index, column in enumerate(kept.columns)}
     fields = sorted(made.kind.fields, key=lambda part: place.get(part.name, len(place)))
-    kind = Kind("struct", fields=tuple(fields))
+    kind = ColumnKind("struct", fields=tuple(fields))
     return Contract(document, version, made.mode, made.schema, kind, kept, is_open=made.is_open)
 
 
-def _contract(document: Any, version: int, before: Assigned, known: Mapping[str, Json]) -> Contract:
-    schema = _read(document, known)
+def _make_contract(
+    document: Any, version: int, before: AssignedColumns, known: Mapping[str, Json]
+) -> Contract:
+    schema = _read_schema(document, known)
     refusals: list[Refusal] = []
     view = view_of(schema)
     kind = _root_kind(view, refusals)
     is_open = view.others is not False or view.is_mixed_object
-    wanted = _wanted(view, kind, is_open, refusals)
+    wanted = _wanted_columns(view, kind, is_open, refusals)
     if not wanted:
         refusals.append(Refusal("/properties", "a closed entity needs at least one property"))
-    assigned = assign(wanted, before, refusals)
+    assigned = assign_ids(wanted, before, refusals)
     if refusals:
-        raise refused(refusals)
+        raise refusal_error(refusals)
     mode = str(schema.get("x-compatibility", "backward"))
     contract = Contract(document, version, mode, schema, kind, assigned, is_open=is_open)
     _check_compiles(contract)
     return contract
 
 
-def _read(document: Any, known: Mapping[str, Json]) -> Json:
+def _read_schema(document: Any, known: Mapping[str, Json]) -> Json:
     """Return the schema that validates: draft 2020-12, references written out, closed."""
     if not isinstance(document, dict):
-        raise refused([Refusal("", "a contract is a JSON object")])
+        raise refusal_error([Refusal("", "a contract is a JSON object")])
     if broken := value_problems(document):
-        raise refused([Refusal(p.pointer, f"not {p.expected}, but {p.got}") for p in broken])
+        raise refusal_error([Refusal(p.pointer, f"not {p.expected}, but {p.got}") for p in broken])
     size_bytes = len(encode_text(document))
     if size_bytes > CONTRACT_BYTES_MAX:
         raise Invalid(
@@ -105,25 +107,27 @@ def _read(document: Any, known: Mapping[str, Json]) -> Json:
             size_bytes=size_bytes,
             size_bytes_max=CONTRACT_BYTES_MAX,
         )
-    modern = {uri: _modern(other) for uri, other in known.items()}
-    read = _modern(document)
+    modern = {uri: _modernize(other) for uri, other in known.items()}
+    read = _modernize(document)
     _check_grammar(read)
     refusals = refusals_of(read)
     if refusals:
-        raise refused(refusals)
-    schema = written_out(read, modern)
+        raise refusal_error(refusals)
+    schema = resolve_references(read, modern)
     schema = {"type": "object", **schema}
     if view_of(schema).type != "object" or view_of(schema).is_nullable:
-        raise refused([Refusal("/type", "an entity must be an object")])
-    return closed(schema)
+        raise refusal_error([Refusal("/type", "an entity must be an object")])
+    return close_objects(schema)
 
 
-def _modern(document: Json) -> Json:
+def _modernize(document: Json) -> Json:
     uri = document.get("$schema", draft7.URI_NOW)
     if uri in draft7.URIS:
-        return draft7.modern(document)
+        return draft7.modernize(document)
     if uri not in draft7.URIS_NOW:
-        raise refused([Refusal("/$schema", "a contract must be in draft 2020-12 or draft-07")])
+        raise refusal_error(
+            [Refusal("/$schema", "a contract must be in draft 2020-12 or draft-07")]
+        )
     return document
 
 
@@ -134,12 +138,12 @@ def _check_grammar(document: Json) -> None:
         jsonschema_rs.meta.validate({**plain, "$schema": draft7.URI_NOW})
     except jsonschema_rs.ValidationError as error:
         reason = f"not a schema: {error.message}"[:300]
-        raise refused([Refusal(pointer_of(error.instance_path), reason)]) from error
+        raise refusal_error([Refusal(pointer_of(error.instance_path), reason)]) from error
     except ValueError as error:
-        raise refused([Refusal("", f"not a schema: {error}"[:300])]) from error
+        raise refusal_error([Refusal("", f"not a schema: {error}"[:300])]) from error
 
 
-def _root_kind(view: View, refusals: list[Refusal]) -> Kind:
+def _root_kind(view: SchemaView, refusals: list[Refusal]) -> ColumnKind:
     mapping = KindMapping(refusals)
     mapping.check_names(list(view.properties), ())
     if len(view.properties) > PROPERTIES_MAX:
@@ -153,34 +157,36 @@ def _root_kind(view: View, refusals: list[Refusal]) -> Kind:
             refusals.append(Refusal(pointer_of(at), reason))
         kind = mapping.kind_of(node, at)
         fields.append(KindField(name, kind, name in view.required))
-    return Kind("struct", fields=tuple(fields))
+    return ColumnKind("struct", fields=tuple(fields))
 
 
-def _wanted(view: View, kind: Kind, is_open: bool, refusals: list[Refusal]) -> list[Wanted]:
+def _wanted_columns(
+    view: SchemaView, kind: ColumnKind, is_open: bool, refusals: list[Refusal]
+) -> list[WantedColumn]:
     wanted = []
     for part in kind.fields:
         node = view.properties[part.name]
-        is_hot = _said(node, "x-hot") is True
+        is_hot = _find_keyword(node, "x-hot") is True
         if is_hot and not part.kind.is_scalar:
             at = pointer_of(("properties", part.name, "x-hot"))
             refusals.append(Refusal(at, f"only a scalar can be hot, and this is {part.kind.name}"))
-        wanted.append(Wanted(part, is_hot, int(_said(node, "x-id") or 0)))
+        wanted.append(WantedColumn(part, is_hot, int(_find_keyword(node, "x-id") or 0)))
         _check_inside(node, ("properties", part.name), refusals)
     if is_open:
-        wanted.append(Wanted(KindField(EXTRA, EXTRA_KIND, is_required=False)))
+        wanted.append(WantedColumn(KindField(EXTRA, EXTRA_KIND, is_required=False)))
     if any(may_be_either(part) for part in kind.fields) or has_either(kind):
-        wanted.append(Wanted(KindField(NULLS, NULLS_KIND, is_required=False)))
+        wanted.append(WantedColumn(KindField(NULLS, NULLS_KIND, is_required=False)))
     return wanted
 
 
-def _said(node: Node, word: str) -> Any:
+def _find_keyword(node: Node, word: str) -> Any:
     """Return the value of a keyword in a property or in one of its combined schemas."""
     if not isinstance(node, dict):
         return None
     if word in node:
         return node[word]
     parts = [*node.get("allOf", []), *node.get("anyOf", []), *node.get("oneOf", [])]
-    return next((found for part in parts if (found := _said(part, word)) is not None), None)
+    return next((found for part in parts if (found := _find_keyword(part, word)) is not None), None)
 
 
 def _check_inside(node: Node, at: tuple[str | int, ...], refusals: list[Refusal]) -> None:
@@ -200,4 +206,4 @@ def _check_compiles(contract: Contract) -> None:
     try:
         contract.is_fitting({})
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        raise refused([Refusal("", f"not a schema: {error}"[:300])]) from error
+        raise refusal_error([Refusal("", f"not a schema: {error}"[:300])]) from error

@@ -17,7 +17,7 @@ _NULL = {"type": "null"}
 
 
 @dataclass(slots=True)
-class View:
+class SchemaView:
     """The type of a value by a schema.
 
     `others` is the schema of properties that it does not name, or whether they are allowed.
@@ -42,11 +42,13 @@ class View:
         """The only type of the values besides null; empty when there are several or none."""
         if self.is_mixed:
             return ""
-        stated = _one(self.types) if self.types is not None else ""
+        stated = _single_type(self.types) if self.types is not None else ""
         if stated or self.values is None:
             return stated
         of_values = frozenset(type_of(value) for value in self.values)
-        return _one(of_values if self.types is None else of_values & _both(self.types))
+        return _single_type(
+            of_values if self.types is None else of_values & _with_integers(self.types)
+        )
 
     @property
     def is_nullable(self) -> bool:
@@ -56,31 +58,31 @@ class View:
         return in_values and in_types and self.allows_null
 
 
-def view_of(node: Node) -> View:
+def view_of(node: Node) -> SchemaView:
     """Return the view of a schema."""
     if not isinstance(node, dict):
-        return View(is_mixed=not node, allows_null=node)
-    view = _own(node)
+        return SchemaView(is_mixed=not node, allows_null=node)
+    view = _own_view(node)
     for word in ("anyOf", "oneOf"):
         branches = node.get(word)
         if branches is None:
             continue
-        other = _beside_null(branches)
+        other = _nullable_branch(branches)
         if other is None:
             _note_branches(view, branches)
         else:
-            _put(view, _nullable(view_of(other)))
+            _merge_view(view, _make_nullable(view_of(other)))
     for part in node.get("allOf", []):
-        _put(view, view_of(part))
+        _merge_view(view, view_of(part))
     return view
 
 
-def _own(node: Json) -> View:
+def _own_view(node: Json) -> SchemaView:
     given = node.get("type")
     types = None if given is None else frozenset([given] if isinstance(given, str) else given)
     values = [node["const"]] if "const" in node else node.get("enum")
     conditions = ("patternProperties", "dependentSchemas", "then", "else")
-    return View(
+    return SchemaView(
         types=types,
         values=values,
         format=node.get("format", ""),
@@ -105,7 +107,7 @@ def others_of(node: Json) -> Node:
     return True
 
 
-def _beside_null(branches: list[Node]) -> Node | None:
+def _nullable_branch(branches: list[Node]) -> Node | None:
     """Return the other branch when there are two and one of them is only null."""
     if len(branches) != 2:
         return None
@@ -118,7 +120,7 @@ def _beside_null(branches: list[Node]) -> Node | None:
     return branches[1] if first else branches[0]
 
 
-def _nullable(view: View) -> View:
+def _make_nullable(view: SchemaView) -> SchemaView:
     if view.types is not None:
         view.types |= {"null"}
     if view.values is not None and None not in view.values:
@@ -127,7 +129,7 @@ def _nullable(view: View) -> View:
     return view
 
 
-def _note_branches(view: View, branches: list[Node]) -> None:
+def _note_branches(view: SchemaView, branches: list[Node]) -> None:
     """Mark a view that has alternatives: they keep a stated type, but may add properties."""
     view.is_mixed_object = True
     if view.types is None and view.values is None:
@@ -137,10 +139,14 @@ def _note_branches(view: View, branches: list[Node]) -> None:
         view.allows_null = False
 
 
-def _put(view: View, part: View) -> None:
+def _merge_view(view: SchemaView, part: SchemaView) -> None:
     """Merge a part into the view: both apply."""
     if part.types is not None:
-        both = part.types if view.types is None else _both(view.types) & _both(part.types)
+        both = (
+            part.types
+            if view.types is None
+            else _with_integers(view.types) & _with_integers(part.types)
+        )
         view.types = frozenset(both)
     if part.values is not None:
         kept = part.values if view.values is None else view.values
@@ -167,12 +173,12 @@ def _put(view: View, part: View) -> None:
     view.allows_null &= part.allows_null or part.is_nullable
 
 
-def _both(types: frozenset[str]) -> frozenset[str]:
+def _with_integers(types: frozenset[str]) -> frozenset[str]:
     """Return the types with `integer` added to `number`, because an integer is a number too."""
     return types | {"integer"} if "number" in types else types
 
 
-def _one(types: frozenset[str]) -> str:
+def _single_type(types: frozenset[str]) -> str:
     rest = types - {"null"}
     if "number" in rest:
         rest -= {"integer"}

@@ -70,10 +70,12 @@ _REFERS_BACK = re.compile(r"\\[1-9]|\\k<")
 
 def refusals_of(document: Json) -> list[Refusal]:
     """Return the refusals of all keywords that a contract cannot have."""
-    return [refusal for steps, node in _all(document) for refusal in _of_node(node, steps)]
+    return [
+        refusal for steps, node in _all_schemas(document) for refusal in _check_node(node, steps)
+    ]
 
 
-def _all(document: Json) -> Iterator[tuple[Steps, Json]]:
+def _all_schemas(document: Json) -> Iterator[tuple[Steps, Json]]:
     """Yield every schema of the document, outer ones first, down to the depth limit."""
     level: list[tuple[Steps, Node]] = [((), document)]
     for depth in range(DEPTH_MAX + 2):
@@ -92,7 +94,7 @@ def _all(document: Json) -> Iterator[tuple[Steps, Json]]:
         level = inner
 
 
-def _of_node(node: Json, steps: Steps) -> Iterator[Refusal]:
+def _check_node(node: Json, steps: Steps) -> Iterator[Refusal]:
     for word, value in node.items():
         at = pointer_of((*steps, word))
         if word in _OUTSIDE:
@@ -105,18 +107,18 @@ def _of_node(node: Json, steps: Steps) -> Iterator[Refusal]:
             yield from _RULES[word](value, at, not steps)
 
 
-def _pattern(pattern: Any, at: str, _: bool) -> Iterator[Refusal]:
-    if reason := unsafe(pattern):
+def _check_pattern(pattern: Any, at: str, _: bool) -> Iterator[Refusal]:
+    if reason := unsafe_reason(pattern):
         yield Refusal(at, reason)
 
 
-def _patterns(named: Any, at: str, _: bool) -> Iterator[Refusal]:
+def _check_patterns(named: Any, at: str, _: bool) -> Iterator[Refusal]:
     for pattern in named:
-        if reason := unsafe(pattern):
+        if reason := unsafe_reason(pattern):
             yield Refusal(at + pointer_of([pattern]), reason)
 
 
-def unsafe(pattern: str) -> str:
+def unsafe_reason(pattern: str) -> str:
     """Return why a regular expression is outside the safe subset, or an empty text."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         return f"the pattern is longer than {PATTERN_LENGTH_MAX} characters"
@@ -138,50 +140,50 @@ def regex_options() -> jsonschema_rs.RegexOptions:
     )
 
 
-def _format(name: Any, at: str, _: bool) -> Iterator[Refusal]:
+def _check_format(name: Any, at: str, _: bool) -> Iterator[Refusal]:
     if name not in FORMATS:
         known = ", ".join(sorted(FORMATS))
         yield Refusal(at, f"a format that cannot be checked; use one of {known}")
 
 
-def _enum(values: Any, at: str, _: bool) -> Iterator[Refusal]:
+def _check_enum(values: Any, at: str, _: bool) -> Iterator[Refusal]:
     if len(values) > ENUM_VALUES_MAX:
         yield Refusal(at, f"more than {ENUM_VALUES_MAX} values; keep them as entities of a type")
     if not values:
         yield Refusal(at, "an empty list of values allows no document")
 
 
-def _mode(mode: Any, at: str, is_root: bool) -> Iterator[Refusal]:
+def _check_mode(mode: Any, at: str, is_root: bool) -> Iterator[Refusal]:
     if not is_root:
         yield Refusal(at, "compatibility applies to the whole contract: set it at the root")
     elif mode not in MODES:
         yield Refusal(at, f"not a compatibility mode; use one of {', '.join(MODES)}")
 
 
-def _content(word: Any, at: str, is_root: bool) -> Iterator[Refusal]:
+def _check_content(word: Any, at: str, is_root: bool) -> Iterator[Refusal]:
     if not is_root:
         yield Refusal(at, "x-content applies to the whole contract; use additionalProperties here")
     elif word not in ("open", "closed"):
         yield Refusal(at, "must be open or closed")
 
 
-def _is_hot(value: Any, at: str, _: bool) -> Iterator[Refusal]:
+def _check_hot(value: Any, at: str, _: bool) -> Iterator[Refusal]:
     if not isinstance(value, bool):
         yield Refusal(at, "must be true or false")
 
 
-def _id(value: Any, at: str, _: bool) -> Iterator[Refusal]:
+def _check_id(value: Any, at: str, _: bool) -> Iterator[Refusal]:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
         yield Refusal(at, "a column id is a positive integer of 31 bits")
 
 
 _RULES: dict[str, Callable[[Any, str, bool], Iterator[Refusal]]] = {
-    "pattern": _pattern,
-    "patternProperties": _patterns,
-    "format": _format,
-    "enum": _enum,
-    "x-compatibility": _mode,
-    "x-content": _content,
-    "x-hot": _is_hot,
-    "x-id": _id,
+    "pattern": _check_pattern,
+    "patternProperties": _check_patterns,
+    "format": _check_format,
+    "enum": _check_enum,
+    "x-compatibility": _check_mode,
+    "x-content": _check_content,
+    "x-hot": _check_hot,
+    "x-id": _check_id,
 }

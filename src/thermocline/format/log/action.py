@@ -39,9 +39,9 @@ from thermocline.format.types import TypeJson
 Mark = NewType("Mark", int)
 Json: TypeAlias = dict[str, Any]
 
-ENTITIES = "entities"
+ENTITIES_FEATURE = "entities"
 """The feature of a table whose rows are entities: each commit that moves rows has a NoteFlush."""
-FEATURES_SUPPORTED: frozenset[str] = frozenset({ENTITIES})
+FEATURES_SUPPORTED: frozenset[str] = frozenset({ENTITIES_FEATURE})
 OVERLAP_POLICIES = ("reject", "allow", "replace")
 
 
@@ -198,9 +198,9 @@ def encode_action(action: Action) -> Json:
         case AddSegment(segment):
             body = encode_segment(segment)
         case RemoveSegment():
-            layout.checked(action.path)
+            layout.check_relative_path(action.path)
             body = {slot: getattr(action, slot) for slot in RemoveSegment.__slots__}
-            body |= {"ts_min": _written(action.ts_min), "ts_max": _written(action.ts_max)}
+            body |= {"ts_min": _format_time(action.ts_min), "ts_max": _format_time(action.ts_max)}
         case SetDeletes(segment, count, checksum):
             body = {
                 "segment": encode_segment(segment),
@@ -228,9 +228,9 @@ def decode_action(json: Json) -> Action:
         case "AddSegment":
             return AddSegment(decode_segment(body))
         case "RemoveSegment":
-            times = {"ts_min": _parsed(body["ts_min"]), "ts_max": _parsed(body["ts_max"])}
+            times = {"ts_min": _parse_time(body["ts_min"]), "ts_max": _parse_time(body["ts_max"])}
             known = {slot: body[slot] for slot in RemoveSegment.__slots__}
-            layout.checked(known["path"])
+            layout.check_relative_path(known["path"])
             return RemoveSegment(**(known | times))
         case "SetDeletes":
             return SetDeletes(
@@ -291,13 +291,13 @@ _SEGMENT_OPTIONAL = {"level": 0, "deleted_count": 0, "deletes": ""}
 
 def encode_segment(segment: Segment) -> Json:
     """Return the segment as JSON; fields at their default are omitted."""
-    layout.checked(segment.path)
-    layout.checked(segment.coverage_path)
+    layout.check_relative_path(segment.path)
+    layout.check_relative_path(segment.coverage_path)
     body: Json = {"format": "parquet", **segment.extra}
     for name in _SEGMENT_FIELDS:
         value = getattr(segment, name)
         if name in ("ts_min", "ts_max"):
-            value = _written(value)
+            value = _format_time(value)
         elif name in ("stats", "stored", "absent", *_SEGMENT_OPTIONAL) and not value:
             continue
         body[name] = list(value) if isinstance(value, tuple) else value
@@ -306,14 +306,14 @@ def encode_segment(segment: Segment) -> Json:
 
 def decode_segment(body: Json) -> Segment:
     """Return the segment of its JSON."""
-    layout.checked(body["path"])
-    layout.checked(body["coverage_path"])
+    layout.check_relative_path(body["path"])
+    layout.check_relative_path(body["coverage_path"])
     if body.get("format", "parquet") != "parquet":
         raise Unsupported(
             "a segment of a newer format", hint="use a newer Thermocline", format=body["format"]
         )
     known: Json = {name: body[name] for name in _SEGMENT_FIELDS if name in body}
-    known["ts_min"], known["ts_max"] = _parsed(body["ts_min"]), _parsed(body["ts_max"])
+    known["ts_min"], known["ts_max"] = _parse_time(body["ts_min"]), _parse_time(body["ts_max"])
     known["absent"] = tuple(body.get("absent", ()))
     known["stats"] = {key: (low, high) for key, (low, high) in body.get("stats", {}).items()}
     skipped = {*_SEGMENT_FIELDS, "format"}
@@ -326,9 +326,9 @@ def with_deletes(segment: Segment, **changes: Any) -> SetDeletes:
     return SetDeletes(replace(segment, **changes), segment.deleted_count, segment.coverage_checksum)
 
 
-def _written(time: TimeNs) -> str:
-    return instant.written(time)
+def _format_time(time: TimeNs) -> str:
+    return instant.format_instant(time)
 
 
-def _parsed(text: str) -> TimeNs:
-    return instant.parse(text)
+def _parse_time(text: str) -> TimeNs:
+    return instant.parse_instant(text)

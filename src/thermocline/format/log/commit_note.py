@@ -63,7 +63,7 @@ def encode_note(note: Note) -> Json:
         case NoteRequests(requests):
             return dict(requests)
         case NoteFlush(source, epoch, as_of, changes):
-            written = instant.written(as_of)
+            written = instant.format_instant(as_of)
             return {"source": source, "epoch": epoch, "as_of": written, "changes": changes}
 
 
@@ -73,7 +73,7 @@ def decode_note(name: str, body: Json) -> Note:
         return decode_hole(body)
     if name == NoteRequests.name:
         return NoteRequests({str(key): int(rows) for key, rows in body.items()})
-    as_of = instant.parse(body["as_of"])
+    as_of = instant.parse_instant(body["as_of"])
     return NoteFlush(str(body["source"]), int(body["epoch"]), as_of, str(body["changes"]))
 
 
@@ -84,14 +84,17 @@ def encode_hole(hole: NoteHole) -> Json:
         "source": hole.source,
         "first": hole.first,
         "last": hole.last,
-        **{name: None if time is None else instant.written(time) for name, time in times.items()},
+        **{
+            name: None if time is None else instant.format_instant(time)
+            for name, time in times.items()
+        },
     }
 
 
 def decode_hole(body: Json) -> NoteHole:
     """Return the note of its JSON."""
     times = {
-        name: None if body[name] is None else instant.parse(body[name])
+        name: None if body[name] is None else instant.parse_instant(body[name])
         for name in ("after", "before")
     }
     return NoteHole(str(body["source"]), int(body["first"]), int(body["last"]), **times)

@@ -38,7 +38,7 @@ from thermocline.format.log.commit_note import NoteFlush, NoteRequests
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """A half-open range of time; None is no bound."""
 
     start: int | None = None
@@ -48,18 +48,18 @@ class Window:
         """Tell whether rows from `first` to `last`, both inclusive, may lie in this window."""
         return (self.end is None or first < self.end) and (self.start is None or last >= self.start)
 
-    def narrowed(self, start: int | None, end: int | None) -> "Window":
+    def intersect(self, start: int | None, end: int | None) -> "TimeWindow":
         """Return the intersection of this window and another."""
         starts = [bound for bound in (self.start, start) if bound is not None]
         ends = [bound for bound in (self.end, end) if bound is not None]
-        return Window(max(starts, default=None), min(ends, default=None))
+        return TimeWindow(max(starts, default=None), min(ends, default=None))
 
 
-EVERYTHING = Window()
+ALL_TIME = TimeWindow()
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangeFootprint:
     """What a change touches, and the time windows it read to decide that."""
 
     added: tuple[tuple[int, int], ...]
@@ -70,16 +70,18 @@ class Touched:
     sets_table: bool
     expires: bool
     only_expires: bool
-    looked_at: tuple[Window, ...]
+    windows_read: tuple[TimeWindow, ...]
 
 
-def touched(actions: Iterable[Action], looked_at: tuple[Window, ...] = ()) -> Touched:
+def find_footprint(
+    actions: Iterable[Action], looked_at: tuple[TimeWindow, ...] = ()
+) -> ChangeFootprint:
     """Return what these actions touch."""
     actions = tuple(actions)
     adds = [a.segment for a in actions if isinstance(a, AddSegment)]
     takes: list[RemoveSegment | Segment] = [a for a in actions if isinstance(a, RemoveSegment)]
     takes += [a.segment for a in actions if isinstance(a, SetDeletes)]
-    return Touched(
+    return ChangeFootprint(
         added=tuple((segment.ts_min, segment.ts_max) for segment in adds),
         taken=tuple((taken.ts_min, taken.ts_max) for taken in takes),
         segments=frozenset(taken.segment_id for taken in takes),
@@ -99,25 +101,25 @@ def touched(actions: Iterable[Action], looked_at: tuple[Window, ...] = ()) -> To
         sets_table=any(isinstance(a, SetTable) for a in actions),
         expires=any(isinstance(a, Expire) for a in actions),
         only_expires=all(isinstance(a, Expire) for a in actions),
-        looked_at=looked_at,
+        windows_read=looked_at,
     )
 
 
-RULES: dict[str, Callable[[Touched, Touched], bool]] = {
+RULES: dict[str, Callable[[ChangeFootprint, ChangeFootprint], bool]] = {
     "table_changed": lambda mine, theirs: theirs.sets_table,
     "table_changing": lambda mine, theirs: mine.sets_table and not theirs.only_expires,
     "same_segment": lambda mine, theirs: bool(mine.segments & theirs.segments),
     "read_changed": lambda mine, theirs: any(
         window.meets(first, last)
-        for window in mine.looked_at
+        for window in mine.windows_read
         for first, last in (*theirs.added, *theirs.taken)
     ),
-    "read_expired": lambda mine, theirs: bool(mine.looked_at) and theirs.expires,
+    "read_expired": lambda mine, theirs: bool(mine.windows_read) and theirs.expires,
     "same_mark": lambda mine, theirs: bool(mine.marks & theirs.marks),
     "same_writer": lambda mine, theirs: bool(mine.applications & theirs.applications),
 }
 
 
-def broken_rule(mine: Touched, theirs: Touched) -> str | None:
+def broken_rule(mine: ChangeFootprint, theirs: ChangeFootprint) -> str | None:
     """Return the name of the first rule that forbids `mine` after `theirs`, or None."""
     return next((name for name, forbids in RULES.items() if forbids(mine, theirs)), None)

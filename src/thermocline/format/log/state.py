@@ -157,7 +157,7 @@ class TableState:
 
 def fold(state: TableState | None, commits: Iterable[Commit]) -> TableState:
     """Return the state after the commits; `Corruption` when they do not follow each other."""
-    folding = _Folding(state)
+    folding = _StateBuilder(state)
     for commit in commits:
         folding.apply(commit)
     return folding.state()
@@ -169,7 +169,7 @@ def coverage_digest(segment_id: str, coverage_checksum: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-class _Folding:
+class _StateBuilder:
     """A mutable state while commits are applied to it; private to one `fold`."""
 
     def __init__(self, state: TableState | None) -> None:
@@ -212,27 +212,27 @@ class _Folding:
                 found=self._txn_id,
             )
         for action in commit.actions:
-            self._act(action, commit.version)
+            self._apply_action(action, commit.version)
         if self._version and commit.time <= self._time:
             self._clock_steps = (*self._clock_steps, commit.version)
         self._version, self._time, self._txn_id = commit.version, commit.time, commit.txn_id
 
-    def _act(self, action: Action, version: Version) -> None:
+    def _apply_action(self, action: Action, version: Version) -> None:
         match action:
             case SetTable(spec, schema_id, schema):
                 self._spec, self._schema_id = spec, schema_id
                 self._schemas[schema_id] = schema
             case AddSegment(segment):
-                self._absent(segment.segment_id, version)
+                self._check_not_live(segment.segment_id, version)
                 self._changed[segment.segment_id] = segment
-                self._count(segment, 1)
+                self._add_totals(segment, 1)
             case RemoveSegment():
-                self._present(action.segment_id, version)
+                self._check_live(action.segment_id, version)
                 self._changed.pop(action.segment_id, None)
                 self._gone.add(action.segment_id)
-                self._count(action, -1)
+                self._add_totals(action, -1)
             case SetDeletes(segment, before_count, before_checksum):
-                self._present(segment.segment_id, version)
+                self._check_live(segment.segment_id, version)
                 self._changed[segment.segment_id] = segment
                 self._sums[1] -= segment.deleted_count - before_count
                 self._digest ^= coverage_digest(segment.segment_id, before_checksum)
@@ -244,9 +244,9 @@ class _Folding:
             case Expire(before):
                 self._oldest = max(self._oldest, before)
             case NoteHole() | NoteRequests() | NoteFlush():
-                self._note(action)
+                self._apply_note(action)
 
-    def _note(self, note: NoteHole | NoteRequests | NoteFlush) -> None:
+    def _apply_note(self, note: NoteHole | NoteRequests | NoteFlush) -> None:
         match note:
             case NoteHole():
                 self._holes = (*self._holes, note)
@@ -256,7 +256,7 @@ class _Folding:
             case NoteFlush():
                 pass  # it describes this commit alone; the other actions have the rows
 
-    def _count(self, segment: Segment | RemoveSegment, sign: int) -> None:
+    def _add_totals(self, segment: Segment | RemoveSegment, sign: int) -> None:
         rows = segment.row_count - segment.deleted_count
         for place, value in enumerate((1, rows, segment.file_size)):
             self._sums[place] += sign * value
@@ -265,14 +265,14 @@ class _Folding:
     # Checkpoints are not searched for a segment: that would read all ids and make opening slower
     # with every segment. A fold from the first commit, as fsck does it, checks every segment.
 
-    def _present(self, segment_id: str, version: Version) -> None:
+    def _check_live(self, segment_id: str, version: Version) -> None:
         is_in_base = self._set.base is not None and segment_id not in self._gone
         if segment_id not in self._changed and not is_in_base:
-            raise _wrong("a commit changes a segment that is not live", segment_id, version)
+            raise _fold_error("a commit changes a segment that is not live", segment_id, version)
 
-    def _absent(self, segment_id: str, version: Version) -> None:
+    def _check_not_live(self, segment_id: str, version: Version) -> None:
         if segment_id in self._changed:
-            raise _wrong("a commit adds a segment that is live already", segment_id, version)
+            raise _fold_error("a commit adds a segment that is live already", segment_id, version)
 
     def state(self) -> TableState:
         if self._spec is None:
@@ -300,6 +300,6 @@ class _Folding:
         )
 
 
-def _wrong(message: str, segment_id: str, version: Version) -> Corruption:
+def _fold_error(message: str, segment_id: str, version: Version) -> Corruption:
     hint = "run `thermocline table fsck`"
     return Corruption(message, hint=hint, segment=segment_id, version=version)

@@ -17,8 +17,8 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from thermocline.format.log.action import Mark
-from thermocline.format.null_columns import made_alike
-from thermocline.hot.tier import Frozen, HotPart, HotSnapshot
+from thermocline.format.null_columns import unify_columns
+from thermocline.hot.tier import FrozenParts, HotPart, HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 
 FAN_IN = 16
@@ -52,9 +52,9 @@ class TableBuffer:
         self._levels.append(0)
         while self._has_run(parts):
             level = self._levels[-1] + 1
-            parts[-FAN_IN:] = [_merged(parts[-FAN_IN:])]
+            parts[-FAN_IN:] = [_merge_parts(parts[-FAN_IN:])]
             self._levels[-FAN_IN:] = [level]
-        self._put(self._snapshot.mark, parts)
+        self._replace_parts(self._snapshot.mark, parts)
 
     def _has_run(self, parts: list[HotPart]) -> bool:
         last = parts[-FAN_IN:]
@@ -69,7 +69,7 @@ class TableBuffer:
         """Return the current rows."""
         return self._snapshot
 
-    def freeze(self) -> Frozen | None:
+    def freeze(self) -> FrozenParts | None:
         """Return what the next flush takes: what an unretired flush froze, else all parts."""
         parts = self._snapshot.parts
         if not self._frozen_count:
@@ -77,7 +77,7 @@ class TableBuffer:
         if not self._frozen_count:
             return None
         frozen = parts[: self._frozen_count]
-        return Frozen(frozen[-1].mark, frozen)
+        return FrozenParts(frozen[-1].mark, frozen)
 
     def retire(self, mark: Mark) -> int:
         """Drop the parts up to a mark; return the number of bytes freed."""
@@ -85,15 +85,15 @@ class TableBuffer:
         kept = [part for part in self._snapshot.parts if part.mark > mark]
         self._levels = self._levels[len(gone) :]
         self._frozen_count = max(0, self._frozen_count - len(gone))
-        self._put(Mark(max(mark, self._snapshot.mark)), kept)
+        self._replace_parts(Mark(max(mark, self._snapshot.mark)), kept)
         return sum(part.size_bytes for part in gone)
 
-    def _put(self, mark: Mark, parts: list[HotPart]) -> None:
+    def _replace_parts(self, mark: Mark, parts: list[HotPart]) -> None:
         self._snapshot = HotSnapshot(self._snapshot.source, mark, tuple(parts))
 
 
-def _merged(parts: list[HotPart]) -> HotPart:
-    batch = pa.concat_batches(made_alike([part.batch for part in parts]))
+def _merge_parts(parts: list[HotPart]) -> HotPart:
+    batch = pa.concat_batches(unify_columns([part.batch for part in parts]))
     requests = {key: count for part in parts for key, count in part.requests.items()}
     size_bytes = batch.get_total_buffer_size()
     return HotPart(parts[-1].mark, parts[-1].schema_id, batch, size_bytes, requests)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import google_crc32c
 import orjson
 
-from thermocline.disk import Disk, Lock, translated
+from thermocline.disk import Disk, Lock, translate_errors
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.hot.wal.frame import Lsn
 
@@ -44,7 +44,7 @@ DURABLE_READS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class JournalIdentity:
     """The id of a journal and the number of its oldest file; 0 before the first file."""
 
     journal_id: bytes
@@ -79,9 +79,9 @@ def file_number(name: str) -> int | None:
     return int(digits) if is_one else None
 
 
-def numbers(disk: Disk, folder: str) -> list[int]:
+def list_file_numbers(disk: Disk, folder: str) -> list[int]:
     """Return the numbers of the existing journal files, in order."""
-    with translated(folder):
+    with translate_errors(folder):
         entries = disk.entries(folder)
     return sorted(n for entry in entries if (n := file_number(entry.name)) is not None)
 
@@ -99,17 +99,17 @@ def remove_temporaries(disk: Disk, folder: str) -> None:
                 disk.unlink(f"{folder}/{entry.name}")
 
 
-def read_identity(disk: Disk, folder: str) -> Identity | None:
+def read_identity(disk: Disk, folder: str) -> JournalIdentity | None:
     """Return the identity of the journal, or None when the folder has no journal."""
     path = f"{folder}/{IDENTITY_NAME}"
-    with translated(path):
+    with translate_errors(path):
         try:
             data = disk.read(path)
         except FileNotFoundError:
             return None
     try:
         found = orjson.loads(data)
-        identity = Identity(uuid.UUID(hex=found["journal_id"]).bytes, int(found["oldest"]))
+        identity = JournalIdentity(uuid.UUID(hex=found["journal_id"]).bytes, int(found["oldest"]))
         if _identity_bytes(identity) != data:
             raise ValueError("its checksum or form differs")
         return identity
@@ -118,24 +118,24 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
         raise Corruption("the journal's identity file is damaged", hint=hint, path=path) from error
 
 
-def identity_of(disk: Disk, folder: str) -> Identity:
+def require_identity(disk: Disk, folder: str) -> JournalIdentity:
     """Return the identity of the journal in a folder; `NotFound` when there is no journal."""
     found = read_identity(disk, folder)
     if found is not None:
         return found
-    with translated(folder):
+    with translate_errors(folder):
         is_there = disk.size(folder) is not None
-    if is_there and numbers(disk, folder):
+    if is_there and list_file_numbers(disk, folder):
         hint = "restore journal.json from a copy; without it nobody knows which files belong to it"
         path = f"{folder}/{IDENTITY_NAME}"
         raise Corruption("a journal's files without its identity", hint=hint, path=path)
     raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
 
 
-def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
+def write_identity(disk: Disk, folder: str, identity: JournalIdentity) -> None:
     """Write the identity file; it is durable and whole when this returns."""
     path = f"{folder}/{IDENTITY_NAME}"
-    with translated(path):
+    with translate_errors(path):
         replace_file(disk, folder, path, _identity_bytes(identity))
 
 
@@ -187,24 +187,24 @@ class JournalLock:
         self.file.release()
 
 
-def held(disk: Disk, folder: str, *, hint: str) -> JournalLock:
+def lock_journal(disk: Disk, folder: str, *, hint: str) -> JournalLock:
     """Lock a journal; `Conflict` with this hint while another process holds the lock.
 
     The folder is locked as well: if a person removes `lock` and a second process creates it again,
     that process still cannot become a second owner.
     """
     path = f"{folder}/{LOCK_NAME}"
-    with translated(path):
+    with translate_errors(path):
         try:
             file = disk.lock(path, f"{os.getpid()}\n".encode())
         except BlockingIOError as error:
             process = disk.read(path).decode(errors="replace").strip()
-            raise _taken(hint, folder=folder, process=process) from error
+            raise _lock_conflict(hint, folder=folder, process=process) from error
         try:
             return JournalLock(file, disk.lock_folder(folder))
         except BlockingIOError as error:
             file.release()
-            raise _taken(
+            raise _lock_conflict(
                 f"{hint}; the file `{LOCK_NAME}` was removed while that process runs: keep it",
                 folder=folder,
             ) from error
@@ -213,11 +213,11 @@ def held(disk: Disk, folder: str, *, hint: str) -> JournalLock:
             raise
 
 
-def _taken(hint: str, **facts: object) -> Conflict:
+def _lock_conflict(hint: str, **facts: object) -> Conflict:
     return Conflict("another process writes this journal", hint=hint, **facts)
 
 
-def _identity_bytes(identity: Identity) -> bytes:
+def _identity_bytes(identity: JournalIdentity) -> bytes:
     journal_id = uuid.UUID(bytes=identity.journal_id).hex
     body = {"journal_id": journal_id, "oldest": identity.oldest}
     return orjson.dumps({**body, "crc32c": google_crc32c.value(orjson.dumps(body))})
@@ -259,7 +259,7 @@ def read_watermark(disk: Disk, folder: str, journal_id: bytes) -> Watermark | No
     path = f"{folder}/{DURABLE_NAME}"
     last: bytes | None = None
     for _ in range(DURABLE_READS_MAX):
-        with translated(path):
+        with translate_errors(path):
             try:
                 data = disk.read(path)
             except FileNotFoundError:

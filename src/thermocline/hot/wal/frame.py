@@ -64,7 +64,7 @@ FRAME_HEADER_BYTES = _FRAME.size + _CRC.size
 CHECKSUM_BYTES = _CRC.size
 
 
-class Tag(NamedTuple):
+class FileTag(NamedTuple):
     """What the frames of one file, and only they, have in common; format 1: salt = file number.
 
     If a crash loses a file, its successor with the same number has another tag.
@@ -86,9 +86,9 @@ class FileHeader:
     version: int = FORMAT_VERSION
 
     @property
-    def tag(self) -> Tag:
+    def tag(self) -> FileTag:
         """The tag that every frame of this file must have."""
-        return Tag(self.version, self.salt)
+        return FileTag(self.version, self.salt)
 
 
 class FrameHeader(NamedTuple):
@@ -107,9 +107,9 @@ class FrameHeader(NamedTuple):
     version: int = FORMAT_VERSION
 
     @property
-    def tag(self) -> Tag:
+    def tag(self) -> FileTag:
         """The tag of the file that the frame was written for."""
-        return Tag(self.version, self.salt)
+        return FileTag(self.version, self.salt)
 
     @property
     def span(self) -> int:

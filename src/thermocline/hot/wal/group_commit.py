@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 
 from thermocline.errors import OutcomeUnknown, Overloaded, ThermoclineError, Unavailable
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.journal import Journal, JournalEntry
 
 GROUP_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WriteRequest:
     """An entry, the callback once it is durable, and the future of the waiting caller."""
 
-    entry: Entry
+    entry: JournalEntry
     apply: Callable[[Lsn], None]
     future: "Future[Lsn]" = field(default_factory=Future)
 
@@ -51,16 +51,16 @@ class GroupCommit:
         self._queue_bytes_max = queue_bytes_max
         self._changed = threading.Condition()
         self._writing = threading.Lock()
-        self._queue: list[Request] = []
+        self._queue: list[WriteRequest] = []
         self._queued_bytes = 0
-        self._group: list[Request] = []
+        self._group: list[WriteRequest] = []
         self._is_closing = False
         self._synced_s = clock.monotonic()
-        self.trouble: ThermoclineError | None = None
+        self.last_error: ThermoclineError | None = None
         self._thread = threading.Thread(target=self._run, name="thermocline-journal", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> "Future[Lsn]":
+    def submit(self, request: WriteRequest) -> "Future[Lsn]":
         """Queue a request; its future returns the lsn once it is durable and applied."""
         size_bytes = len(request.entry.payload)
         with self._changed:
@@ -88,14 +88,14 @@ class GroupCommit:
         try:
             self._journal.probe()
         except ThermoclineError as error:
-            self.trouble = error
+            self.last_error = error
         else:
-            self.trouble = None
+            self.last_error = None
         finally:
             self._writing.release()
 
     @contextmanager
-    def paused(self) -> Iterator[Journal]:
+    def pause(self) -> Iterator[Journal]:
         """Let the calling thread use the journal between two groups."""
         with self._writing:
             yield self._journal
@@ -118,13 +118,13 @@ class GroupCommit:
             while self._write_next():
                 pass
         except BaseException as error:  # noqa: BLE001 passed to every waiting caller
-            self._end(error)
+            self._fail_waiting(error)
 
     def _write_next(self) -> bool:
         with self._changed:
             if not self._queue and not self._is_closing:
                 self._changed.wait(self._sync_interval_s)
-            self._group = self._taken()
+            self._group = self._take_group()
             is_done = self._is_closing and not self._group
         if self._group:
             self._commit(self._group)
@@ -136,7 +136,7 @@ class GroupCommit:
                 self._sync()
         return not is_done
 
-    def _end(self, error: BaseException) -> None:
+    def _fail_waiting(self, error: BaseException) -> None:
         """Fail every waiting request with the reason why the journal thread ended.
 
         Crash here: a bug, or the end of the process. It is unknown whether the rows are durable,
@@ -147,12 +147,12 @@ class GroupCommit:
         with self._changed:
             self._is_closing = True
             waiting, self._queue = [*self._group, *self._queue], []
-        self.trouble = unknown
+        self.last_error = unknown
         for request in waiting:
             if not request.future.done():
                 request.future.set_exception(unknown)
 
-    def _taken(self) -> list[Request]:
+    def _take_group(self) -> list[WriteRequest]:
         size_bytes, count = 0, 0
         for request in self._queue:
             size_bytes += len(request.entry.payload)
@@ -163,20 +163,20 @@ class GroupCommit:
         self._queued_bytes -= size_bytes
         return group
 
-    def _commit(self, group: list[Request]) -> None:
+    def _commit(self, group: list[WriteRequest]) -> None:
         try:
             with self._writing:
-                lsns = self._appended(group)
+                lsns = self._append_group(group)
         except ThermoclineError as error:
-            self.trouble = error
+            self.last_error = error
             for request in group:
                 request.future.set_exception(error)
         else:
-            self.trouble = None
+            self.last_error = None
             for request, lsn in zip(group, lsns, strict=True):
                 request.future.set_result(lsn)
 
-    def _appended(self, group: list[Request]) -> list[Lsn]:
+    def _append_group(self, group: list[WriteRequest]) -> list[Lsn]:
         """Write a group and apply it; return its lsns.
 
         An error while durable rows are applied ends the journal thread: to answer "not stored"
@@ -191,7 +191,7 @@ class GroupCommit:
             if self._journal.next_lsn != first:
                 self._apply(group, first)
 
-    def _apply(self, group: list[Request], first: Lsn) -> None:
+    def _apply(self, group: list[WriteRequest], first: Lsn) -> None:
         try:
             for place, request in enumerate(group):
                 request.apply(Lsn(first + place))
@@ -203,6 +203,6 @@ class GroupCommit:
             with self._writing:
                 self._journal.sync()
         except ThermoclineError as error:
-            self.trouble = error  # the next interval tries again, in a new file
+            self.last_error = error  # the next interval tries again, in a new file
         else:
-            self.trouble = None
+            self.last_error = None

@@ -37,12 +37,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from thermocline.config import Sync
-from thermocline.disk import Disk, Pin, Slot, Writer, translated, translation
+from thermocline.disk import Disk, FileWriter, OpenFile, Slot, translate_error, translate_errors
 from thermocline.errors import OutcomeUnknown, ThermoclineError, Unavailable
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
     IDENTITY_NAME,
-    Identity,
+    JournalIdentity,
     Watermark,
     encode_watermark,
     file_path,
@@ -62,14 +62,14 @@ from thermocline.hot.wal.frame import (
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.reader import Frame, Tail
+from thermocline.hot.wal.reader import Frame, JournalTail
 
 FILE_BYTES_MAX = 16 << 20
 PROBE_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One write on its way into the journal."""
 
     table_id: bytes
@@ -90,8 +90,8 @@ class Journal:
         self,
         disk: Disk,
         folder: str,
-        identity: Identity,
-        tail: Tail,
+        identity: JournalIdentity,
+        tail: JournalTail,
         *,
         sync: Sync = Sync.ALWAYS,
         file_bytes_max: int = FILE_BYTES_MAX,
@@ -104,24 +104,24 @@ class Journal:
         self._sync = sync
         self._file_bytes_max = file_bytes_max
         self._now_ns, self._new_salt = now_ns, new_salt
-        self._writer: Writer | None = None
+        self._writer: FileWriter | None = None
         self._number, self._end, self._salt = tail.number, tail.end, 0
         self._durable_end = tail.end
         self._previous_end: int | None = None
         self._next_lsn = tail.next_lsn
         self._durable = Lsn(tail.next_lsn - 1)
-        self._unsynced: list[tuple[Entry, Lsn]] = []
+        self._unsynced: list[tuple[JournalEntry, Lsn]] = []
         self._slot: Slot | None = None
         self._leftover = tail.leftover
-        self._passed: list[int] = []
+        self._unremoved_numbers: list[int] = []
         self._failed_bytes = 0
         self.watermark_error: OSError | None = None
-        self.fenced: ThermoclineError | None = None
-        self._pin: Pin | None = None
+        self.fence_error: ThermoclineError | None = None
+        self._pin: OpenFile | None = None
         self.first_lsn = Lsn(1)  # no frame of the open file is before it
         try:
             if tail.unproved:
-                self._adopt(tail.unproved)
+                self._rewrite_unproved(tail.unproved)
         except BaseException:
             self._unpin()
             raise
@@ -137,7 +137,7 @@ class Journal:
         """The number of the file that was last written to."""
         return self._number
 
-    def append(self, entries: Sequence[Entry]) -> list[Lsn]:
+    def append(self, entries: Sequence[JournalEntry]) -> list[Lsn]:
         """Write a group of entries and return their lsns.
 
         When this returns they are durable, if the policy is `always`. Any error but
@@ -166,13 +166,13 @@ class Journal:
         """Make all written entries durable; if the file fails, in a new file."""
         if not self._unsynced:
             return
-        error = self._synced()
+        error = self._sync_file()
         if error is not None:
             path = file_path(self._folder, self._number)
             try:
                 self._open_next()
             except ThermoclineError as second:
-                raise _unknown(path, error) from second
+                raise _outcome_unknown(path, error) from second
         if self._sync is not Sync.ALWAYS:
             self.publish()
 
@@ -184,22 +184,22 @@ class Journal:
         if self._number == number:
             self._open_next()
         if not self.identity.oldest:
-            self._identify(Identity(self.identity.journal_id, 1))
+            self._replace_identity(JournalIdentity(self.identity.journal_id, 1))
 
     def trim(self, oldest: int) -> None:
         """Remove the files before a number; the identity file gets that number first."""
         oldest = min(oldest, self._number)
         if oldest > self.identity.oldest:
             first = self.identity.oldest
-            self._identify(Identity(self.identity.journal_id, oldest))
-            self._passed += range(max(first, 1), oldest)
-        elif self._passed:
+            self._replace_identity(JournalIdentity(self.identity.journal_id, oldest))
+            self._unremoved_numbers += range(max(first, 1), oldest)
+        elif self._unremoved_numbers:
             self.check_owned()
-        for number in list(self._passed):
+        for number in list(self._unremoved_numbers):
             with suppress(OSError):  # readers ignore the file; the next trim or start retries
                 with suppress(FileNotFoundError):
                     self._disk.unlink(file_path(self._folder, number))
-                self._passed.remove(number)
+                self._unremoved_numbers.remove(number)
 
     def publish(self) -> None:
         """Write the watermark: how far readers in other processes may read.
@@ -235,7 +235,7 @@ class Journal:
                     with suppress(FileNotFoundError):
                         self._disk.unlink(path)
                 except OSError:
-                    raise _unknown(path, error) from error
+                    raise _outcome_unknown(path, error) from error
 
     def probe(self) -> None:
         """Test whether the next group can be written, with the same disk calls.
@@ -246,7 +246,7 @@ class Journal:
         """
         self.check_owned()
         temporary = temporary_path(self._folder)
-        with translated(temporary):
+        with translate_errors(temporary):
             try:
                 writer = self._disk.create(temporary)
                 try:
@@ -266,10 +266,10 @@ class Journal:
 
     def check_owned(self) -> None:
         """Raise `Unavailable` if another process may own the journal; it changes nothing."""
-        if self.fenced is not None:
-            raise self.fenced
+        if self.fence_error is not None:
+            raise self.fence_error
         path = f"{self._folder}/{IDENTITY_NAME}"
-        with translated(path):
+        with translate_errors(path):
             if self._pin is None:
                 self._pin = self._disk.pin(path)
                 found = read_identity(self._disk, self._folder)
@@ -277,13 +277,13 @@ class Journal:
             else:
                 is_ours = self._pin.is_current()
         if not is_ours:
-            self.fenced = Unavailable(
+            self.fence_error = Unavailable(
                 "the journal was replaced or taken over while this process wrote it",
                 hint="stop this process; if a second process serves the lake, find out which "
                 "folder has the rows, and start only one process",
                 path=path,
             )
-            raise self.fenced
+            raise self.fence_error
 
     def seal(self) -> None:
         """Make all entries durable and start a new file; its header proves where the frames end.
@@ -327,14 +327,14 @@ class Journal:
         """
         with suppress(ThermoclineError):
             self.check_owned()
-        if self.fenced is not None:
+        if self.fence_error is not None:
             raise OutcomeUnknown(
                 "the rows are durable in a journal that was replaced meanwhile",
-                hint=self.fenced.hint,
-                **self.fenced.facts,
-            ) from self.fenced
+                hint=self.fence_error.hint,
+                **self.fence_error.facts,
+            ) from self.fence_error
 
-    def _identify(self, identity: Identity) -> None:
+    def _replace_identity(self, identity: JournalIdentity) -> None:
         """Replace the identity file; later ownership checks compare with the new one."""
         self.check_owned()
         self._unpin()
@@ -343,15 +343,15 @@ class Journal:
         with suppress(ThermoclineError):  # the next check pins it
             self.check_owned()
 
-    def _adopt(self, frames: Sequence[Frame]) -> None:
+    def _rewrite_unproved(self, frames: Sequence[Frame]) -> None:
         """Write frames of an earlier process again, in a new file."""
         first = frames[0]
-        self._unsynced = [(_entry(frame), frame.header.lsn) for frame in frames]
+        self._unsynced = [(_entry_of(frame), frame.header.lsn) for frame in frames]
         self._end = self._durable_end = first.offset
         self._durable = Lsn(first.header.lsn - 1)
         self._open_next()
 
-    def _frame(self, entry: Entry, lsn: Lsn, salt: int) -> bytes:
+    def _encode_entry(self, entry: JournalEntry, lsn: Lsn, salt: int) -> bytes:
         header = FrameHeader(
             entry.kind,
             entry.codec,
@@ -366,17 +366,17 @@ class Journal:
         )
         return b"".join(encode_frame(self.identity.journal_id, header, entry.payload))
 
-    def _write(self, placed: Sequence[tuple[Entry, Lsn]]) -> None:
+    def _write(self, placed: Sequence[tuple[JournalEntry, Lsn]]) -> None:
         assert self._writer is not None
-        data = b"".join(self._frame(entry, lsn, self._salt) for entry, lsn in placed)
+        data = b"".join(self._encode_entry(entry, lsn, self._salt) for entry, lsn in placed)
         try:
             self._writer.write(data)
         except OSError as error:
             self._failed_bytes = len(data)
-            raise self._after_failed_write(error) from error
+            raise self._undo_failed_write(error) from error
         self._end += len(data)
 
-    def _after_failed_write(self, error: OSError) -> ThermoclineError:
+    def _undo_failed_write(self, error: OSError) -> ThermoclineError:
         """Cut off a partly written group; return an error that says whether that is certain."""
         assert self._writer is not None
         path = file_path(self._folder, self._number)
@@ -384,14 +384,14 @@ class Journal:
             self._writer.cut(self._end)
         except OSError:
             self._give_up()
-            return _unknown(path, error)
-        if self._synced() is not None:
-            return _unknown(path, error)
+            return _outcome_unknown(path, error)
+        if self._sync_file() is not None:
+            return _outcome_unknown(path, error)
         # The disk may still hold the bytes cut off, and show them where the next group is torn.
         self._give_up()
-        return translation(error, path)
+        return translate_error(error, path)
 
-    def _synced(self) -> OSError | None:
+    def _sync_file(self) -> OSError | None:
         """Fsync the file; on failure abandon the file and return the error."""
         if self._writer is None:
             return OSError("the file was given up")
@@ -400,10 +400,10 @@ class Journal:
         except OSError as error:
             self._give_up()
             return error
-        self._settle()
+        self._note_durable()
         return None
 
-    def _settle(self) -> None:
+    def _note_durable(self) -> None:
         """Record that every frame with an lsn is durable in a file."""
         self._durable_end = self._end
         self._durable = Lsn(self._next_lsn - 1)
@@ -417,7 +417,7 @@ class Journal:
     def _open_next(self) -> None:
         """Start a new file with all entries that are not durable; then they are durable."""
         self.check_owned()
-        with translated(self._folder):
+        with translate_errors(self._folder):
             self._remove_leftover()
         number, end, salt = self._number + 1, self._durable_end, self._new_salt()
         if self._is_bare and self._previous_end is not None:
@@ -425,14 +425,14 @@ class Journal:
         path = file_path(self._folder, number)
         first = self._unsynced[0][1] if self._unsynced else self._next_lsn
         header = FileHeader(self.identity.journal_id, number, first, salt, end)
-        frames = [self._frame(entry, lsn, salt) for entry, lsn in self._unsynced]
+        frames = [self._encode_entry(entry, lsn, salt) for entry, lsn in self._unsynced]
         data = b"".join([encode_file_header(header), *frames])
-        with translated(path):
-            writer = self._named(path, data)
+        with translate_errors(path):
+            writer = self._create_file(path, data)
         self._retire_writer()
         self._writer, self._number, self._end, self._salt = writer, number, len(data), salt
         self._previous_end, self.first_lsn = end, first
-        self._settle()
+        self._note_durable()
 
     @property
     def _is_bare(self) -> bool:
@@ -440,14 +440,14 @@ class Journal:
         is_empty = self._durable_end == FILE_HEADER_BYTES and not self._unsynced
         return self._writer is None and is_empty
 
-    def _named(self, path: str, data: bytes) -> Writer:
+    def _create_file(self, path: str, data: bytes) -> FileWriter:
         """Return a new file with these bytes; the bytes and the name are durable.
 
         The name comes last: so no start finds a file without a whole header, and it finds moved
         entries in the old file or in the new one, whenever the process dies.
         """
         temporary = temporary_path(self._folder)
-        writer: Writer | None = None
+        writer: FileWriter | None = None
         try:
             writer = self._disk.create(temporary)
             writer.write(data)
@@ -499,9 +499,9 @@ class Journal:
             self._leftover = None
 
 
-def _entry(frame: Frame) -> Entry:
+def _entry_of(frame: Frame) -> JournalEntry:
     header = frame.header
-    return Entry(
+    return JournalEntry(
         header.table_id,
         header.schema_id,
         frame.payload,
@@ -511,7 +511,7 @@ def _entry(frame: Frame) -> Entry:
     )
 
 
-def _unknown(path: str, error: OSError) -> OutcomeUnknown:
+def _outcome_unknown(path: str, error: OSError) -> OutcomeUnknown:
     return OutcomeUnknown(
         "the disk failed, and it is unknown whether a restart will find the rows",
         hint="check the disk; send the rows again with the same idempotency key: without one "

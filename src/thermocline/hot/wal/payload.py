@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 
 from thermocline.errors import Corruption, Overloaded, Unsupported
-from thermocline.format.null_columns import without_blanks
+from thermocline.format.null_columns import drop_null_columns
 from thermocline.hot.wal.frame import (
     CODEC_LZ4,
     CODEC_NONE,
@@ -33,7 +33,7 @@ from thermocline.hot.wal.frame import (
 
 COMPRESS_BYTES_MIN = 4096
 SCHEMAS_KEPT_MAX = 256
-TOGETHER_BYTES = 1 << 20
+DECODE_RUN_BYTES = 1 << 20
 
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _MESSAGE = struct.Struct("<4xI")  # a marker, and the length of the message's metadata
@@ -45,7 +45,7 @@ _NO_REQUESTS: Mapping[str, int] = MappingProxyType({})
 _schemas: dict[bytes, pa.Schema] = {}
 
 
-class Stored(NamedTuple):
+class FrameRows(NamedTuple):
     """The decoded payload of a frame."""
 
     batch: pa.RecordBatch
@@ -65,7 +65,7 @@ class Payload:
 
 def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUESTS) -> Payload:
     """Return a batch as a payload; `Overloaded` when it is larger than a frame may be."""
-    batch = without_blanks(batch)
+    batch = drop_null_columns(batch)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -79,7 +79,7 @@ def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUEST
             size_bytes=raw.size,
             size_bytes_max=PAYLOAD_BYTES_MAX,
         )
-    live = _stored(raw).batch
+    live = _read_stream(raw).batch
     if raw.size >= COMPRESS_BYTES_MIN:
         # A journal lives for minutes: time matters more than space. Ten rows: zstd 1.6 kB in 45 us,
         # LZ4 2.2 kB in 10 us; 6,000 points: zstd 98 kB in 570 us, LZ4 157 kB in 280 us.
@@ -89,13 +89,13 @@ def encode_rows(batch: pa.RecordBatch, requests: Mapping[str, int] = _NO_REQUEST
     return Payload(raw.to_pybytes(), CODEC_NONE, raw.size, live, requests)
 
 
-def decode_rows(header: FrameHeader, payload: bytes) -> Stored:
+def decode_rows(header: FrameHeader, payload: bytes) -> FrameRows:
     """Return the rows and requests of a frame; `Corruption` when they cannot be decoded.
 
     `Unsupported` for a codec that this version does not know.
     """
     try:
-        return _stored(pa.py_buffer(_unpacked(header, payload)))
+        return _read_stream(pa.py_buffer(_decompress(header, payload)))
     except (pa.ArrowException, OSError, ValueError, EOFError, StopIteration) as error:
         raise Corruption(
             "the rows of a frame cannot be decoded",
@@ -105,17 +105,17 @@ def decode_rows(header: FrameHeader, payload: bytes) -> Stored:
         ) from error
 
 
-def decode_frames(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[Stored | Corruption]:
+def decode_frames(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[FrameRows | Corruption]:
     """Yield for each frame of one table what `decode_rows` returns, or the error it raises."""
     start = size_bytes = 0
     for place, (header, _) in enumerate(frames):
         size_bytes += header.raw_length
-        if size_bytes >= TOGETHER_BYTES or place == len(frames) - 1:
+        if size_bytes >= DECODE_RUN_BYTES or place == len(frames) - 1:
             yield from _decode_run(frames[start : place + 1])
             start, size_bytes = place + 1, 0
 
 
-def _decode_run(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[Stored | Corruption]:
+def _decode_run(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[FrameRows | Corruption]:
     if len(frames) > 1:
         with suppress(pa.ArrowException, OSError, ValueError, EOFError):
             together = _decode_together(frames)
@@ -128,9 +128,9 @@ def _decode_run(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[Stored 
             yield error
 
 
-def _decode_together(frames: Sequence[tuple[FrameHeader, bytes]]) -> list[Stored]:
+def _decode_together(frames: Sequence[tuple[FrameHeader, bytes]]) -> list[FrameRows]:
     """Decode frames whose streams have the same schema; `ValueError` when schemas differ."""
-    raws = [_unpacked(header, payload) for header, payload in frames]
+    raws = [_decompress(header, payload) for header, payload in frames]
     beginning = raws[0][: _MESSAGE.size + _MESSAGE.unpack_from(raws[0])[0]]
     pieces, requests = [beginning], []
     for raw in raws:
@@ -142,10 +142,10 @@ def _decode_together(frames: Sequence[tuple[FrameHeader, bytes]]) -> list[Stored
         after = raw[end + len(_STREAM_END) :]
         requests.append(dict(orjson.loads(after)) if after else _NO_REQUESTS)
     with pa.ipc.open_stream(pa.py_buffer(b"".join([*pieces, _STREAM_END]))) as stream:
-        return [Stored(*each) for each in zip(stream, requests, strict=True)]
+        return [FrameRows(*each) for each in zip(stream, requests, strict=True)]
 
 
-def _unpacked(header: FrameHeader, payload: bytes) -> bytes:
+def _decompress(header: FrameHeader, payload: bytes) -> bytes:
     """Return a payload decompressed; `ValueError` when its length differs from the frame's.
 
     `Unsupported` for a codec that this version does not know.
@@ -161,7 +161,7 @@ def _unpacked(header: FrameHeader, payload: bytes) -> bytes:
     return raw
 
 
-def _stored(raw: pa.Buffer) -> Stored:
+def _read_stream(raw: pa.Buffer) -> FrameRows:
     """Return the one batch of a stream, and the requests that follow it.
 
     A schema is parsed once for all streams that begin with it: for small writes, parsing would
@@ -185,5 +185,5 @@ def _stored(raw: pa.Buffer) -> Stored:
             batch = stream.read_next_batch()
     after = source.tell() + len(_STREAM_END)
     if after >= raw.size:
-        return Stored(batch)
-    return Stored(batch, dict(orjson.loads(raw.slice(after).to_pybytes())))
+        return FrameRows(batch)
+    return FrameRows(batch, dict(orjson.loads(raw.slice(after).to_pybytes())))

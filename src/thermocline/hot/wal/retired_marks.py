@@ -17,11 +17,11 @@ import os
 import uuid
 from collections.abc import Mapping
 
-from thermocline.disk import Disk, OsDisk, translated
+from thermocline.disk import Disk, OsDisk, translate_errors
 from thermocline.errors import Corruption
 from thermocline.format.log.action import Mark
 from thermocline.format.sealed_json import seal, unseal
-from thermocline.hot.wal.folder import IDENTITY_NAME, RETIRED_NAME, identity_of, replace_file
+from thermocline.hot.wal.folder import IDENTITY_NAME, RETIRED_NAME, replace_file, require_identity
 
 JOURNAL_NAME = "journal"
 FOLDERS_ABOVE_MAX = 5
@@ -31,7 +31,7 @@ _HINT = "restore it from a copy; or remove it, which disables this check for los
 def read_retired(disk: Disk, folder: str, journal_id: bytes) -> dict[bytes, Mark]:
     """Return the mark that each table's log must have; `Corruption` when the file is damaged."""
     path = f"{folder}/{RETIRED_NAME}"
-    with translated(path):
+    with translate_errors(path):
         try:
             data = disk.read(path)
         except FileNotFoundError:
@@ -49,7 +49,7 @@ def write_retired(disk: Disk, folder: str, journal_id: bytes, marks: Mapping[byt
     """Write the marks; they are durable when this returns."""
     path = f"{folder}/{RETIRED_NAME}"
     data = encode_retired(journal_id, marks)
-    with translated(path):
+    with translate_errors(path):
         replace_file(disk, folder, path, data)
 
 
@@ -59,7 +59,9 @@ def encode_retired(journal_id: bytes, marks: Mapping[bytes, Mark]) -> bytes:
     return seal({"journal_id": uuid.UUID(bytes=journal_id).hex, "marks": named})
 
 
-def retired_above(table_root: str, table_id: str, disk: Disk | None = None) -> dict[str, Mark]:
+def retired_marks_above(
+    table_root: str, table_id: str, disk: Disk | None = None
+) -> dict[str, Mark]:
     """Return the retired mark of a table in the journal of the lake around its folder, by source.
 
     Empty if the folder is not in a lake, or the journal never removed a file with the table's rows.
@@ -69,10 +71,10 @@ def retired_above(table_root: str, table_id: str, disk: Disk | None = None) -> d
     for _ in range(FOLDERS_ABOVE_MAX):
         folder = os.path.dirname(folder)
         journal = os.path.join(folder, JOURNAL_NAME)
-        with translated(journal):
+        with translate_errors(journal):
             is_there = disk.size(os.path.join(journal, IDENTITY_NAME)) is not None
         if is_there:
-            journal_id = identity_of(disk, journal).journal_id
+            journal_id = require_identity(disk, journal).journal_id
             mark = read_retired(disk, journal, journal_id).get(bytes.fromhex(table_id))
             return {} if mark is None else {uuid.UUID(bytes=journal_id).hex: mark}
     return {}

@@ -25,25 +25,25 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from thermocline.config import Sync, WalSettings
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Corruption, Overloaded, ThermoclineError
 from thermocline.format.log.action import Mark
-from thermocline.hot.tier import Frozen, HotSnapshot
+from thermocline.hot.tier import FrozenParts, HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.folder import (
     IDENTITY_NAME,
-    Identity,
+    JournalIdentity,
     JournalLock,
-    held,
+    lock_journal,
     read_identity,
     write_identity,
 )
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.group_commit import GroupCommit, Request
-from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.group_commit import GroupCommit, WriteRequest
+from thermocline.hot.wal.journal import Journal, JournalEntry
 from thermocline.hot.wal.payload import Payload, encode_rows
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.hot.wal.recovery import Recovered, Recovery
+from thermocline.hot.wal.recovery import Recovery, RecoveryReport
 from thermocline.hot.wal.repair.quarantine import MarkOf, list_quarantine
 from thermocline.hot.wal.retired_marks import read_retired, write_retired
 
@@ -66,9 +66,9 @@ class WalTier:
         self._disk = disk
         self._folder = folder
         self._mark_of = mark_of
-        self._lock = _locked(disk, folder)
+        self._lock = _lock_folder(disk, folder)
         try:
-            identity = _identity(disk, folder, expected)
+            identity = _open_identity(disk, folder, expected)
             self.source = uuid.UUID(bytes=identity.journal_id).hex
             self._journal_id = identity.journal_id
             self._retired = read_retired(disk, folder, identity.journal_id)
@@ -92,10 +92,10 @@ class WalTier:
         except BaseException:
             self._lock.release()
             raise
-        self.recovered: Recovered = recovery.found
-        self.quarantined = 0
+        self.recovery_report: RecoveryReport = recovery.report
+        self.quarantined_count = 0
         self.count_quarantined()
-        self._last_lsns = recovery.found.last_lsns
+        self._last_lsns = recovery.report.last_lsns
         self._changed = threading.Condition()
         self._tables = {key: WalTable(self, key, found) for key, found in recovery.buffers.items()}
         self._hot_bytes = sum(table.buffer.size_bytes for table in self._tables.values())
@@ -112,8 +112,8 @@ class WalTier:
         """Count the files in the quarantine, and store the number in `quarantined`."""
         # If the folder cannot be listed, the last count stays until the next call.
         with suppress(ThermoclineError):
-            self.quarantined = len(list_quarantine(self._disk, self._folder))
-        return self.quarantined
+            self.quarantined_count = len(list_quarantine(self._disk, self._folder))
+        return self.quarantined_count
 
     def table(self, table_id: bytes) -> "WalTable":
         """Return the hot half of a table."""
@@ -188,7 +188,7 @@ class WalTier:
             self._changed.notify_all()
             self._last_lsns.setdefault(self._journal.number, {})[table.table_id] = lsn
 
-    def freeze(self, table: "WalTable") -> Frozen | None:
+    def freeze(self, table: "WalTable") -> FrozenParts | None:
         """Return what the next flush of a table carries, or None when it has no hot rows.
 
         These rows are durable in the journal first, under any policy: if a mark were ahead of the
@@ -202,9 +202,9 @@ class WalTier:
         if frozen is None:
             # If this fails, the next explicit flush tries again.
             with suppress(ThermoclineError):
-                self.leave(table)
+                self.leave_open_file(table)
             return None
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             # If another process took the journal over, its flush may carry these rows too.
             journal.check_owned()
             if self._settings.sync is not Sync.ALWAYS:
@@ -221,7 +221,7 @@ class WalTier:
         with suppress(ThermoclineError):
             self.trim()
 
-    def leave(self, table: "WalTable") -> None:
+    def leave_open_file(self, table: "WalTable") -> None:
         """Seal the open journal file if it may have frames of a table; remove passed files.
 
         Invariant: when this returns, no frame that the table had in the journal at the call is in
@@ -229,7 +229,7 @@ class WalTier:
         other: now, or at the flush that passes it. If this raises, no row is lost: the rows stay
         durable in their file, and the next write can be appended.
         """
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             hot = table.snapshot()
             last = max([hot.mark, *(part.mark for part in hot.parts)])
             if self._is_open and last >= journal.first_lsn:
@@ -238,7 +238,7 @@ class WalTier:
 
     def trim(self) -> None:
         """Remove the journal files that every table has passed."""
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             with self._changed:
                 oldest = journal.number
                 for number in sorted(self._last_lsns):
@@ -276,13 +276,13 @@ class WalTier:
 
     def close(self) -> None:
         """Write the queued requests, make them durable, close the journal and release its lock."""
-        with self.group.paused():
+        with self.group.pause():
             self._is_open = False  # a flush that still runs creates no file any more
         try:
             self.group.stop()
             # The next start does not replay files that every table has passed.
             with suppress(ThermoclineError):
-                with self.group.paused() as journal:
+                with self.group.pause() as journal:
                     journal.seal()
                 self.trim()
             self.group.close()
@@ -329,9 +329,11 @@ class WalTable:
             if reserved:  # it was never applied
                 tier.release(reserved.pop())
 
-        entry = Entry(self.table_id, schema_id, payload.data, payload.codec, payload.raw_length)
+        entry = JournalEntry(
+            self.table_id, schema_id, payload.data, payload.codec, payload.raw_length
+        )
         try:
-            future = tier.group.submit(Request(entry, apply))
+            future = tier.group.submit(WriteRequest(entry, apply))
         except BaseException:
             give_back()
             raise
@@ -342,31 +344,31 @@ class WalTable:
         """Return every row acknowledged before this call that no retired flush has taken."""
         return self.buffer.snapshot()
 
-    def freeze(self) -> Frozen | None:
+    def freeze(self) -> FrozenParts | None:
         """Return what the next flush carries, or None when there are no hot rows."""
         return self._tier.freeze(self)
 
-    def leave(self) -> None:
+    def leave_open_file(self) -> None:
         """Seal the journal's open file if it may have frames of this table."""
-        self._tier.leave(self)
+        self._tier.leave_open_file(self)
 
     def retire(self, mark: Mark) -> None:
         """Drop the rows up to a mark: a committed version has them."""
         self._tier.retire(self, mark)
 
 
-def _locked(disk: Disk, folder: str) -> JournalLock:
+def _lock_folder(disk: Disk, folder: str) -> JournalLock:
     """Create the journal's folder if it is missing, and lock it; `Conflict` when it is locked."""
-    with translated(folder):
+    with translate_errors(folder):
         if disk.size(folder) is None:
             with suppress(FileExistsError):
                 disk.make_folder(folder, is_private=True)
         # Even for an existing folder: its creator may have crashed before this fsync.
         disk.sync_folder(os.path.dirname(folder))
-    return held(disk, folder, hint="stop it, or open the lake for reading only")
+    return lock_journal(disk, folder, hint="stop it, or open the lake for reading only")
 
 
-def _identity(disk: Disk, folder: str, expected: str | None) -> Identity:
+def _open_identity(disk: Disk, folder: str, expected: str | None) -> JournalIdentity:
     """Return the identity of the journal; create a journal only if none is expected."""
     identity = read_identity(disk, folder)
     if expected is not None and (identity is None or identity.journal_id.hex() != expected):
@@ -379,6 +381,6 @@ def _identity(disk: Disk, folder: str, expected: str | None) -> Identity:
             found=identity and identity.journal_id.hex(),
         )
     if identity is None:
-        identity = Identity(uuid.uuid4().bytes)
+        identity = JournalIdentity(uuid.uuid4().bytes)
         write_identity(disk, folder, identity)
     return identity

@@ -30,8 +30,8 @@ from typing import Any
 import orjson
 
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.bad_text import DATA, json_names, without_lone_surrogates
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.bad_text import DATA, json_names, remove_lone_surrogates
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
 from thermocline.ingest.otlp.protobuf import empty_message, message_batches
 
 MESSAGES_DEEP_MAX = 100  # protobuf's own limit, so that both encodings take the same requests
@@ -61,25 +61,25 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def decode_json(
-    signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
-) -> Decoded:
+    signal: str, data: bytes, *, arrived_ns: int, limits: DecodeLimits | None = None
+) -> DecodedRequest:
     """Return the rows of a request; `Invalid` when the text is not a request of this signal.
 
     `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
     message, tally = empty_message(signal), Tally(signal)
-    document = _document(signal, data, tally)
+    document = _parse_document(signal, data, tally)
     if isinstance(document, dict) and document.keys().isdisjoint(_fields(message.DESCRIPTOR)):
         _check_empty(signal, document, message)
     filling = _Filling(tally)
     filling.fill(message, document, signal, 0)
-    decoded = message_batches(signal, message, arrived_ns, limits or Limits(), tally)
+    decoded = message_batches(signal, message, arrived_ns, limits or DecodeLimits(), tally)
     if filling.failure is not None and not decoded.accepted:
         raise filling.failure
     return decoded
 
 
-def _document(signal: str, data: bytes, tally: Tally) -> Any:
+def _parse_document(signal: str, data: bytes, tally: Tally) -> Any:
     """Return the document of a body; the items that hold a text that is none are left out."""
     if _NEGATIVE_ZERO.search(data):
         # The parser would read it as the integer 0, which has no sign.
@@ -90,34 +90,37 @@ def _document(signal: str, data: bytes, tally: Tally) -> Any:
         # A byte that is not UTF-8 becomes a lone surrogate, so both are looked for as one.
         text = data.decode(errors="surrogateescape")
         if text.isascii() and not _SURROGATE.search(data):
-            raise _not_json(error) from error
+            raise _not_json_error(error) from error
     try:
         document = json.loads(
-            text, parse_constant=_no_constant, parse_float=_finite, parse_int=_finite_int
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_finite,
+            parse_int=_parse_integer,
         )
     except (ValueError, RecursionError) as error:
-        raise _not_json(error) from error
-    return without_lone_surrogates(signal, document, tally)
+        raise _not_json_error(error) from error
+    return remove_lone_surrogates(signal, document, tally)
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError("a number is beyond a double")
     return number
 
 
-def _finite_int(text: str) -> int | float:
+def _parse_integer(text: str) -> int | float:
     # As orjson does: an integer of more than 64 bits becomes a double.
     number = int(text)
-    return number if -(1 << 63) <= number < 1 << 64 else _finite(text)
+    return number if -(1 << 63) <= number < 1 << 64 else _parse_finite(text)
 
 
-def _not_json(error: Exception) -> Invalid:
+def _not_json_error(error: Exception) -> Invalid:
     return Invalid(
         "the body is not JSON",
         hint="send one JSON object in UTF-8; NaN and Infinity are texts in OTLP",
@@ -135,7 +138,7 @@ def _check_empty(signal: str, document: dict[str, Any], message: Any) -> None:
         hint=f"send an object with {expected}; check that the signal matches the path",
         signal=signal,
         expected=expected,
-        got=_short(", ".join(document)),
+        got=_shorten(", ".join(document)),
     )
 
 
@@ -152,7 +155,7 @@ class _Filling:
     def fill(self, message: Any, value: Any, path: str, depth: int) -> None:
         """Fill a message with the members of an object."""
         if not isinstance(value, dict):
-            raise _wrong(path, "an object", value)
+            raise _wrong_value_error(path, "an object", value)
         if depth > MESSAGES_DEEP_MAX:
             raise Invalid(
                 "the body is nested too deep",
@@ -170,14 +173,14 @@ class _Filling:
             where = f"{path}.{key}"
             if field.number in seen:
                 raise Invalid(
-                    "a field under two names", hint="send one of them", path=_short(where)
+                    "a field under two names", hint="send one of them", path=_shorten(where)
                 )
             seen.add(field.number)
             choice = field.containing_oneof
             if choice is not None:
                 if choice.name in chosen:
                     raise Invalid(
-                        "two members of one choice", hint="send one of them", path=_short(where)
+                        "two members of one choice", hint="send one of them", path=_shorten(where)
                     )
                 chosen.add(choice.name)
             if field.is_repeated:
@@ -187,14 +190,14 @@ class _Filling:
                 part.SetInParent()
                 self.fill(part, one, where, depth + 1)
             else:
-                setattr(message, field.name, _scalar(field, one, where))
+                setattr(message, field.name, _parse_scalar(field, one, where))
 
     def _fill_repeated(self, message: Any, field: Any, value: Any, path: str, depth: int) -> None:
         if not isinstance(value, list):
-            raise _wrong(path, "an array", value)
+            raise _wrong_value_error(path, "an array", value)
         repeated = getattr(message, field.name)
         if field.message_type is None:
-            repeated.extend(_scalar(field, one, path) for one in value)
+            repeated.extend(_parse_scalar(field, one, path) for one in value)
             return
         is_item = field.message_type.name in _ITEMS
         for one in value:
@@ -226,45 +229,49 @@ def _fields(descriptor: Any) -> dict[str, Any]:
     return camel | {field.name: field for field in descriptor.fields}
 
 
-def _scalar(field: Any, value: Any, path: str) -> Any:
+def _parse_scalar(field: Any, value: Any, path: str) -> Any:
     kind = field.cpp_type
     if kind in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT):
-        return _double(value, path)
+        return _parse_double(value, path)
     if kind == field.CPPTYPE_BOOL:
         if not isinstance(value, bool):
-            raise _wrong(path, "true or false", value)
+            raise _wrong_value_error(path, "true or false", value)
         return value
     if kind == field.CPPTYPE_STRING:
         if not isinstance(value, str):
-            raise _wrong(path, "a text", value)
+            raise _wrong_value_error(path, "a text", value)
         if field.type != field.TYPE_BYTES:
             return value
-        return _hexadecimal(value, path) if field.name in _HEX_IDS else _base64(value, path)
+        return (
+            _parse_hexadecimal(value, path)
+            if field.name in _HEX_IDS
+            else _parse_base64(value, path)
+        )
     if kind == field.CPPTYPE_ENUM and isinstance(value, str):
-        raise _wrong(path, "an enumeration's integer", value)
-    return _integer(field, value, path)
+        raise _wrong_value_error(path, "an enumeration's integer", value)
+    return _parse_integer_field(field, value, path)
 
 
-def _integer(field: Any, value: Any, path: str) -> int:
+def _parse_integer_field(field: Any, value: Any, path: str) -> int:
     number: int
     if isinstance(value, str):
         digits = value.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            raise _wrong(path, "an integer", value)
+            raise _wrong_value_error(path, "an integer", value)
         number = int(value)
     elif isinstance(value, float):
         # The parser returns a double for an integer with an exponent or of more than 64 bits.
         # Within 53 bits the double is exact.
         if not value.is_integer() or abs(value) > _SAFE_INTEGER:
-            raise _wrong(path, "an integer", value)
+            raise _wrong_value_error(path, "an integer", value)
         number = int(value)
     elif isinstance(value, int) and not isinstance(value, bool):
         number = value
     else:
-        raise _wrong(path, "an integer", value)
+        raise _wrong_value_error(path, "an integer", value)
     low, high = _RANGES[field.cpp_type]
     if not low <= number <= high:
-        raise _wrong(path, f"an integer from {low} to {high}", value)
+        raise _wrong_value_error(path, f"an integer from {low} to {high}", value)
     return number
 
 
@@ -278,45 +285,45 @@ _RANGES = {
 }
 
 
-def _double(value: Any, path: str) -> float:
+def _parse_double(value: Any, path: str) -> float:
     if isinstance(value, str):
         if value in _NOT_FINITE:
             return _NOT_FINITE[value]
         try:
             number = float(value)
         except ValueError:
-            raise _wrong(path, "a number", value) from None
+            raise _wrong_value_error(path, "a number", value) from None
         if math.isfinite(number) and not set(value) - set("+-.0123456789eE"):
             return number
     elif isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    raise _wrong(path, "a number", value)
+    raise _wrong_value_error(path, "a number", value)
 
 
-def _hexadecimal(value: str, path: str) -> bytes:
+def _parse_hexadecimal(value: str, path: str) -> bytes:
     try:
         return binascii.unhexlify(value)
     except ValueError as error:
-        raise _wrong(path, "hexadecimal digits", value) from error
+        raise _wrong_value_error(path, "hexadecimal digits", value) from error
 
 
-def _base64(value: str, path: str) -> bytes:
+def _parse_base64(value: str, path: str) -> bytes:
     text = value.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError as error:
-        raise _wrong(path, "base64", value) from error
+        raise _wrong_value_error(path, "base64", value) from error
 
 
-def _wrong(path: str, expected: str, value: Any) -> Invalid:
+def _wrong_value_error(path: str, expected: str, value: Any) -> Invalid:
     return Invalid(
         "a value does not have the type of its field",
         hint="send OTLP's JSON: ids in hexadecimal, enumerations as integers",
-        path=_short(path),
+        path=_shorten(path),
         expected=expected,
-        got=_short(str(value)) if isinstance(value, str | int | float) else type(value).__name__,
+        got=_shorten(str(value)) if isinstance(value, str | int | float) else type(value).__name__,
     )
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 100 else text[:97] + "..."

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from thermocline.ingest.otlp.value import Values, dump
+from thermocline.ingest.otlp.value import ValueRenderer, dump
 
 NS_MAX = (1 << 63) - 1
 
@@ -22,7 +22,9 @@ class Origin:
     identity: tuple[str, ...]
 
 
-def origins(groups: Any, scopes_field: str, values: Values) -> Iterator[tuple[Origin, Any]]:
+def scopes_with_origin(
+    groups: Any, scopes_field: str, values: ValueRenderer
+) -> Iterator[tuple[Origin, Any]]:
     """Yield every scope message of a request together with its origin."""
     for group in groups:
         resource = resource_columns(group.resource, group.schema_url, values)
@@ -30,23 +32,23 @@ def origins(groups: Any, scopes_field: str, values: Values) -> Iterator[tuple[Or
         if not scopes:
             values.note_unknown(_unknown_fields(group))
         for scope in scopes:
-            yield joined(resource, scope_columns(scope.scope, scope.schema_url, values)), scope
+            yield join_origin(resource, scope_columns(scope.scope, scope.schema_url, values)), scope
 
 
-def resource_columns(resource: Any, schema_url: str, values: Values) -> tuple[Any, ...]:
+def resource_columns(resource: Any, schema_url: str, values: ValueRenderer) -> tuple[Any, ...]:
     """Return the columns of a resource, in the order of `tables.ORIGIN`."""
     found, dropped = values.attribute_values(resource.attributes)
     return (
-        _word(found.get("service.name")),
-        _word(found.get("host.name")),
+        _word_text(found.get("service.name")),
+        _word_text(found.get("host.name")),
         dump(found),
         resource.dropped_attributes_count + dropped,
-        _entities(resource.entity_refs),
+        _entities_text(resource.entity_refs),
         values.optional_text(schema_url),
     )
 
 
-def scope_columns(scope: Any, schema_url: str, values: Values) -> tuple[Any, ...]:
+def scope_columns(scope: Any, schema_url: str, values: ValueRenderer) -> tuple[Any, ...]:
     """Return the columns of a scope, in the order of `tables.ORIGIN`."""
     attributes, dropped = values.attributes_and_dropped(scope.attributes)
     return (
@@ -58,7 +60,7 @@ def scope_columns(scope: Any, schema_url: str, values: Values) -> tuple[Any, ...
     )
 
 
-def joined(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
+def join_origin(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
     """Return the origin of a resource and a scope.
 
     Counts of dropped attributes, entities and the resource's schema are not part of the identity.
@@ -70,10 +72,10 @@ def joined(resource: tuple[Any, ...], scope: tuple[Any, ...]) -> Origin:
 
 def digest(*parts: str) -> int:
     """Return a 64-bit hash of texts; the length before each text keeps their boundaries."""
-    return digest_of(*[part.encode() for part in parts])
+    return digest_bytes(*[part.encode() for part in parts])
 
 
-def digest_of(*parts: bytes) -> int:
+def digest_bytes(*parts: bytes) -> int:
     """Return the same hash for encoded texts."""
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
@@ -82,7 +84,7 @@ def digest_of(*parts: bytes) -> int:
     return int.from_bytes(hashed.digest(), "little")
 
 
-def identifier(value: bytes, length: int) -> bytes | None:
+def valid_identifier(value: bytes, length: int) -> bytes | None:
     """Return an identifier, or None when it has another length or is all zeros."""
     return value if len(value) == length and any(value) else None
 
@@ -104,11 +106,11 @@ def _unknown_fields(message: Any) -> str:
     return ", ".join(f"field {number}" for number in sorted({f.field_number for f in unknown}))
 
 
-def _word(value: Any) -> str | None:
+def _word_text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else dump(value)
 
 
-def _entities(references: Any) -> str | None:
+def _entities_text(references: Any) -> str | None:
     if not references:
         return None
     return dump(

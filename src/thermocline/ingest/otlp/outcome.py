@@ -20,7 +20,7 @@ ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DecodeLimits:
     """Limits of one item. Larger parts are truncated or dropped, counted and reported."""
 
     attributes_max: int = 1_024
@@ -31,7 +31,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedRequest:
     """The rows of one request by table, with the counts and the message for the client."""
 
     signal: str
@@ -53,7 +53,7 @@ class Tally:
     signal: str
     accepted: int = 0
     _rejected: Counter[str] = field(default_factory=Counter)
-    _noted: Counter[str] = field(default_factory=Counter)
+    _notes: Counter[str] = field(default_factory=Counter)
     _example: str = ""
     _unknown: str = ""
 
@@ -65,7 +65,7 @@ class Tally:
 
     def note(self, what: str, count: int = 1) -> None:
         """Count parts that were accepted with a change or a warning."""
-        self._noted[what] += count
+        self._notes[what] += count
 
     def note_unknown(self, names: str) -> None:
         """Count a place where items are expected, and where only unknown names are."""
@@ -78,31 +78,33 @@ class Tally:
         return None if self.accepted or self._rejected else self._unknown or None
 
     @property
-    def is_noted(self) -> bool:
+    def has_notes(self) -> bool:
         """Whether anything was refused or noted so far."""
-        return bool(self._rejected or self._noted)
+        return bool(self._rejected or self._notes)
 
     @property
     def is_foreign(self) -> bool:
         """Whether all items were refused because they are of another signal."""
         return not self.accepted and set(self._rejected) == {FOREIGN}
 
-    def decoded(self, batches: Mapping[str, pa.RecordBatch]) -> Decoded:
+    def outcome(self, batches: Mapping[str, pa.RecordBatch]) -> DecodedRequest:
         """Return the outcome with these batches."""
         rejected = self._rejected.total()
-        return Decoded(self.signal, batches, self.accepted, rejected, self._message(rejected))
+        return DecodedRequest(
+            self.signal, batches, self.accepted, rejected, self._format_message(rejected)
+        )
 
-    def _message(self, rejected: int) -> str:
+    def _format_message(self, rejected: int) -> str:
         parts = []
         if rejected:
             total = rejected + self.accepted
-            reasons = _listed(self._rejected)
+            reasons = _list_counts(self._rejected)
             first = f" (the first is of {self._example!r})" if self._example else ""
             parts.append(f"refused {rejected} of {total} {ITEMS[self.signal]}: {reasons}{first}")
-        if self._noted:
-            parts.append(f"accepted with changes or warnings: {_listed(self._noted)}")
+        if self._notes:
+            parts.append(f"accepted with changes or warnings: {_list_counts(self._notes)}")
         return "; ".join(parts)
 
 
-def _listed(counts: Counter[str]) -> str:
+def _list_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())

@@ -17,36 +17,38 @@ from typing import Any
 
 from thermocline.errors import Invalid
 from thermocline.ingest.inflate import Data
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
 
 SIGNALS = ("metrics", "logs", "traces")
 
-_warm: set[str] = set()  # signals; a set's `add` and `in` need no lock
+_warm_signals: set[str] = set()  # signals; a set's `add` and `in` need no lock
 
 
 def decode_protobuf(
-    signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
-) -> Decoded:
+    signal: str, data: bytes, *, arrived_ns: int, limits: DecodeLimits | None = None
+) -> DecodedRequest:
     """Return the rows of a request; `Invalid` when the bytes are not a request of this signal.
 
     `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
-    limits = limits or Limits()
-    if signal in _warm:
-        decoded = _compiled(signal, data, arrived_ns, limits)
+    limits = limits or DecodeLimits()
+    if signal in _warm_signals:
+        decoded = _decode_compiled(signal, data, arrived_ns, limits)
         if decoded is not None:
             return decoded
     return decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
 
 
-def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> Decoded | None:
+def decode_fast(
+    signal: str, data: Data, *, arrived_ns: int, limits: DecodeLimits
+) -> DecodedRequest | None:
     """Return the rows of a request without anything to refuse or to note, else None.
 
     None does not mean that the request is invalid. After `warm_up` returned, this never uses the
     official library, so that a None is cheap.
     """
-    if signal in _warm:
-        return _compiled(signal, data, arrived_ns, limits)
+    if signal in _warm_signals:
+        return _decode_compiled(signal, data, arrived_ns, limits)
     if signal == "metrics":
         return None
     try:
@@ -56,7 +58,9 @@ def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> 
     return None if decoded.is_partial else decoded
 
 
-def _compiled(signal: str, data: Data, arrived_ns: int, limits: Limits) -> Decoded | None:
+def _decode_compiled(
+    signal: str, data: Data, arrived_ns: int, limits: DecodeLimits
+) -> DecodedRequest | None:
     if signal == "metrics":
         from thermocline.ingest.otlp.compiled.metrics import decode_metrics
 
@@ -75,36 +79,38 @@ def warm_up() -> None:
     request = empty_message("metrics")
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="warm")
     metric.gauge.data_points.add(time_unix_nano=1, as_int=1)
-    _warm_up("metrics", request)
+    _warm_up_signal("metrics", request)
     request = empty_message("logs")
     record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=1)
     record.body.string_value = "warm"
-    _warm_up("logs", request)
+    _warm_up_signal("logs", request)
     request = empty_message("traces")
     request.resource_spans.add().scope_spans.add().spans.add(
         trace_id=bytes([1] * 16), span_id=bytes([1] * 8), start_time_unix_nano=1
     )
-    _warm_up("traces", request)
+    _warm_up_signal("traces", request)
 
 
-def _warm_up(signal: str, request: Any) -> None:
-    _compiled(signal, request.SerializeToString(), 1, Limits())
-    _warm.add(signal)
+def _warm_up_signal(signal: str, request: Any) -> None:
+    _decode_compiled(signal, request.SerializeToString(), 1, DecodeLimits())
+    _warm_signals.add(signal)
 
 
-def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded:
+def decode_official(
+    signal: str, data: bytes, *, arrived_ns: int, limits: DecodeLimits
+) -> DecodedRequest:
     """Return the same rows, always decoded by the official protobuf library."""
     tally = Tally(signal)
-    return message_batches(signal, _message(signal, data, tally), arrived_ns, limits, tally)
+    return message_batches(signal, _parse_message(signal, data, tally), arrived_ns, limits, tally)
 
 
 def message_batches(
-    signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally
-) -> Decoded:
+    signal: str, message: Any, arrived_ns: int, limits: DecodeLimits, tally: Tally
+) -> DecodedRequest:
     """Return the rows of a parsed request; the tally may already have refused items."""
-    decoded = _batches(signal, message, arrived_ns, limits, tally)
+    decoded = _decode_message(signal, message, arrived_ns, limits, tally)
     if tally.is_foreign:
-        raise _not_a_request(signal)
+        raise _not_a_request_error(signal)
     if tally.unknown is not None:
         raise Invalid(
             "all items are under names that OTLP does not have",
@@ -115,7 +121,9 @@ def message_batches(
     return decoded
 
 
-def _batches(signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally) -> Decoded:
+def _decode_message(
+    signal: str, message: Any, arrived_ns: int, limits: DecodeLimits, tally: Tally
+) -> DecodedRequest:
     if signal == "metrics":
         from thermocline.ingest.otlp.metrics import metrics_batches
 
@@ -152,10 +160,10 @@ def empty_message(signal: str) -> Any:
     raise Invalid("no such signal", hint="use metrics, logs or traces", signal=signal)
 
 
-def _message(signal: str, data: bytes, tally: Tally) -> Any:
+def _parse_message(signal: str, data: bytes, tally: Tally) -> Any:
     from google.protobuf.message import DecodeError
 
-    from thermocline.ingest.otlp.bad_text import Malformed, without_bad_texts
+    from thermocline.ingest.otlp.bad_text import MalformedMessage, remove_bad_texts
 
     message = empty_message(signal)
     try:
@@ -163,13 +171,13 @@ def _message(signal: str, data: bytes, tally: Tally) -> Any:
     except DecodeError:
         message = empty_message(signal)
         try:
-            message.ParseFromString(without_bad_texts(signal, message, data, tally))
-        except (DecodeError, Malformed) as error:
-            raise _not_a_request(signal) from error
+            message.ParseFromString(remove_bad_texts(signal, message, data, tally))
+        except (DecodeError, MalformedMessage) as error:
+            raise _not_a_request_error(signal) from error
     return message
 
 
-def _not_a_request(signal: str) -> Invalid:
+def _not_a_request_error(signal: str) -> Invalid:
     return Invalid(
         "the body is not a request of this signal in protobuf",
         hint="check that the exporter's signal and content type match the path",

@@ -153,7 +153,7 @@ class OtlpTable:
     entity_columns: tuple[str, ...] = ("service_name",)
     overlap: str = "allow"
 
-    def creation(self) -> dict[str, Any]:
+    def creation_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `create_table` for this table."""
         return {
             "time_column": self.time_column,

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from thermocline.ingest.otlp.outcome import Limits, Tally
+from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAGS = frozenset({"bytesValue", "doubleValue", "kvlistValue"})
@@ -33,10 +33,10 @@ TEXT_CUT = "text too long, cut"
 BODY_CUT = "body too long, cut"
 
 
-class Values:
+class ValueRenderer:
     """Renders the values of one request within its limits."""
 
-    def __init__(self, limits: Limits, tally: Tally) -> None:
+    def __init__(self, limits: DecodeLimits, tally: Tally) -> None:
         self._limits = limits
         self._tally = tally
         # A character has at most four bytes: texts up to these lengths are within the limits.
@@ -64,7 +64,7 @@ class Values:
             elif kind == "int_value":
                 plain = value.int_value
             else:
-                plain = self._bounded(value, kind)
+                plain = self._render_bounded(value, kind)
             if not key and pair.key_strindex:
                 self._tally.note(BY_INDEX)
             if key in found:
@@ -95,7 +95,7 @@ class Values:
 
     def text(self, value: str) -> str:
         """Return a text of an item, truncated to the limit of values."""
-        return self._cut(value, self._limits.value_bytes_max, TEXT_CUT)
+        return self._truncate(value, self._limits.value_bytes_max, TEXT_CUT)
 
     def optional_text(self, value: str) -> str | None:
         """Return a text of an item, None when it is absent."""
@@ -106,29 +106,29 @@ class Values:
         limit = self._limits.body_bytes_max
         kind = value.WhichOneof("value")
         if kind == "string_value":
-            return self._cut(value.string_value, limit, BODY_CUT), None
-        text = dump(self._plain(value, 0))
+            return self._truncate(value.string_value, limit, BODY_CUT), None
+        text = dump(self._plain_value(value, 0))
         if _is_longer(text, limit):
-            return self._cut(text, limit, BODY_CUT), None
+            return self._truncate(text, limit, BODY_CUT), None
         return (None if text == "null" else text), text
 
-    def _bounded(self, value: Any, kind: str | None) -> Any:
+    def _render_bounded(self, value: Any, kind: str | None) -> Any:
         """Return an attribute's value, truncated or dropped past the limit of its length."""
         if kind == "string_value":
-            return self._cut(value.string_value, self._limits.value_bytes_max, CUT)
-        plain = self._plain(value, 0)
+            return self._truncate(value.string_value, self._limits.value_bytes_max, CUT)
+        plain = self._plain_value(value, 0)
         is_compound = kind in ("array_value", "kvlist_value", "bytes_value")
         if is_compound and _is_longer(dump(plain), self._limits.value_bytes_max):
             self._tally.note(TOO_LONG)
             return _DROPPED
         return plain
 
-    def _plain(self, value: Any, depth: int) -> Any:
+    def _plain_value(self, value: Any, depth: int) -> Any:
         kind = value.WhichOneof("value")
         if kind in ("string_value", "bool_value", "int_value"):
             return getattr(value, kind)
         if kind == "double_value":
-            return _double(value.double_value)
+            return _plain_double(value.double_value)
         if kind == "bytes_value":
             return {"bytesValue": base64.b64encode(value.bytes_value).decode()}
         if kind in ("array_value", "kvlist_value"):
@@ -136,25 +136,25 @@ class Values:
                 self._tally.note(TOO_DEEP)
                 return None
             if kind == "array_value":
-                return [self._plain(one, depth + 1) for one in value.array_value.values]
-            return self._listed(value.kvlist_value.values, depth + 1)
+                return [self._plain_value(one, depth + 1) for one in value.array_value.values]
+            return self._plain_pairs(value.kvlist_value.values, depth + 1)
         if kind == "string_value_strindex":
             self._tally.note(BY_INDEX)
         return None
 
-    def _listed(self, pairs: Iterable[Any], depth: int) -> dict[str, Any]:
+    def _plain_pairs(self, pairs: Iterable[Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for pair in pairs:
             if not pair.key and pair.key_strindex:
                 self._tally.note(BY_INDEX)
             if pair.key in found:
                 self._tally.note(TWICE)
-            found[pair.key] = self._plain(pair.value, depth)
+            found[pair.key] = self._plain_value(pair.value, depth)
         if len(found) == 1 and not _TAGS.isdisjoint(found):
             return {"kvlistValue": found}
         return found
 
-    def _cut(self, text: str, limit_bytes: int, note: str) -> str:
+    def _truncate(self, text: str, limit_bytes: int, note: str) -> str:
         if not _is_longer(text, limit_bytes):
             return text
         self._tally.note(note)
@@ -171,17 +171,17 @@ def dump(value: Any) -> str:
 
 def read_attributes(text: str) -> dict[str, Any]:
     """Return the attributes of a column's text as Python values: the inverse of rendering."""
-    return {key: _read(value) for key, value in orjson.loads(text).items()}
+    return {key: _restore_value(value) for key, value in orjson.loads(text).items()}
 
 
 def read_value(text: str) -> Any:
     """Return the value of a typed JSON text, such as `body_json`."""
-    return _read(orjson.loads(text))
+    return _restore_value(orjson.loads(text))
 
 
-def _read(value: Any) -> Any:
+def _restore_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(one) for one in value]
+        return [_restore_value(one) for one in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -192,10 +192,10 @@ def _read(value: Any) -> Any:
             return _NOT_FINITE[held]
         if key == "kvlistValue":
             value = held
-    return {key: _read(one) for key, one in value.items()}
+    return {key: _restore_value(one) for key, one in value.items()}
 
 
-def _double(value: float) -> Any:
+def _plain_double(value: float) -> Any:
     if math.isfinite(value):
         return value
     if math.isnan(value):

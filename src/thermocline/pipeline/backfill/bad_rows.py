@@ -23,7 +23,7 @@ ON_BAD = ("quarantine", "fail")
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadRow:
     """A row that does not fit; without a line it is the whole file, or the rest of it."""
 
     file: str
@@ -34,12 +34,12 @@ class Bad:
 
 
 @dataclass(slots=True)
-class Sieve:
+class BadRowCollector:
     """Collects bad rows; fails at the first one if `on_bad` is `fail`, or above the limit."""
 
     on_bad: str
     rows_max: int
-    bad: list[Bad] = field(default_factory=list)
+    bad: list[BadRow] = field(default_factory=list)
 
     def refuse(
         self,
@@ -51,7 +51,7 @@ class Sieve:
     ) -> None:
         """Add a bad row; `Invalid` if it stops the job, `Overloaded` if there are too many."""
         kept = None if raw is None else raw.rstrip("\r\n")[:RAW_LENGTH_MAX]
-        self.bad.append(Bad(file, line, reason[:REASON_LENGTH_MAX], kept, column))
+        self.bad.append(BadRow(file, line, reason[:REASON_LENGTH_MAX], kept, column))
         if self.on_bad == "fail":
             raise Invalid(
                 "a row does not fit the table" if line is not None else "a file cannot be read",
@@ -63,7 +63,7 @@ class Sieve:
         check_count(self.bad, self.rows_max)
 
 
-def check_count(bad: Sequence[Bad], rows_max: int) -> None:
+def check_count(bad: Sequence[BadRow], rows_max: int) -> None:
     """Raise `Overloaded` if there are more than `rows_max` bad rows."""
     if len(bad) > rows_max:
         first = bad[0]
@@ -85,7 +85,9 @@ Refuse: TypeAlias = Callable[[int, str, str | None], None]
 """Receives the index of a bad row, the reason, and the column if one column is the reason."""
 
 
-def sifted(first: int, end: int, convert: Convert, refuse: Refuse) -> Iterator[pa.RecordBatch]:
+def convert_good_rows(
+    first: int, end: int, convert: Convert, refuse: Refuse
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows from `first` to `end` that `convert` converts; pass bad rows to `refuse`.
 
     If `convert` raises `Invalid` for a range, it is called again for each half of the range.
@@ -97,14 +99,14 @@ def sifted(first: int, end: int, convert: Convert, refuse: Refuse) -> Iterator[p
         return
     except Invalid as error:
         if end - first == 1:
-            refuse(first, reason_of(error), column_of(error))
+            refuse(first, describe_reason(error), find_column(error))
             return
     middle = (first + end) // 2
-    yield from sifted(first, middle, convert, refuse)
-    yield from sifted(middle, end, convert, refuse)
+    yield from convert_good_rows(first, middle, convert, refuse)
+    yield from convert_good_rows(middle, end, convert, refuse)
 
 
-def reason_of(error: ThermoclineError) -> str:
+def describe_reason(error: ThermoclineError) -> str:
     """Return an error as a reason in one line."""
     facts = [f"{name} {error.facts[name]}" for name in ("column", "why") if name in error.facts]
     if "column" in error.facts and "expected" in error.facts:
@@ -112,7 +114,7 @@ def reason_of(error: ThermoclineError) -> str:
     return ": ".join([error.message, *facts])
 
 
-def column_of(error: ThermoclineError) -> str | None:
+def find_column(error: ThermoclineError) -> str | None:
     """Return the column that an error names, or None."""
     found = error.facts.get("column")
     return None if found is None else str(found)

@@ -20,7 +20,7 @@ FIELD_LENGTH_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CsvRecord:
     """One CSV row: its first line, its text, and its fields, or the reason why it has none."""
 
     line: int
@@ -29,31 +29,31 @@ class Record:
     reason: str = ""
 
 
-class _Unclosed(Exception):
+class _UnclosedQuote(Exception):
     """A quote is not closed within `LINES_PER_ROW_MAX` lines or where a field ends."""
 
 
-def records(data: BinaryIO, delimiter: str) -> Iterator[Record]:
+def read_records(data: BinaryIO, delimiter: str) -> Iterator[CsvRecord]:
     """Yield the rows of CSV with their lines; an unreadable row costs one line."""
     csv.field_size_limit(FIELD_LENGTH_MAX)
     lines, taken = _Lines(data), list[str]()
-    reader = csv.reader(lines.fed(taken), delimiter=delimiter)
+    reader = csv.reader(lines.feed(taken), delimiter=delimiter)
     while True:
         taken.clear()
         line = lines.number + 1
         try:
             fields = next(reader)
             if lines.is_over or not _is_sound(taken, delimiter):
-                raise _Unclosed("a quote is not closed")
+                raise _UnclosedQuote("a quote is not closed")
         except StopIteration:
             return
-        except (csv.Error, _Unclosed) as error:
+        except (csv.Error, _UnclosedQuote) as error:
             lines.put_back(taken[1:])
-            reader = csv.reader(lines.fed(taken), delimiter=delimiter)
-            yield Record(line, taken[0], None, str(error))
+            reader = csv.reader(lines.feed(taken), delimiter=delimiter)
+            yield CsvRecord(line, taken[0], None, str(error))
             continue
         if fields:
-            yield Record(line, "".join(taken), fields)
+            yield CsvRecord(line, "".join(taken), fields)
 
 
 def _is_sound(lines: list[str], delimiter: str) -> bool:
@@ -79,10 +79,10 @@ class _Lines:
         self.number = 0
         self.is_over = False
 
-    def fed(self, taken: list[str]) -> Iterator[str]:
+    def feed(self, taken: list[str]) -> Iterator[str]:
         while True:
             if len(taken) >= LINES_PER_ROW_MAX:
-                raise _Unclosed("a quote is not closed")
+                raise _UnclosedQuote("a quote is not closed")
             line = self._back.popleft() if self._back else self._read()
             self.is_over = not line
             if not line:

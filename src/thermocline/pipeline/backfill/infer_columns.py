@@ -29,14 +29,14 @@ import pyarrow.types as kinds
 from thermocline.errors import Invalid
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.pipeline.backfill.csv_records import records
-from thermocline.pipeline.backfill.input_files import Incoming
+from thermocline.pipeline.backfill.csv_records import read_records
+from thermocline.pipeline.backfill.input_files import InputFile
 from thermocline.pipeline.backfill.parse import (
-    BROKEN,
-    csv_names,
-    json_rows,
+    READ_ERRORS,
     open_bytes,
-    quick_texts,
+    read_csv_names,
+    read_csv_texts,
+    read_json_rows,
 )
 
 ROWS_AT_ONCE = 16_384
@@ -59,7 +59,7 @@ _PATTERNS = {
 
 
 @dataclass(slots=True)
-class Census:
+class CellCounts:
     """The number of cells of each kind in a column; a cell is counted once."""
 
     whole: int = 0
@@ -80,7 +80,7 @@ class Census:
         """The number of cells with a value."""
         return sum(getattr(self, one.name) for one in fields(self) if one.type is int)
 
-    def add(self, other: "Census") -> None:
+    def add(self, other: "CellCounts") -> None:
         """Add the counts of `other`."""
         for one in fields(self):
             if one.type is int:
@@ -88,20 +88,20 @@ class Census:
         self.is_fine |= other.is_fine
         self.has_zone |= other.has_zone
         if other.nested_type is not None:
-            self.nested_type = united(self.nested_type, other.nested_type)
+            self.nested_type = unite_types(self.nested_type, other.nested_type)
 
-    def type(self) -> pa.DataType:
+    def column_type(self) -> pa.DataType:
         """Return the type that the column gets."""
         if not self.cells:
             return pa.string()
-        numbers = None if self.padded else self._number()
+        numbers = None if self.padded else self._number_type()
         if numbers is not None:
             return numbers
-        if self._is_most(self.truth):
+        if self._is_majority(self.truth):
             return pa.bool_()
-        if self._is_most(self.day + self.moment):
+        if self._is_majority(self.day + self.moment):
             return self.time_type() if self.moment else pa.date32()
-        if self._is_most(self.nested) and self.nested_type is not None:
+        if self._is_majority(self.nested) and self.nested_type is not None:
             return self.nested_type
         return pa.string()
 
@@ -111,47 +111,47 @@ class Census:
         unit = "ns" if self.is_fine or is_counted else "us"
         return pa.timestamp(unit, tz="UTC" if self.has_zone or in_zone or is_counted else None)
 
-    def _number(self) -> pa.DataType | None:
+    def _number_type(self) -> pa.DataType | None:
         is_broken = self.broken > self.large if self.large else self.broken > 0
-        if not self._is_most(self.whole + (self.broken if is_broken else self.large)):
+        if not self._is_majority(self.whole + (self.broken if is_broken else self.large)):
             return None
         return pa.float64() if is_broken else pa.int64()
 
-    def _is_most(self, count: int) -> bool:
+    def _is_majority(self, count: int) -> bool:
         return 2 * count > self.cells
 
 
-Counts = dict[str, Census]
+CountsByColumn = dict[str, CellCounts]
 """The counts of a file's cells by column, in the order of the columns' first cells."""
 
 
-def parquet_columns(file: Incoming) -> pa.Schema:
+def parquet_columns(file: InputFile) -> pa.Schema:
     """Return the columns of a Parquet file."""
     with pq.ParquetFile(file.path) as opened:
         return opened.schema_arrow.remove_metadata()
 
 
-def counted(file: Incoming, spec: TableSpec) -> Counts:
+def count_cells(file: InputFile, spec: TableSpec) -> CountsByColumn:
     """Return the cell counts of a CSV or JSON file, as far as it can be read."""
-    found: Counts = {}
-    parts = _of_csv(file) if file.format == "csv" else _of_json(file, spec)
+    found: CountsByColumn = {}
+    parts = _count_csv(file) if file.format == "csv" else _count_json(file, spec)
     try:
         for part in parts:
             add_counts(found, part)
-    except BROKEN:
+    except READ_ERRORS:
         if not found:
             raise
     return found
 
 
-def add_counts(found: Counts, more: Counts) -> None:
+def add_counts(found: CountsByColumn, more: CountsByColumn) -> None:
     """Add the counts `more` to the counts `found`."""
     for name, census in more.items():
-        found.setdefault(name, Census()).add(census)
+        found.setdefault(name, CellCounts()).add(census)
 
 
-def columns_of(
-    counts: Counts, spec: TableSpec, known: Schema, declared: Mapping[str, pa.DataType]
+def infer_columns(
+    counts: CountsByColumn, spec: TableSpec, known: Schema, declared: Mapping[str, pa.DataType]
 ) -> pa.Schema:
     """Return the columns that follow from counts; known and declared types are kept."""
     given = {column.name: column.type for column in known.columns} | dict(declared)
@@ -162,12 +162,12 @@ def columns_of(
         elif name == spec.time_column:
             kind = census.time_type(in_zone=spec.timezone is not None)
         else:
-            kind = census.type()
+            kind = census.column_type()
         found.append(pa.field(name, kind))
     return pa.schema(found)
 
 
-def united(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
+def unite_types(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
     """Return the nested type with the fields of both; string if no type has them."""
     if one is None or one == other:
         return other
@@ -178,11 +178,11 @@ def united(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
         return pa.string()
 
 
-def count_texts(cells: pa.Array) -> Census:
+def count_texts(cells: pa.Array) -> CellCounts:
     """Return the counts of a CSV column's cells."""
     left = pc.utf8_trim_whitespace(cells.drop_null())
     left = left.filter(pc.not_equal(left, ""))
-    found = Census()
+    found = CellCounts()
     for kind, pattern in _PATTERNS.items():
         if not len(left):
             return found
@@ -201,7 +201,7 @@ def count_texts(cells: pa.Array) -> Census:
     return found
 
 
-def _count_long(cells: pa.Array, found: Census) -> pa.Array:
+def _count_long(cells: pa.Array, found: CellCounts) -> pa.Array:
     """Count integers with many digits; return the other cells."""
     is_long = pc.match_substring_regex(cells, _LONG)
     for text in cells.filter(is_long).to_pylist():
@@ -209,7 +209,7 @@ def _count_long(cells: pa.Array, found: Census) -> pa.Array:
     return cells.filter(pc.invert(is_long))
 
 
-def _count_whole(value: int, found: Census) -> None:
+def _count_whole(value: int, found: CellCounts) -> None:
     if abs(value) <= WHOLE_MAX:
         found.whole += 1
     elif -(1 << 63) <= value < 1 << 63:
@@ -218,31 +218,31 @@ def _count_whole(value: int, found: Census) -> None:
         found.text += 1  # no integer type holds it
 
 
-def _of_csv(file: Incoming) -> Iterator[Counts]:
-    names = csv_names(file)
-    yield {name: Census() for name in names}
+def _count_csv(file: InputFile) -> Iterator[CountsByColumn]:
+    names = read_csv_names(file)
+    yield {name: CellCounts() for name in names}
     done = 0
     try:
-        for texts in quick_texts(file, names):
+        for texts in read_csv_texts(file, names):
             yield {name: count_texts(texts.column(place)) for place, name in enumerate(names)}
             done += texts.num_rows
     except (Invalid, pa.ArrowException):
         # Order matters: as when rows are read, counted rows are skipped, so none counts twice.
-        yield from _slowly(file, names, done)
+        yield from _count_csv_by_line(file, names, done)
 
 
-def _slowly(file: Incoming, names: list[str], skipped: int) -> Iterator[Counts]:
+def _count_csv_by_line(file: InputFile, names: list[str], skipped: int) -> Iterator[CountsByColumn]:
     held: list[list[str]] = []
 
-    def part() -> Counts:
+    def part() -> CountsByColumn:
         columns = zip(*held, strict=True) if held else [()] * len(names)
         return {
-            name: count_texts(pa.array([_sound(text) for text in texts], pa.string()))
+            name: count_texts(pa.array([_replace_invalid(text) for text in texts], pa.string()))
             for name, texts in zip(names, columns, strict=True)
         }
 
     with open_bytes(file) as data:
-        for number, record in enumerate(records(data, file.delimiter)):
+        for number, record in enumerate(read_records(data, file.delimiter)):
             if number <= skipped or record.fields is None or len(record.fields) != len(names):
                 continue
             held.append(record.fields)
@@ -252,12 +252,12 @@ def _slowly(file: Incoming, names: list[str], skipped: int) -> Iterator[Counts]:
     yield part()
 
 
-def _sound(text: str) -> str:
+def _replace_invalid(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _of_json(file: Incoming, spec: TableSpec) -> Iterator[Counts]:
-    for held in json_rows(file):
+def _count_json(file: InputFile, spec: TableSpec) -> Iterator[CountsByColumn]:
+    for held in read_json_rows(file):
         values: dict[str, list[Any]] = {}
         for _, _, row in held:
             for name, value in row.items():
@@ -268,9 +268,9 @@ def _of_json(file: Incoming, spec: TableSpec) -> Iterator[Counts]:
         }
 
 
-def _count_values(values: Iterable[Any], *, is_time: bool) -> Census:
+def _count_values(values: Iterable[Any], *, is_time: bool) -> CellCounts:
     """Return the counts of a JSON column's values; a string is text, even if it has digits."""
-    found, nested, texts = Census(), [], []
+    found, nested, texts = CellCounts(), [], []
     for value in values:
         if isinstance(value, bool):
             found.truth += 1

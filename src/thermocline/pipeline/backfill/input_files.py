@@ -28,7 +28,7 @@ _ENDINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class InputFile:
     """A file to load."""
 
     path: str
@@ -47,15 +47,17 @@ class Incoming:
         return "\t" if ".tsv" in os.path.basename(self.path).lower() else ","
 
 
-def incoming(sources: Iterable[str | os.PathLike[str]], format: str | None) -> list[Incoming]:  # noqa: A002
+def find_input_files(
+    sources: Iterable[str | os.PathLike[str]], format: str | None
+) -> list[InputFile]:  # noqa: A002
     """Return the files that paths, folders and patterns name, each once, in order of path."""
     if format is not None and format not in FORMATS:
         hint = f"use one of {', '.join(FORMATS)}"
         raise Invalid("unknown file format", hint=hint, got=format)
-    found: dict[str, Incoming] = {}
+    found: dict[str, InputFile] = {}
     for source in sources:
-        for path in _paths(os.path.abspath(os.fspath(source)), format):
-            found[path] = _incoming(path, format)
+        for path in _expand_source(os.path.abspath(os.fspath(source)), format):
+            found[path] = _stat_file(path, format)
             if len(found) > FILES_MAX:
                 hint = "load them in several batches"
                 raise Overloaded("too many files for one batch", hint=hint, files_max=FILES_MAX)
@@ -64,7 +66,7 @@ def incoming(sources: Iterable[str | os.PathLike[str]], format: str | None) -> l
     return [found[path] for path in sorted(found)]
 
 
-def batch_name(files: Sequence[Incoming], table_id: str) -> str:
+def batch_name(files: Sequence[InputFile], table_id: str) -> str:
     """Return the name of the batch that these files make for a table."""
     digest = hashlib.sha256(table_id.encode())
     for file in files:
@@ -72,9 +74,9 @@ def batch_name(files: Sequence[Incoming], table_id: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _paths(source: str, format: str | None) -> Iterator[str]:  # noqa: A002
+def _expand_source(source: str, format: str | None) -> Iterator[str]:  # noqa: A002
     if os.path.isdir(source):
-        yield from _below(source, format)
+        yield from _walk_folder(source, format)
         return
     if os.path.exists(source):
         yield source
@@ -84,27 +86,27 @@ def _paths(source: str, format: str | None) -> Iterator[str]:  # noqa: A002
         raise NotFound("no file matches", hint="check the path or pattern", source=source)
     for match in matches:
         if os.path.isdir(match):
-            yield from _below(match, format)
+            yield from _walk_folder(match, format)
         else:
             yield match
 
 
-def _below(folder: str, format: str | None) -> Iterator[str]:  # noqa: A002
+def _walk_folder(folder: str, format: str | None) -> Iterator[str]:  # noqa: A002
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         for name in sorted(names):
-            kind = _format(name)
+            kind = _format_of_name(name)
             if kind is not None and kind == (format or kind) and not name.startswith((".", "_")):
                 yield os.path.join(parent, name)
 
 
-def _format(path: str) -> str | None:
+def _format_of_name(path: str) -> str | None:
     lower = path.lower()
     return next((kind for kind, ends in _ENDINGS.items() if lower.endswith(ends)), None)
 
 
-def _incoming(path: str, format: str | None) -> Incoming:  # noqa: A002
-    kind = format or _format(path)
+def _stat_file(path: str, format: str | None) -> InputFile:  # noqa: A002
+    kind = format or _format_of_name(path)
     if kind is None:
         raise Invalid(
             "the file's ending does not tell its format",
@@ -117,4 +119,4 @@ def _incoming(path: str, format: str | None) -> Incoming:  # noqa: A002
         raise Unavailable(
             "a file cannot be read", hint="check its permissions", path=path, why=str(error)
         ) from error
-    return Incoming(path, kind, found.st_size, found.st_mtime_ns)
+    return InputFile(path, kind, found.st_size, found.st_mtime_ns)

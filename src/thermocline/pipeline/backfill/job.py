@@ -20,16 +20,16 @@ from os import PathLike
 
 import pyarrow as pa
 
-from thermocline.cold.change.append import Appending, Columns, Wish, columns_after
+from thermocline.cold.change.append import AppendColumns, AppendOptions, AppendPlanner, plan_columns
 from thermocline.cold.change.commit_staged import (
+    adopt_staged,
     append_staged,
-    new_mark,
-    stage_of,
-    sweep,
+    new_tag,
+    sweep_staged,
 )
 from thermocline.cold.change.export_plan import check_not_entities
-from thermocline.cold.segment.stage import Staged
-from thermocline.cold.table import Table
+from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, Invalid, OutcomeUnknown
 from thermocline.format.log.state import TableState
 from thermocline.format.types import decode_type
@@ -37,23 +37,23 @@ from thermocline.pipeline.backfill.bad_rows import (
     BAD_ROWS_MAX_DEFAULT,
     BAD_ROWS_MAX_LIMIT,
     ON_BAD,
-    Bad,
+    BadRow,
     check_count,
 )
-from thermocline.pipeline.backfill.infer_columns import Counts, add_counts, columns_of
-from thermocline.pipeline.backfill.input_files import Incoming, batch_name, incoming
-from thermocline.pipeline.backfill.quarantine import quarantine, quarantine_name
+from thermocline.pipeline.backfill.infer_columns import CountsByColumn, add_counts, infer_columns
+from thermocline.pipeline.backfill.input_files import InputFile, batch_name, find_input_files
+from thermocline.pipeline.backfill.quarantine import quarantine_name, quarantine_rows
 from thermocline.pipeline.backfill.task import (
-    Look,
-    Order,
-    Report,
-    look_at_piece,
+    BackfillContext,
+    BackfillReport,
+    FileColumns,
+    read_piece_columns,
     write_piece,
 )
-from thermocline.pipeline.run.job import Done, Sparks, Tell, silent
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.job import SessionFactory, TaskProgress, TaskResult, ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.tasks import run_tasks
-from thermocline.pipeline.spark.worker_stage import Target
+from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 DRIFT = ("fail", "add", "ignore")
 PIECE_BYTES = 64 << 20
@@ -63,7 +63,7 @@ _SHORT_TYPES = {"double": "float64", "float": "float32", "text": "string", "int"
 
 
 def backfill(
-    site: Site,
+    site: JobWorkspace,
     table: str,
     sources: Iterable[str | PathLike[str]],
     *,
@@ -74,54 +74,58 @@ def backfill(
     drift: str = "fail",
     batch_id: str | None = None,
     types: Mapping[str, str] | None = None,
-    spark: Sparks,
-    tell: Tell = silent,
-) -> Done:
+    spark: SessionFactory,
+    tell: TaskProgress = ignore_progress,
+) -> TaskResult:
     """Load files into a table in one commit; do nothing if the batch was loaded before.
 
     When this returns, every good row is in a durable version and every bad row in the quarantine;
     `bad_rows` of the numbers counts the bad rows. `types` declares the types of new columns by
     name. If this raises anything but `OutcomeUnknown`, the table is unchanged.
     """
-    _check(on_bad, drift, bad_rows_max)
+    _check_options(on_bad, drift, bad_rows_max)
     found = site.table(table)
     state = found.state()
     check_not_entities(state.spec, "backfill")
     if on_bad == "quarantine":
         quarantine_name(table)
-    declared = _declared(state, types or {}, drift)
-    files = incoming(sources, format)
+    declared = _declared_types(state, types or {}, drift)
+    files = find_input_files(sources, format)
     batch = batch_id or batch_name(files, state.spec.table_id)
     txn = (f"backfill:{batch}", 1)
     if state.txns.get(txn[0], 0) >= txn[1]:
-        return Done(None, {"files": len(files), "rows": 0})
-    wish = Wish(overlap, evolve=drift == "add" or not state.schema.columns, txn=txn)
-    pieces = cut(files)
-    columns = _columns(state, pieces, declared, drift, spark, tell)
-    target = Target(found.storage.root, state.spec, columns.schema, new_mark())
-    order = Order(target, pieces, on_bad, bad_rows_max, drift)
+        return TaskResult(None, {"files": len(files), "rows": 0})
+    wish = AppendOptions(overlap, evolve=drift == "add" or not state.schema.columns, txn=txn)
+    pieces = cut_pieces(files)
+    columns = _find_columns(state, pieces, declared, drift, spark, tell)
+    target = WriteTarget(found.storage.root, state.spec, columns.schema, new_tag())
+    order = BackfillContext(target, pieces, on_bad, bad_rows_max, drift)
     try:
         tell("reading files", 0, len(files))
-        staged, bad = _gathered(found, run_tasks(spark(), partial(write_piece, order), len(pieces)))
+        staged, bad = _gather_reports(
+            found, run_tasks(spark(), partial(write_piece, order), len(pieces))
+        )
         tell("reading files", len(files), len(files))
         check_count(bad, bad_rows_max)
         after = _commit(site, table, batch, staged, bad, wish)
     except OutcomeUnknown:
         raise  # the commit may have succeeded, so its staged files must stay
     except BaseException:
-        sweep(found, target.mark)
+        sweep_staged(found, target.mark)
         raise
-    sweep(found, target.mark, {path for s in staged for path in (s.path, s.coverage_path)})
+    sweep_staged(found, target.mark, {path for s in staged for path in (s.path, s.coverage_path)})
     numbers = {
         "files": len(files),
         "rows": sum(one.measured.row_count for one in staged),
         "segments": len(staged),
         "bad_rows": len(bad),
     }
-    return Done(after.version, numbers)
+    return TaskResult(after.version, numbers)
 
 
-def _declared(state: TableState, types: Mapping[str, str], drift: str) -> dict[str, pa.DataType]:
+def _declared_types(
+    state: TableState, types: Mapping[str, str], drift: str
+) -> dict[str, pa.DataType]:
     """Return the declared types by column; `Invalid` for a type that the table cannot take."""
     found: dict[str, pa.DataType] = {}
     known = state.schema.by_name
@@ -142,7 +146,7 @@ def _declared(state: TableState, types: Mapping[str, str], drift: str) -> dict[s
     return found
 
 
-def _check(on_bad: str, drift: str, bad_rows_max: int) -> None:
+def _check_options(on_bad: str, drift: str, bad_rows_max: int) -> None:
     for name, got, allowed in (("on_bad", on_bad, ON_BAD), ("drift", drift, DRIFT)):
         if not isinstance(got, str) or got not in allowed:
             hint = f"use one of {', '.join(allowed)}"
@@ -152,12 +156,12 @@ def _check(on_bad: str, drift: str, bad_rows_max: int) -> None:
         raise Invalid("bad_rows_max is out of range", hint=hint, got=bad_rows_max)
 
 
-def cut(files: Sequence[Incoming]) -> tuple[tuple[Incoming, ...], ...]:
+def cut_pieces(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], ...]:
     """Cut files, in their order, into pieces of about the same size."""
     total = sum(file.size_bytes for file in files)
     count = min(len(files), PIECES_MAX, max(PIECES_MIN, -(-total // PIECE_BYTES)))
     share = max(1, -(-total // count))
-    pieces: list[list[Incoming]] = [[]]
+    pieces: list[list[InputFile]] = [[]]
     held = 0
     for file in files:
         if pieces[-1] and held >= share * len(pieces) and len(pieces) < count:
@@ -167,19 +171,19 @@ def cut(files: Sequence[Incoming]) -> tuple[tuple[Incoming, ...], ...]:
     return tuple(tuple(piece) for piece in pieces)
 
 
-def _columns(
+def _find_columns(
     state: TableState,
-    pieces: tuple[tuple[Incoming, ...], ...],
+    pieces: tuple[tuple[InputFile, ...], ...],
     declared: Mapping[str, pa.DataType],
     drift: str,
-    spark: Sparks,
-    tell: Tell,
-) -> Columns:
+    spark: SessionFactory,
+    tell: TaskProgress,
+) -> AppendColumns:
     """Return the columns that the table has after the batch; workers scan the files if needed."""
     if state.schema.columns and drift != "add":
-        return Columns(state.spec, state.schema_id, state.schema, is_new=False)
+        return AppendColumns(state.spec, state.schema_id, state.schema, is_new=False)
     tell("finding columns", 0, len(pieces))
-    look = partial(look_at_piece, state.spec, state.schema, declared, pieces)
+    look = partial(read_piece_columns, state.spec, state.schema, declared, pieces)
     looks = run_tasks(spark(), look, len(pieces))
     tell("finding columns", len(pieces), len(pieces))
     found = [look for part in looks for look in part]
@@ -194,19 +198,19 @@ def _columns(
     if absent:
         hint = "check the name: declare types only for columns that a file has"
         raise Invalid("no file has this column", hint=hint, column=absent[0])
-    return _united(state, found, declared)
+    return _unite_columns(state, found, declared)
 
 
-def _united(
-    state: TableState, found: Sequence[Look], declared: Mapping[str, pa.DataType]
-) -> Columns:
+def _unite_columns(
+    state: TableState, found: Sequence[FileColumns], declared: Mapping[str, pa.DataType]
+) -> AppendColumns:
     """Return the table's columns and those of all files; `Invalid` names a file that conflicts."""
     exact = [look for look in found if look.is_exact]
     guessed = [look for look in found if not look.is_exact]
     parquet = [look.arrow for look in exact]
 
-    def after(*more: pa.Schema, until: int | None = None) -> Columns:
-        return columns_after(state, [*parquet[:until], *more], evolve=True)
+    def after(*more: pa.Schema, until: int | None = None) -> AppendColumns:
+        return plan_columns(state, [*parquet[:until], *more], evolve=True)
 
     def is_refused(*more: pa.Schema, until: int | None = None) -> bool:
         try:
@@ -215,10 +219,10 @@ def _united(
             return True
         return False
 
-    counts: Counts = {}
+    counts: CountsByColumn = {}
     for look in guessed:
         add_counts(counts, look.counts or {})
-    columns = columns_of(counts, state.spec, state.schema, declared)
+    columns = infer_columns(counts, state.spec, state.schema, declared)
     try:
         return after(*([columns] if guessed else []))
     except Invalid as error:
@@ -233,24 +237,31 @@ def _united(
         raise
 
 
-def _gathered(table: Table, reports: Sequence[Report]) -> tuple[list[Staged], list[Bad]]:
+def _gather_reports(
+    table: ColdTable, reports: Sequence[BackfillReport]
+) -> tuple[list[StagedSegment], list[BadRow]]:
     """Return all staged segments and bad rows; raise the first failure if a task failed."""
     staged = [one for report in reports for one in report.staged]
     failure = next((report.failure for report in reports if report.failure), None)
     if failure is not None:
-        stage_of(table, staged).discard()
+        adopt_staged(table, staged).discard()
         raise failure
     return staged, [one for report in reports for one in report.bad]
 
 
 def _commit(
-    site: Site, name: str, batch: str, staged: list[Staged], bad: list[Bad], wish: Wish
+    site: JobWorkspace,
+    name: str,
+    batch: str,
+    staged: list[StagedSegment],
+    bad: list[BadRow],
+    wish: AppendOptions,
 ) -> TableState:
     table = site.table(name)
     if bad and (wish.overlap or table.state().spec.overlap) == "reject":
         # Check the overlap before the bad rows are stored: a refused batch leaves nothing behind.
-        stage = stage_of(table, staged)
-        Appending(table.storage, table.index, stage, wish).plan(table.state())
+        stage = adopt_staged(table, staged)
+        AppendPlanner(table.storage, table.index, stage, wish).plan(table.state())
     # Order matters: see the module's docstring.
-    quarantine(site, name, batch, bad)
+    quarantine_rows(site, name, batch, bad)
     return append_staged(table, staged, wish)

@@ -27,34 +27,34 @@ import pyarrow.parquet as pq
 
 from thermocline.errors import Invalid, Unavailable
 from thermocline.format.log.action import TableSpec
-from thermocline.format.schema import Fit, Schema, fit
-from thermocline.ingest.exact_values import fitted, from_json, from_texts, has_decimals
-from thermocline.pipeline.backfill.bad_rows import Sieve, sifted
-from thermocline.pipeline.backfill.csv_records import Record, records
-from thermocline.pipeline.backfill.input_files import Incoming
+from thermocline.format.schema import ColumnFit, Schema, fit_columns
+from thermocline.ingest.exact_values import column_from_texts, fit_batch, from_json, has_decimals
+from thermocline.pipeline.backfill.bad_rows import BadRowCollector, convert_good_rows
+from thermocline.pipeline.backfill.csv_records import CsvRecord, read_records
+from thermocline.pipeline.backfill.input_files import InputFile
 
 ROWS_AT_ONCE = 65_536
 BLOCK_BYTES = 4 << 20
 ARRAY_BYTES_MAX = 1 << 30
 # A number with this many digits may not fit into a double or 64 bits.
 _LONG_NUMBER = re.compile(rb"\d{17}")
-BROKEN = (OSError, EOFError, zlib.error, pa.ArrowException)
+READ_ERRORS = (OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadTarget:
     """The table that a file is read into. `is_strict` refuses columns that the table lacks."""
 
     schema: Schema
     spec: TableSpec
-    sieve: Sieve
+    sieve: BadRowCollector
     is_strict: bool
 
-    def check_columns(self, file: Incoming, names: Sequence[str], line: int | None = None) -> None:
+    def check_columns(self, file: InputFile, names: Sequence[str], line: int | None = None) -> None:
         """Raise `SchemaDrift` for columns that the table lacks, if `is_strict`."""
         unknown = [name for name in names if name not in self.schema.by_name]
         if unknown and self.is_strict:
-            raise Drifted(
+            raise SchemaDrift(
                 "a file has columns that the table does not have",
                 hint="add them (--drift add), or ignore them (--drift ignore)",
                 file=file.path,
@@ -63,15 +63,15 @@ class Reading:
             )
 
 
-class Drifted(Invalid):
+class SchemaDrift(Invalid):
     """A file has other columns than the table, which the policy forbids: the job stops."""
 
 
-class Unreadable(Invalid):
+class UnreadableFile(Invalid):
     """A whole file cannot be loaded."""
 
 
-def read_file(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
+def read_file(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file that fit; collect the other rows, or the file, as bad."""
     taken = 0
     try:
@@ -79,7 +79,7 @@ def read_file(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
         for batch in reads(file, reading):
             taken += batch.num_rows
             yield batch
-    except BROKEN as error:
+    except READ_ERRORS as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         if getattr(error, "errno", None):
             # The machine failed, not the file: a batch must not be committed without this file.
@@ -90,50 +90,50 @@ def read_file(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
                 why=why,
             ) from error
         reading.sieve.refuse(file.path, taken or None, f"the file cannot be read further: {why}")
-    except Unreadable as error:
+    except UnreadableFile as error:
         reading.sieve.refuse(file.path, None, f"{error.message}: {error.facts}")
 
 
-def open_bytes(file: Incoming) -> BinaryIO:
+def open_bytes(file: InputFile) -> BinaryIO:
     """Open the bytes of a file, decompressed if it is compressed."""
     opened: Any = gzip.open if file.is_gzip else open
     return opened(file.path, "rb")
 
 
-def check_needed(names: Sequence[str], spec: TableSpec) -> None:
+def check_required(names: Sequence[str], spec: TableSpec) -> None:
     """Raise `UnreadableFile` for a file without the time column or an entity column."""
     missing = [name for name in (spec.time_column, *spec.entity_columns) if name not in names]
     if missing:
-        raise Unreadable("the file lacks columns that the table needs", missing=missing)
+        raise UnreadableFile("the file lacks columns that the table needs", missing=missing)
     if len(set(names)) != len(names):
-        raise Unreadable("a column's name occurs twice in the file", columns=list(names)[:20])
+        raise UnreadableFile("a column's name occurs twice in the file", columns=list(names)[:20])
 
 
-def csv_names(file: Incoming) -> list[str]:
+def read_csv_names(file: InputFile) -> list[str]:
     """Return the names in the first row of a CSV file."""
     with open_bytes(file) as data:
-        first = next(records(data, file.delimiter), None)
+        first = next(read_records(data, file.delimiter), None)
     if first is None or first.fields is None:
-        raise Unreadable("the file has no header row", format="csv")
+        raise UnreadableFile("the file has no header row", format="csv")
     return first.fields
 
 
-def _read_csv(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
-    names = csv_names(file)
-    check_needed(names, reading.spec)
+def _read_csv(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBatch]:
+    names = read_csv_names(file)
+    check_required(names, reading.spec)
     reading.check_columns(file, names, 1)
     done = 0
     try:
-        for texts in quick_texts(file, names):
-            rows = _from_columns(texts, names, reading)
+        for texts in read_csv_texts(file, names):
+            rows = _convert_texts(texts, names, reading)
             done += texts.num_rows
             yield rows
     except (Invalid, pa.ArrowException):
         # Order matters: the first `done` rows fitted and are skipped, so no row is loaded twice.
-        yield from _slowly(file, names, reading, done)
+        yield from _read_csv_by_line(file, names, reading, done)
 
 
-def quick_texts(file: Incoming, names: list[str]) -> Iterator[pa.RecordBatch]:
+def read_csv_texts(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the fields of a CSV file as texts, while every row is one valid line."""
     data: Any = open_bytes(file) if file.is_gzip else file.path
     reader = arrow_csv.open_csv(
@@ -150,38 +150,40 @@ def quick_texts(file: Incoming, names: list[str]) -> Iterator[pa.RecordBatch]:
                 yield batch
 
 
-def _from_columns(texts: pa.RecordBatch, names: list[str], reading: Reading) -> pa.RecordBatch:
+def _convert_texts(texts: pa.RecordBatch, names: list[str], reading: ReadTarget) -> pa.RecordBatch:
     wanted = [name for name in names if name in reading.schema.by_name]
     arrays = [
-        from_texts(
+        column_from_texts(
             name, texts.column(names.index(name)), reading.schema.column(name).type, reading.spec
         )
         for name in wanted
     ]
     rows = pa.RecordBatch.from_arrays(arrays, wanted)
-    return fitted(rows, reading.schema, reading.spec)
+    return fit_batch(rows, reading.schema, reading.spec)
 
 
-def _slowly(
-    file: Incoming, names: list[str], reading: Reading, skipped: int
+def _read_csv_by_line(
+    file: InputFile, names: list[str], reading: ReadTarget, skipped: int
 ) -> Iterator[pa.RecordBatch]:
-    def refuse(record: Record, reason: str, column: str | None = None) -> None:
-        reading.sieve.refuse(file.path, record.line, reason, _shown(record.raw), column)
+    def refuse(record: CsvRecord, reason: str, column: str | None = None) -> None:
+        reading.sieve.refuse(file.path, record.line, reason, _decode_raw(record.raw), column)
 
-    def convert(held: list[Record]) -> Iterator[pa.RecordBatch]:
+    def convert(held: list[CsvRecord]) -> Iterator[pa.RecordBatch]:
         def made(first: int, end: int) -> pa.RecordBatch:
             rows = [record.fields or [] for record in held[first:end]]
             try:
                 columns = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
             except UnicodeEncodeError as error:
                 raise Invalid("a text is not UTF-8") from error
-            return _from_columns(pa.RecordBatch.from_arrays(columns, names), names, reading)
+            return _convert_texts(pa.RecordBatch.from_arrays(columns, names), names, reading)
 
-        return sifted(0, len(held), made, lambda place, *told: refuse(held[place], *told))
+        return convert_good_rows(
+            0, len(held), made, lambda place, *told: refuse(held[place], *told)
+        )
 
-    held: list[Record] = []
+    held: list[CsvRecord] = []
     with open_bytes(file) as data:
-        for number, record in enumerate(records(data, file.delimiter)):
+        for number, record in enumerate(read_records(data, file.delimiter)):
             if number <= skipped:  # the header row, and the rows that are loaded already
                 continue
             if record.fields is None:
@@ -196,10 +198,10 @@ def _slowly(
     yield from convert(held)
 
 
-def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_json(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBatch]:
     known, needed = reading.schema.by_name, reading.spec.time_column
     is_exact = any(has_decimals(column.type) for column in reading.schema.columns)
-    for held in json_rows(file, reading.sieve, is_exact=is_exact):
+    for held in read_json_rows(file, reading.sieve, is_exact=is_exact):
         names = list(dict.fromkeys(name for _, _, row in held for name in row))
         if reading.is_strict and any(name not in known for name in names):
             for line, _, row in held:
@@ -214,20 +216,20 @@ def _read_json(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
                 for c in wanted
             ]
             batch = pa.RecordBatch.from_arrays(arrays, [c.name for c in wanted])
-            return fitted(batch, reading.schema, reading.spec)
+            return fit_batch(batch, reading.schema, reading.spec)
 
         def refuse(place: int, why: str, column: str | None, held: list[JsonRow] = held) -> None:
             line, raw, _ = held[place]
-            reading.sieve.refuse(file.path, line, why, _shown(raw), column)
+            reading.sieve.refuse(file.path, line, why, _decode_raw(raw), column)
 
-        yield from sifted(0, len(held), made, refuse)
+        yield from convert_good_rows(0, len(held), made, refuse)
 
 
 JsonRow = tuple[int, bytes, dict[str, Any]]
 
 
-def json_rows(
-    file: Incoming, sieve: Sieve | None = None, *, is_exact: bool = False
+def read_json_rows(
+    file: InputFile, sieve: BadRowCollector | None = None, *, is_exact: bool = False
 ) -> Iterator[list[JsonRow]]:
     """Yield the objects of a JSON file in lists, each object with its line number and text.
 
@@ -236,15 +238,15 @@ def json_rows(
     """
     held: list[JsonRow] = []
     with open_bytes(file) as data:
-        lines = _array(data) or enumerate(data, start=1)
+        lines = _read_array(data) or enumerate(data, start=1)
         for number, raw in lines:
             if not raw.strip():
                 continue
-            row, why = _object(raw.removeprefix(b"\xef\xbb\xbf"), is_exact=is_exact)
+            row, why = _parse_object(raw.removeprefix(b"\xef\xbb\xbf"), is_exact=is_exact)
             if row is not None:
                 held.append((number, raw, row))
             elif sieve is not None:
-                sieve.refuse(file.path, number, why, _shown(raw))
+                sieve.refuse(file.path, number, why, _decode_raw(raw))
             if len(held) >= ROWS_AT_ONCE:
                 yield held
                 held = []
@@ -252,7 +254,7 @@ def json_rows(
         yield held
 
 
-def _object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None, str]:
+def _parse_object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None, str]:
     try:
         found = orjson.loads(raw)
         if is_exact or _LONG_NUMBER.search(raw):
@@ -263,7 +265,7 @@ def _object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None, str]:
     return (found, "") if isinstance(found, dict) else (None, "not a JSON object")
 
 
-def _array(data: BinaryIO) -> Iterator[tuple[int, bytes]] | None:
+def _read_array(data: BinaryIO) -> Iterator[tuple[int, bytes]] | None:
     """Return the elements of a file that is one JSON array; None if it has lines."""
     start = data.read(64)
     data.seek(0)
@@ -271,15 +273,15 @@ def _array(data: BinaryIO) -> Iterator[tuple[int, bytes]] | None:
         return None
     text = data.read(ARRAY_BYTES_MAX + 1)
     if len(text) > ARRAY_BYTES_MAX:
-        raise Unreadable("the array is too long", hint="write one object a line")
+        raise UnreadableFile("the array is too long", hint="write one object a line")
     try:
         orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
     except ValueError as error:
-        raise Unreadable("the file is not JSON", why=str(error)) from error
-    return enumerate(_elements(text.decode("utf-8-sig")), start=1)
+        raise UnreadableFile("the file is not JSON", why=str(error)) from error
+    return enumerate(_split_array(text.decode("utf-8-sig")), start=1)
 
 
-def _elements(text: str) -> Iterator[bytes]:
+def _split_array(text: str) -> Iterator[bytes]:
     """Yield the unchanged texts of the elements of a valid JSON array."""
     decoder, place = json.JSONDecoder(), text.index("[") + 1
     while True:
@@ -292,18 +294,20 @@ def _elements(text: str) -> Iterator[bytes]:
         place = end
 
 
-def check_types(file: Incoming, arrow: pa.Schema, reading: Reading) -> Fit:
+def check_types(file: InputFile, arrow: pa.Schema, reading: ReadTarget) -> ColumnFit:
     """Return how a Parquet file's columns fit; `SchemaDrift` or `UnreadableFile` if they do not."""
-    check_needed(arrow.names, reading.spec)
+    check_required(arrow.names, reading.spec)
     reading.check_columns(file, arrow.names)
     try:
-        found = fit(arrow, reading.schema, reading.spec.time_column)
+        found = fit_columns(arrow, reading.schema, reading.spec.time_column)
     except Invalid as error:
         if reading.is_strict:
-            raise Drifted(error.message, hint=error.hint, file=file.path, **error.facts) from error
-        raise Unreadable(error.message, **error.facts) from error
+            raise SchemaDrift(
+                error.message, hint=error.hint, file=file.path, **error.facts
+            ) from error
+        raise UnreadableFile(error.message, **error.facts) from error
     if found.wider and reading.is_strict:
-        raise Drifted(
+        raise SchemaDrift(
             "a file has wider types than the table",
             hint="allow wider types (--drift add)",
             file=file.path,
@@ -312,14 +316,14 @@ def check_types(file: Incoming, arrow: pa.Schema, reading: Reading) -> Fit:
     return found
 
 
-def _read_parquet(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_parquet(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(file.path) as opened:
         check_types(file, opened.schema_arrow, reading)
         first = 1
         for batch in opened.iter_batches(ROWS_AT_ONCE):
 
             def made(start: int, end: int, batch: pa.RecordBatch = batch) -> pa.RecordBatch:
-                return fitted(batch.slice(start, end - start), reading.schema, reading.spec)
+                return fit_batch(batch.slice(start, end - start), reading.schema, reading.spec)
 
             def refuse(
                 place: int,
@@ -328,14 +332,14 @@ def _read_parquet(file: Incoming, reading: Reading) -> Iterator[pa.RecordBatch]:
                 batch: pa.RecordBatch = batch,
                 first: int = first,
             ) -> None:
-                raw = orjson.dumps(_plain(batch.slice(place, 1)), default=str)
-                reading.sieve.refuse(file.path, first + place, why, _shown(raw), column)
+                raw = orjson.dumps(_plain_values(batch.slice(place, 1)), default=str)
+                reading.sieve.refuse(file.path, first + place, why, _decode_raw(raw), column)
 
-            yield from sifted(0, batch.num_rows, made, refuse)
+            yield from convert_good_rows(0, batch.num_rows, made, refuse)
             first += batch.num_rows
 
 
-def _plain(row: pa.RecordBatch) -> dict[str, Any]:
+def _plain_values(row: pa.RecordBatch) -> dict[str, Any]:
     found = {}
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
@@ -345,6 +349,6 @@ def _plain(row: pa.RecordBatch) -> dict[str, Any]:
     return found
 
 
-def _shown(raw: str | bytes) -> str:
+def _decode_raw(raw: str | bytes) -> str:
     data = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw
     return data.decode("utf-8", "replace")

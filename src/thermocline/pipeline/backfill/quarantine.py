@@ -13,17 +13,17 @@ from collections.abc import Sequence
 import orjson
 import pyarrow as pa
 
-from thermocline.cold.catalog import is_name
-from thermocline.cold.change.append import Wish
-from thermocline.cold.table import Table
+from thermocline.cold.catalog import is_table_name
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format.bucket import Bucket
 from thermocline.format.instant import NS_PER_US
 from thermocline.format.log.action import TableSpec
-from thermocline.pipeline.backfill.bad_rows import Bad
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.backfill.bad_rows import BadRow
+from thermocline.pipeline.run.workspace import JobWorkspace
 
-SUFFIX = "_quarantine"
+QUARANTINE_SUFFIX = "_quarantine"
 SCHEMA = pa.schema(
     [
         pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
@@ -39,14 +39,16 @@ SCHEMA = pa.schema(
 
 def quarantine_name(table: str) -> str:
     """Return the name of a table's quarantine; `Invalid` when it would be too long."""
-    name = table + SUFFIX
-    if not is_name(name):
+    name = table + QUARANTINE_SUFFIX
+    if not is_table_name(name):
         hint = "use a shorter name for the table, or on_bad='fail'"
         raise Invalid("the name of the table's quarantine is too long", hint=hint, name=name)
     return name
 
 
-def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table | None:
+def quarantine_rows(
+    site: JobWorkspace, table: str, batch: str, bad: Sequence[BadRow]
+) -> ColdTable | None:
     """Store the bad rows of a batch once, durable when this returns.
 
     Returns their table; None if there is no bad row.
@@ -55,7 +57,7 @@ def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table 
         return None
     rows = [[one.file, one.line, one.reason, one.raw] for one in bad]
     digest = hashlib.sha256(orjson.dumps(sorted(rows, key=str))).hexdigest()[:16]
-    kept = site.ensure(quarantine_name(table), _spec())
+    kept = site.ensure_table(quarantine_name(table), _spec())
     now_us = kept.log.now() // NS_PER_US
     # Order matters: the digest above omits the column, so that this finds a batch whose bad rows
     # an older version of this package stored.
@@ -70,7 +72,7 @@ def quarantine(site: Site, table: str, batch: str, bad: Sequence[Bad]) -> Table 
     ]
     data = pa.Table.from_arrays(columns, schema=SCHEMA)
     # A quarantine that an older version made gets the column `column_name` now.
-    wish = Wish(overlap="allow", evolve=True, txn=(f"backfill:{batch}:{digest}", 1))
+    wish = AppendOptions(overlap="allow", evolve=True, txn=(f"backfill:{batch}:{digest}", 1))
     kept.append(data.to_reader(), wish)
     return kept
 

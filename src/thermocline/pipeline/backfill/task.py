@@ -19,55 +19,55 @@ from thermocline.cold.segment.stage import (
     SEGMENT_BYTES_MAX,
     SEGMENT_ROWS_MAX,
     Stage,
-    Staged,
+    StagedSegment,
 )
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.pipeline.backfill.bad_rows import Bad, Sieve
+from thermocline.pipeline.backfill.bad_rows import BadRow, BadRowCollector
 from thermocline.pipeline.backfill.infer_columns import (
-    Counts,
+    CountsByColumn,
     add_counts,
-    columns_of,
-    counted,
+    count_cells,
+    infer_columns,
     parquet_columns,
 )
-from thermocline.pipeline.backfill.input_files import Incoming
+from thermocline.pipeline.backfill.input_files import InputFile
 from thermocline.pipeline.backfill.parse import (
-    BROKEN,
-    Reading,
-    Unreadable,
+    READ_ERRORS,
+    ReadTarget,
+    UnreadableFile,
     check_types,
     read_file,
 )
-from thermocline.pipeline.spark.worker_stage import Target
+from thermocline.pipeline.spark.worker_stage import WriteTarget
 
-TAKEN_BYTES_MIN = 16 << 20
+WHOLE_FILE_BYTES_MIN = 16 << 20
 """A Parquet file of this size becomes a segment unchanged; smaller ones are written together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BackfillContext:
     """What every task of a backfill needs."""
 
-    target: Target
-    pieces: tuple[tuple[Incoming, ...], ...]
+    target: WriteTarget
+    pieces: tuple[tuple[InputFile, ...], ...]
     on_bad: str
     bad_rows_max: int
     drift: str
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BackfillReport:
     """A task's result: durable segments that no version names yet, bad rows, its failure."""
 
-    staged: tuple[Staged, ...] = ()
-    bad: tuple[Bad, ...] = ()
+    staged: tuple[StagedSegment, ...] = ()
+    bad: tuple[BadRow, ...] = ()
     failure: ThermoclineError | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FileColumns:
     """The columns of files that have the same columns, and the first of these files.
 
     A Parquet file contains its types. For other files `counts` counts their cells by kind, and
@@ -76,7 +76,7 @@ class Look:
 
     path: str
     arrow: pa.Schema
-    counts: Counts | None = None
+    counts: CountsByColumn | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -84,22 +84,22 @@ class Look:
         return self.counts is None
 
 
-def look_at_piece(
+def read_piece_columns(
     spec: TableSpec,
     schema: Schema,
     declared: Mapping[str, pa.DataType],
-    pieces: tuple[tuple[Incoming, ...], ...],
+    pieces: tuple[tuple[InputFile, ...], ...],
     number: int,
-) -> list[Look]:
+) -> list[FileColumns]:
     """Return the columns of the readable files of a piece. For workers.
 
     Files with the same columns give one result, with the path of the first file.
     """
-    found: list[Look] = []
+    found: list[FileColumns] = []
     for file in pieces[number]:
         try:
-            look = _look_at(file, spec, schema, declared)
-        except (ThermoclineError, *BROKEN):
+            look = _read_file_columns(file, spec, schema, declared)
+        except (ThermoclineError, *READ_ERRORS):
             continue  # the task that reads the file reports the error
         if spec.time_column not in look.arrow.names:
             continue
@@ -113,58 +113,62 @@ def look_at_piece(
     return found
 
 
-def _look_at(
-    file: Incoming, spec: TableSpec, schema: Schema, declared: Mapping[str, pa.DataType]
-) -> Look:
+def _read_file_columns(
+    file: InputFile, spec: TableSpec, schema: Schema, declared: Mapping[str, pa.DataType]
+) -> FileColumns:
     if file.format == "parquet":
-        return Look(file.path, parquet_columns(file))
-    counts = counted(file, spec)
-    return Look(file.path, columns_of(counts, spec, schema, declared), counts)
+        return FileColumns(file.path, parquet_columns(file))
+    counts = count_cells(file, spec)
+    return FileColumns(file.path, infer_columns(counts, spec, schema, declared), counts)
 
 
-def write_piece(order: Order, number: int) -> Report:
+def write_piece(order: BackfillContext, number: int) -> BackfillReport:
     """Read the files of a piece and write the rows that fit. For workers."""
-    sieve, target = Sieve(order.on_bad, order.bad_rows_max), order.target
-    reading = Reading(target.schema, target.spec, sieve, is_strict=order.drift != "ignore")
+    sieve, target = BadRowCollector(order.on_bad, order.bad_rows_max), order.target
+    reading = ReadTarget(target.schema, target.spec, sieve, is_strict=order.drift != "ignore")
     stage = target.stage()
     try:
-        _write(stage, _left(stage, order.pieces[number], reading), target.spec)
+        _write_segments(stage, _read_remaining(stage, order.pieces[number], reading), target.spec)
     except BaseException as error:
         stage.discard()
         if isinstance(error, ThermoclineError) and not isinstance(error, Unavailable):
-            return Report(failure=error)  # returned: a retry by another worker would fail as well
+            return BackfillReport(
+                failure=error
+            )  # returned: a retry by another worker would fail as well
         raise
-    return Report(tuple(stage.staged), tuple(sieve.bad))
+    return BackfillReport(tuple(stage.staged), tuple(sieve.bad))
 
 
-def _left(stage: Stage, files: Iterable[Incoming], reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_remaining(
+    stage: Stage, files: Iterable[InputFile], reading: ReadTarget
+) -> Iterator[pa.RecordBatch]:
     """Stage the files that can be copied unchanged; yield the rows of all others."""
     for file in files:
-        if not _is_taken(stage, file, reading):
+        if not _take_whole_file(stage, file, reading):
             yield from read_file(file, reading)
 
 
-def _is_taken(stage: Stage, file: Incoming, reading: Reading) -> bool:
+def _take_whole_file(stage: Stage, file: InputFile, reading: ReadTarget) -> bool:
     """Stage a Parquet file byte for byte if it is large and fits; tell whether it did."""
-    if file.format != "parquet" or file.size_bytes < TAKEN_BYTES_MIN:
+    if file.format != "parquet" or file.size_bytes < WHOLE_FILE_BYTES_MIN:
         return False
     try:
         with pq.ParquetFile(file.path) as opened_file:
             arrow = opened_file.schema_arrow
             found = check_types(file, arrow, reading)
-    except (Unreadable, *BROKEN):
+    except (UnreadableFile, *READ_ERRORS):
         return False  # reading its rows reports the error
     in_zone = reading.spec.timezone is None or arrow.field(reading.spec.time_column).type.tz
     if found.must_rewrite or found.unknown or found.wider or not in_zone:
         return False
     try:
-        stage.take_parquet(file.path, reading.spec, link=False)
+        stage.import_parquet(file.path, reading.spec, link=False)
     except Invalid:
         return False  # a row has no time, or the file is cut off: it is read row by row
     return True
 
 
-def _write(stage: Stage, batches: Iterator[pa.RecordBatch], spec: TableSpec) -> None:
+def _write_segments(stage: Stage, batches: Iterator[pa.RecordBatch], spec: TableSpec) -> None:
     """Write checked batches as segments of bounded size."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0

@@ -22,25 +22,25 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from thermocline.cold.change.replace_segments import Rewrite, rewrite
-from thermocline.cold.change.work_lease import SHARE_MAX, Work, swept, working
-from thermocline.cold.table import Table
+from thermocline.cold.change.replace_segments import SegmentRewrite, replace_segments
+from thermocline.cold.change.work_lease import SHARE_MAX, WorkLease, lease_work, sweep_dead_work
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption, ThermoclineError, Unavailable
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.compact.merge import Merged, Slice, bare, merge
+from thermocline.pipeline.compact.merge import MergeResult, Slice, merge, without_segments
 from thermocline.pipeline.compact.plan import (
     INPUTS_LEAST,
-    Group,
-    Limits,
-    groups,
-    slices,
-    within_limits,
+    CompactionGroup,
+    CompactionLimits,
+    plan_groups,
+    plan_slices,
+    take_within_limits,
 )
-from thermocline.pipeline.run.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.session import without_warnings
-from thermocline.pipeline.spark.spark_errors import SparkNotStarted, told_of
-from thermocline.pipeline.spark.worker_stage import Target
+from thermocline.pipeline.spark.spark_errors import SparkNotStarted, translate_error
+from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,11 +50,11 @@ TRIES_MAX = 8
 WAIT_S_MAX = 1.0
 REPORT = "merged binary"
 
-Kernel: TypeAlias = Callable[[Target, TableState, Sequence[Slice]], list[Merged]]
+MergeKernel: TypeAlias = Callable[[WriteTarget, TableState, Sequence[Slice]], list[MergeResult]]
 """Merges slices in any process; the segments that it returns are durable in the table's folder."""
 
-Reporter: TypeAlias = Callable[
-    [Target, TableState, Sequence[Slice], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]
+MergeWorker: TypeAlias = Callable[
+    [WriteTarget, TableState, Sequence[Slice], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]
 ]
 """Runs in a worker: the numbers of slices in, their results out."""
 
@@ -62,27 +62,29 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class CompactJob:
     """The job. `kernel` merges the slices; by default Spark's workers do."""
 
-    limits: Limits = field(default_factory=Limits)
-    kernel: Kernel | None = None
+    limits: CompactionLimits = field(default_factory=CompactionLimits)
+    kernel: MergeKernel | None = None
     name: str = JOB
 
-    def due(self, site: Site) -> Iterator[Task]:
+    def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the groups that are worth rewriting in each table, from the log alone."""
         for name in site:
-            for group in groups(site.table(name).state(), self.limits):
-                yield _task(name, group)
+            for group in plan_groups(site.table(name).state(), self.limits):
+                yield _make_task(name, group)
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:
         """Rewrite the segments of a task in one commit; do nothing if they are gone."""
         table = site.table(task.table)
-        kernel = self.kernel or on_spark(spark)
+        kernel = self.kernel or spark_kernel(spark)
         return compact(table, list(task.detail), kernel, self.limits, tell)
 
 
-def _task(name: str, group: Group) -> Task:
+def _make_task(name: str, group: CompactionGroup) -> Task:
     numbers = {
         "segments": len(group.segments),
         "rows": group.rows,
@@ -95,27 +97,27 @@ def _task(name: str, group: Group) -> Task:
 
 
 def compact(
-    table: Table,
+    table: ColdTable,
     wanted: Sequence[str],
-    kernel: Kernel,
-    limits: Limits,
-    tell: Tell,
+    kernel: MergeKernel,
+    limits: CompactionLimits,
+    tell: TaskProgress,
     operation: str = JOB,
-) -> Done:
+) -> TaskResult:
     """Rewrite those of these segments that are live; return the version that was committed.
 
     `Conflict` if other writers changed the segments first in every try, `Unavailable` if workers
     died even with the smallest batch; the table is unchanged then.
     """
-    share = swept(table, operation)
+    share = sweep_dead_work(table, operation)
     for attempt in range(TRIES_MAX):
         state = table.state()
         live = [s for key in wanted if (s := state.segments.find(key)) is not None]
-        group = Group(tuple(within_limits(live, limits, share)))
+        group = CompactionGroup(tuple(take_within_limits(live, limits, share)))
         if not group.segments or (len(group.segments) == 1 and not group.deleted):
-            return Done(None)
+            return TaskResult(None)
         try:
-            return _Try(table, state, group, operation, share).run(kernel, limits, tell)
+            return _Attempt(table, state, group, operation, share).run(kernel, limits, tell)
         except Conflict as error:
             logger.info("%s of %s begins again: %s", operation, table.storage.root, error.message)
             clock.sleep(random.uniform(0, min(WAIT_S_MAX, 0.01 * 2**attempt)))  # noqa: S311
@@ -133,9 +135,9 @@ def compact(
     )
 
 
-def _smaller(limits: Limits, share: int) -> Limits:
+def _divide_limits(limits: CompactionLimits, share: int) -> CompactionLimits:
     """Return limits with which a worker holds fewer rows at a time."""
-    return Limits(
+    return CompactionLimits(
         max(limits.target_bytes // share, 1),
         max(limits.target_rows // share, 1),
         limits.inputs_min,
@@ -146,40 +148,42 @@ def _smaller(limits: Limits, share: int) -> Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
+class _Attempt:
     """One attempt to rewrite a group, from one state."""
 
-    table: Table
+    table: ColdTable
     state: TableState
-    group: Group
+    group: CompactionGroup
     operation: str
     share: int
 
-    def run(self, kernel: Kernel, limits: Limits, tell: Tell) -> Done:
+    def run(self, kernel: MergeKernel, limits: CompactionLimits, tell: TaskProgress) -> TaskResult:
         group, table = self.group, self.table
-        with working(table, self.state.version, self.operation, self.share) as work:
-            pieces = slices(table, self.state, group, _smaller(limits, self.share))
+        with lease_work(table, self.state.version, self.operation, self.share) as work:
+            pieces = plan_slices(table, self.state, group, _divide_limits(limits, self.share))
             tell("merging", 0, len(pieces))
-            merged = sum(self._merged(work, kernel, pieces), Merged())
+            merged = sum(self._merge(work, kernel, pieces), MergeResult())
             tell("merging", len(pieces), len(pieces))
-            _check(group, merged)
+            _check_content(group, merged)
             work.check_lease()
-            what = Rewrite(self.state, group.segments, self.operation, str(merged.after))
-            after = rewrite(table, what, merged.staged)
+            what = SegmentRewrite(self.state, group.segments, self.operation, str(merged.after))
+            after = replace_segments(table, what, merged.staged)
         numbers = {
             "segments_before": len(group.segments),
             "segments": len(merged.staged),
             "rows": merged.after.rows,
             "purged": group.deleted,
             "size_bytes_before": group.size_bytes,
-            "size_bytes": sum(staged.taken.size_bytes for staged in merged.staged),
+            "size_bytes": sum(staged.checksum.size_bytes for staged in merged.staged),
         }
-        return Done(after.version, numbers)
+        return TaskResult(after.version, numbers)
 
-    def _merged(self, work: Work, kernel: Kernel, pieces: Sequence[Slice]) -> list[Merged]:
-        target = Target(self.table.storage.root, self.state.spec, self.state.schema, work.mark)
+    def _merge(
+        self, work: WorkLease, kernel: MergeKernel, pieces: Sequence[Slice]
+    ) -> list[MergeResult]:
+        target = WriteTarget(self.table.storage.root, self.state.spec, self.state.schema, work.tag)
         try:
-            return kernel(target, bare(self.state), pieces)
+            return kernel(target, without_segments(self.state), pieces)
         except ThermoclineError as error:
             live = self.table.state().segments
             gone = sum(live.find(segment.segment_id) is None for segment in self.group.segments)
@@ -191,7 +195,7 @@ class _Try:
             raise
 
 
-def _check(group: Group, merged: Merged) -> None:
+def _check_content(group: CompactionGroup, merged: MergeResult) -> None:
     """Raise `Corruption` unless digest and number of the rows are the same before and after."""
     if merged.before != merged.after or merged.before.rows != group.rows:
         raise Corruption(
@@ -203,31 +207,33 @@ def _check(group: Group, merged: Merged) -> None:
         )
 
 
-def merge_here(target: Target, state: TableState, pieces: Sequence[Slice]) -> list[Merged]:
+def merge_here(
+    target: WriteTarget, state: TableState, pieces: Sequence[Slice]
+) -> list[MergeResult]:
     """Merge slices one after another in this process."""
     return [merge(target, state, piece) for piece in pieces]
 
 
-def on_spark(spark: Sparks, work: Reporter | None = None) -> Kernel:
+def spark_kernel(spark: SessionFactory, work: MergeWorker | None = None) -> MergeKernel:
     """Return the kernel that merges in Spark's workers; its first use starts the session."""
     return lambda target, state, pieces: merge_on_spark(spark(), target, state, pieces, work)
 
 
 def merge_on_spark(
     spark: "SparkSession",
-    target: Target,
+    target: WriteTarget,
     state: TableState,
     pieces: Sequence[Slice],
-    work: Reporter | None = None,
-) -> list[Merged]:
+    work: MergeWorker | None = None,
+) -> list[MergeResult]:
     """Merge each slice in its own task; `Unavailable` when Spark or a worker fails."""
     frame = spark.range(0, len(pieces), 1, len(pieces))
-    given = partial(work or reported, target, state, tuple(pieces))
+    given = partial(work or report_merges, target, state, tuple(pieces))
     try:
         with without_warnings():
             reports = frame.mapInArrow(given, REPORT).collect()
     except Exception as error:
-        raise told_of(error) from error
+        raise translate_error(error) from error
     found = [pickle.loads(report.merged) for report in reports]  # noqa: S301  our own workers
     failed = next((one for one in found if isinstance(one, ThermoclineError)), None)
     if failed is not None:
@@ -235,8 +241,8 @@ def merge_on_spark(
     return found
 
 
-def reported(
-    target: Target,
+def report_merges(
+    target: WriteTarget,
     state: TableState,
     pieces: Sequence[Slice],
     batches: Iterator[pa.RecordBatch],
@@ -244,7 +250,7 @@ def reported(
     """Merge the slices whose numbers come in; yield the result of each. For workers."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            made: Merged | ThermoclineError
+            made: MergeResult | ThermoclineError
             try:
                 made = merge(target, state, pieces[number])
             except ThermoclineError as error:

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from thermocline.cold.change.export_plan import KEY_COLUMN
 from thermocline.cold.segment.parquet import read_rows
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.format.instant import NS_PER_S
-from thermocline.format.log.action import ENTITIES, Segment
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.action import ENTITIES_FEATURE, Segment
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.pipeline.compact.merge import Slice
 
@@ -39,13 +39,13 @@ BYTES_MAX = 4 << 30
 DELETED_SHARE_MAX = 0.2
 LEVEL_MAX = 16
 """How often rows are rewritten because their segments are small: a bound if sizes mislead."""
-KEYS_LOOKED_AT_MAX = 1_000_000
+KEYS_SAMPLED_MAX = 1_000_000
 DAY_NS = 86_400 * NS_PER_S
 WINDOWS_NS = (DAY_NS, 32 * DAY_NS, 384 * DAY_NS)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CompactionLimits:
     """When a segment counts as small, and how many segments one commit rewrites.
 
     A segment with less than half of `target_bytes` and of `target_rows` is small. Compaction
@@ -61,7 +61,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CompactionGroup:
     """Segments that one commit merges, in the order of their times."""
 
     segments: tuple[Segment, ...]
@@ -92,36 +92,38 @@ def live_bytes(segment: Segment) -> int:
     return segment.file_size * live_rows(segment) // max(segment.row_count, 1)
 
 
-def groups(state: TableState, limits: Limits) -> Iterator[Group]:
+def plan_groups(state: TableState, limits: CompactionLimits) -> Iterator[CompactionGroup]:
     """Yield the groups that are worth rewriting now. No segment is in two groups."""
-    is_keyed = ENTITIES in state.spec.features
+    is_keyed = ENTITIES_FEATURE in state.spec.features
     left = [s for s in state.segments if is_small(s, limits) or is_dirty(s, limits)]
     for width_ns in (None,) if is_keyed else WINDOWS_NS:
         rest: list[Segment] = []
-        for near in _near(left, width_ns):
-            chosen, others = _chosen(near, limits)
+        for near in _group_by_time(left, width_ns):
+            chosen, others = _split_oversized(near, limits)
             rest += others
-            for part in _cut(chosen, limits):
-                if _is_worth(part, limits):
-                    yield Group(tuple(part))
+            for part in _cut_to_limits(chosen, limits):
+                if _is_worthwhile(part, limits):
+                    yield CompactionGroup(tuple(part))
                 else:
                     rest += part
         left = rest
 
 
-def is_small(segment: Segment, limits: Limits) -> bool:
+def is_small(segment: Segment, limits: CompactionLimits) -> bool:
     """Tell whether a segment has less than half of the target's rows and bytes."""
     has_few_rows = live_rows(segment) * 2 < limits.target_rows
     has_few_bytes = live_bytes(segment) * 2 < limits.target_bytes
     return has_few_rows and has_few_bytes and segment.level < LEVEL_MAX
 
 
-def is_dirty(segment: Segment, limits: Limits) -> bool:
+def is_dirty(segment: Segment, limits: CompactionLimits) -> bool:
     """Tell whether too many rows of a segment are deleted."""
     return segment.deleted_count > limits.deleted_share_max * segment.row_count
 
 
-def within_limits(segments: Sequence[Segment], limits: Limits, share: int) -> list[Segment]:
+def take_within_limits(
+    segments: Sequence[Segment], limits: CompactionLimits, share: int
+) -> list[Segment]:
     """Return the first segments that fit the limits of one commit, at least two."""
     inputs_max, bytes_max = limits.inputs_max // share, limits.bytes_max // share
     taken: list[Segment] = []
@@ -135,7 +137,7 @@ def within_limits(segments: Sequence[Segment], limits: Limits, share: int) -> li
     return taken
 
 
-def _near(segments: Iterable[Segment], width_ns: int | None) -> Iterator[list[Segment]]:
+def _group_by_time(segments: Iterable[Segment], width_ns: int | None) -> Iterator[list[Segment]]:
     """Yield lists of segments that begin in the same period, each list in order of time."""
     ordered = sorted(segments, key=lambda s: (s.ts_min, s.segment_id))
     stretches: dict[int, list[Segment]] = {}
@@ -145,7 +147,9 @@ def _near(segments: Iterable[Segment], width_ns: int | None) -> Iterator[list[Se
     yield from stretches.values()
 
 
-def _chosen(near: list[Segment], limits: Limits) -> tuple[list[Segment], list[Segment]]:
+def _split_oversized(
+    near: list[Segment], limits: CompactionLimits
+) -> tuple[list[Segment], list[Segment]]:
     """Return the segments to rewrite, and those that are larger than all others together."""
     dirty = [s for s in near if is_dirty(s, limits)]
     clean = sorted((s for s in near if not is_dirty(s, limits)), key=live_bytes)
@@ -158,18 +162,20 @@ def _chosen(near: list[Segment], limits: Limits) -> tuple[list[Segment], list[Se
     return [s for s in near if s.segment_id in taken], others
 
 
-def _cut(segments: list[Segment], limits: Limits) -> Iterator[list[Segment]]:
+def _cut_to_limits(segments: list[Segment], limits: CompactionLimits) -> Iterator[list[Segment]]:
     while segments:
-        part = within_limits(segments, limits, 1)
+        part = take_within_limits(segments, limits, 1)
         yield part
         segments = segments[len(part) :]
 
 
-def _is_worth(part: Sequence[Segment], limits: Limits) -> bool:
+def _is_worthwhile(part: Sequence[Segment], limits: CompactionLimits) -> bool:
     return len(part) >= limits.inputs_min or any(is_dirty(s, limits) for s in part)
 
 
-def slices(table: Table, state: TableState, group: Group, limits: Limits) -> list[Slice]:
+def plan_slices(
+    table: ColdTable, state: TableState, group: CompactionGroup, limits: CompactionLimits
+) -> list[Slice]:
     """Return slices that contain every row of a group once, each for about one new segment.
 
     If a slice can end between two segments, it does, so that few files are read twice. For an
@@ -181,17 +187,17 @@ def slices(table: Table, state: TableState, group: Group, limits: Limits) -> lis
     )
     if count <= 1:
         return [Slice(group.segments)]
-    if ENTITIES in state.spec.features:
-        return _by_key(group.segments, _key_cuts(table, state, group.segments, count))
-    bounds = [None, *_Spread(group.segments).cuts(group.rows / count), None]
-    windows = [Window(start, end) for start, end in pairwise(bounds)]
+    if ENTITIES_FEATURE in state.spec.features:
+        return _slice_by_key(group.segments, _find_key_cuts(table, state, group.segments, count))
+    bounds = [None, *_TimeSpread(group.segments).cuts(group.rows / count), None]
+    windows = [TimeWindow(start, end) for start, end in pairwise(bounds)]
     return [
         Slice(tuple(s for s in group.segments if window.meets(s.ts_min, s.ts_max)), window)
         for window in windows
     ]
 
 
-class _Spread:
+class _TimeSpread:
     """Estimates how rows are distributed in time: evenly within each segment."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -203,43 +209,43 @@ class _Spread:
 
     def cuts(self, rows_each: float) -> list[int]:
         """Return the times at which to cut, about `rows_each` rows apart."""
-        before = [(edge, self._before(edge)) for edge in self._edges]
+        before = [(edge, self._rows_before(edge)) for edge in self._edges]
         total, done = float(self._rows.sum()), 0.0
         cuts: list[int] = []
         while total - done > 1.25 * rows_each:
             near = [(abs(rows - done - rows_each), at) for at, rows in before]
             off, edge = min(near)
-            cut = edge if off <= 0.2 * rows_each else self._at(done + rows_each)
+            cut = edge if off <= 0.2 * rows_each else self._time_at(done + rows_each)
             if cut <= (cuts[-1] if cuts else self._edges[0]):
                 break
             cuts.append(cut)
-            done = self._before(cut)
+            done = self._rows_before(cut)
         return cuts
 
-    def _before(self, time: int) -> float:
+    def _rows_before(self, time: int) -> float:
         """Return the estimated number of rows before a time."""
         part = np.clip((time - self._first) / self._span, 0.0, 1.0)
         return float((part * self._rows).sum())
 
-    def _at(self, rows: float) -> int:
+    def _time_at(self, rows: float) -> int:
         """Return the time before which there are about this many rows."""
         low: int = self._edges[0]
         high: int = self._end + 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._before(middle) < rows else (low, middle)
+            low, high = (middle, high) if self._rows_before(middle) < rows else (low, middle)
         return high
 
 
-def _key_cuts(
-    table: Table, state: TableState, segments: Sequence[Segment], count: int
+def _find_key_cuts(
+    table: ColdTable, state: TableState, segments: Sequence[Segment], count: int
 ) -> list[str]:
     """Return keys that cut the rows into about `count` equal parts, from a sample of keys."""
     parts: list[pa.Array] = []
     for segment in segments:
         looked = read_rows(table.storage, state, segment, [KEY_COLUMN])
         parts.extend(rows.batch.column(0) for rows in looked)
-        if sum(map(len, parts)) > KEYS_LOOKED_AT_MAX:
+        if sum(map(len, parts)) > KEYS_SAMPLED_MAX:
             break
     keys = pa.chunked_array(parts, pa.string())
     ordered = keys.take(pc.array_sort_indices(keys))
@@ -247,6 +253,6 @@ def _key_cuts(
     return sorted(set(found))
 
 
-def _by_key(segments: Sequence[Segment], cuts: Sequence[str]) -> list[Slice]:
+def _slice_by_key(segments: Sequence[Segment], cuts: Sequence[str]) -> list[Slice]:
     bounds = [None, *cuts, None]
     return [Slice(tuple(segments), low=low, high=high) for low, high in pairwise(bounds)]

@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.pipeline.erase.search import Searched
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.erase.search import TraceSearch
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 FOLDER = "erasures"
 FORMAT_VERSION = 1
@@ -32,7 +32,7 @@ NOT_COVERED = (
 
 
 @dataclass(frozen=True, slots=True)
-class TableErased:
+class TableErasure:
     """What the erasure did in one table.
 
     `versions` are the versions that it committed; the last one is the first without a trace of
@@ -53,7 +53,7 @@ class TableErased:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class OtherSubject:
     """Another subject of the same erasure: its column and its digest."""
 
     column: str
@@ -61,7 +61,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class ErasureCertificate:
     """What was erased, who requested it, when, and what a search found afterwards."""
 
     certificate_id: str
@@ -70,10 +70,10 @@ class Certificate:
     by: str
     started: str
     finished: str
-    tables: Sequence[TableErased]
+    tables: Sequence[TableErasure]
     recomputed: Sequence[str]
-    searched: Searched
-    others: Sequence[Other] = ()
+    searched: TraceSearch
+    others: Sequence[OtherSubject] = ()
     not_covered: Sequence[str] = NOT_COVERED
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ class Certificate:
         return made
 
 
-def write_certificate(site: Site, certificate: Certificate) -> str:
+def write_certificate(site: JobWorkspace, certificate: ErasureCertificate) -> str:
     """Write the certificate, durable when this returns; return its path in the tenant's folder."""
     path = f"{FOLDER}/{certificate.certificate_id}.json"
     data = orjson.dumps(certificate.json(), option=orjson.OPT_INDENT_2)

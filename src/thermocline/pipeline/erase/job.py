@@ -26,32 +26,32 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from thermocline.cold.care.expunge import Forgotten, forget
+from thermocline.cold.care.expunge import ExpungeReport, expunge
 from thermocline.cold.change.export_plan import KEY_COLUMN
-from thermocline.cold.entity_view import keyed_batches
+from thermocline.cold.entity_view import read_entity_rows
 from thermocline.cold.segment.stage import new_id
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import NotFound, Unavailable
 from thermocline.format import layout
-from thermocline.format.instant import TimeNs, written
-from thermocline.format.log.action import ENTITIES
+from thermocline.format.instant import TimeNs, format_instant
+from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.backfill.quarantine import SUFFIX
-from thermocline.pipeline.compact.job import Kernel, compact
-from thermocline.pipeline.compact.plan import Limits
-from thermocline.pipeline.erase.certificate import Certificate, Other, TableErased
+from thermocline.pipeline.backfill.quarantine import QUARANTINE_SUFFIX
+from thermocline.pipeline.compact.job import MergeKernel, compact
+from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.pipeline.erase.certificate import ErasureCertificate, OtherSubject, TableErasure
 from thermocline.pipeline.erase.search import (
-    Found,
-    Searched,
-    check_known,
-    columns_of,
-    in_segment,
-    in_table,
-    remains,
+    SubjectTrace,
+    TraceSearch,
+    check_columns_exist,
+    current_columns,
+    search_remains,
+    search_segment,
+    search_table,
 )
-from thermocline.pipeline.erase.subject import Subject, distinct, text_columns
-from thermocline.pipeline.run.job import Tell, silent
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.erase.subject import Subject, distinct_subjects, text_columns
+from thermocline.pipeline.run.job import TaskProgress, ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
@@ -65,13 +65,15 @@ ROUNDS_MAX = 1_000
 class Erasure:
     """How to erase: what rewrites the segments, who requests it, what receives the progress."""
 
-    kernel: Kernel
+    kernel: MergeKernel
     by: str = field(default_factory=getpass.getuser)
-    tell: Tell = silent
-    limits: Limits = field(default_factory=Limits)
+    progress: TaskProgress = ignore_progress
+    limits: CompactionLimits = field(default_factory=CompactionLimits)
 
 
-def erase(site: Site, subject: Subject | Sequence[Subject], how: Erasure) -> Certificate:
+def erase(
+    site: JobWorkspace, subject: Subject | Sequence[Subject], how: Erasure
+) -> ErasureCertificate:
     """Erase a subject from every table of a tenant; return what was done and what is left.
 
     Several subjects are one person whom several columns identify: the rows of each are erased.
@@ -79,54 +81,59 @@ def erase(site: Site, subject: Subject | Sequence[Subject], how: Erasure) -> Cer
     nothing; otherwise it lists what was found, and a second run continues. `NotFound` if no table
     has a subject's column.
     """
-    subjects = distinct([subject] if isinstance(subject, Subject) else subject)
-    check_known(site, subjects)
+    subjects = distinct_subjects([subject] if isinstance(subject, Subject) else subject)
+    check_columns_exist(site, subjects)
     names = site.tables()
-    started = _now()
+    started = _utc_text()
     keyed = [name for name in names if site.holds_entities(name)]
     plain = [name for name in names if name not in keyed]
     if plain:
         site.flush(plain)
-    done: list[TableErased] = []
+    done: list[TableErasure] = []
     for place, name in enumerate(names):
-        how.tell("erasing", place, len(names))
-        erased = (_of_entities if name in keyed else _of_rows)(site, name, subjects, how)
+        how.progress("erasing", place, len(names))
+        erased = (_erase_entities if name in keyed else _erase_rows)(site, name, subjects, how)
         if erased is not None:
             done.append(erased)
-    how.tell("searching", len(names), len(names))
-    searched = remains(site, *subjects)
-    left = [found for name in keyed for one in subjects for found in _traces(site, name, one)]
-    left += [found for one in done for found in _unexpired(site, one)]
+    how.progress("searching", len(names), len(names))
+    searched = search_remains(site, *subjects)
+    left = [
+        found
+        for name in keyed
+        for one in subjects
+        for found in _find_postgres_traces(site, name, one)
+    ]
+    left += [found for one in done for found in _find_unexpired(site, one)]
     first, *others = subjects
-    return Certificate(
+    return ErasureCertificate(
         new_id(),
         first.digest,
         first.column,
         how.by,
         started,
-        _now(),
+        _utc_text(),
         done,
-        _recomputed(site, subjects, {one.table for one in done}),
-        Searched(searched.files, searched.size_bytes, (*searched.found, *left)),
-        [Other(one.column, one.digest) for one in others],
+        _rollups_to_recompute(site, subjects, {one.table for one in done}),
+        TraceSearch(searched.files, searched.size_bytes, (*searched.found, *left)),
+        [OtherSubject(one.column, one.digest) for one in others],
     )
 
 
-def _now() -> str:
-    return written(TimeNs(clock.time_ns()))
+def _utc_text() -> str:
+    return format_instant(TimeNs(clock.time_ns()))
 
 
 def is_quarantine(name: str) -> bool:
     """Tell whether a table is a quarantine, which stores bad rows as texts."""
-    return name.endswith(SUFFIX)
+    return name.endswith(QUARANTINE_SUFFIX)
 
 
-def _of_rows(
-    site: Site, name: str, subjects: Sequence[Subject], how: Erasure
-) -> TableErased | None:
+def _erase_rows(
+    site: JobWorkspace, name: str, subjects: Sequence[Subject], how: Erasure
+) -> TableErasure | None:
     table = site.table(name)
     is_aside = is_quarantine(name)
-    everything = [found for one in subjects for found in in_table(name, table, one)]
+    everything = [found for one in subjects for found in search_table(name, table, one)]
     if not any(is_aside or not found.is_mention for found in everything):
         return None
     versions: list[int] = []
@@ -135,37 +142,37 @@ def _of_rows(
         state = table.state()
         if is_aside:
             texts = text_columns(state.schema.arrow, subject.column)
-            after, more = table.delete(subject.mentions, texts)
+            after, more = table.delete(subject.match_mentions, texts)
             rows += more
             versions += [after.version] if more else []
-        for column in [] if is_aside else columns_of(state, subject.column):
+        for column in [] if is_aside else current_columns(state, subject.column):
             named = Subject(column, subject.value)
-            after, more = table.delete(named.row_test, [column])
+            after, more = table.delete(named.match_rows, [column])
             rows += more
             versions += [after.version] if more else []
     for subject in subjects:
-        anew, rewritten = _purged(name, table, subject, how, is_aside=is_aside)
+        anew, rewritten = _purge_segments(name, table, subject, how, is_aside=is_aside)
         segments += anew
         versions += rewritten
-    forgotten = _forgotten(table, subjects)
-    return _told(table, versions, rows, segments, forgotten, name)
+    forgotten = _forget_history(table, subjects)
+    return _make_table_erasure(table, versions, rows, segments, forgotten, name)
 
 
-def _forgotten(table: Table, subjects: Sequence[Subject]) -> Forgotten:
+def _forget_history(table: ColdTable, subjects: Sequence[Subject]) -> ExpungeReport:
     words = [word for one in subjects for word in one.words]
-    return forget(table, words, [number for one in subjects for number in one.numbers])
+    return expunge(table, words, [number for one in subjects for number in one.numbers])
 
 
-def _unexpired(site: Site, erased: TableErased) -> Iterator[Found]:
+def _find_unexpired(site: JobWorkspace, erased: TableErasure) -> Iterator[SubjectTrace]:
     """Yield a table if readers can still open its older versions; this reads its log again."""
-    oldest = Table(site.table(erased.table).storage).state().oldest
+    oldest = ColdTable(site.table(erased.table).storage).state().oldest
     left = max(erased.versions) - oldest
     if left > 0:
-        yield Found(erased.table, layout.LOG_FOLDER, "older versions have not expired", left)
+        yield SubjectTrace(erased.table, layout.LOG_FOLDER, "older versions have not expired", left)
 
 
-def _purged(
-    name: str, table: Table, subject: Subject, how: Erasure, *, is_aside: bool = False
+def _purge_segments(
+    name: str, table: ColdTable, subject: Subject, how: Erasure, *, is_aside: bool = False
 ) -> tuple[int, list[int]]:
     """Rewrite the segments whose files contain rows of the subject; return number and versions."""
     versions: list[int] = []
@@ -178,12 +185,12 @@ def _purged(
             if segment.deleted_count
             and any(
                 is_aside or not one.is_mention
-                for one in in_segment(name, table, state, segment.path, subject, segment)
+                for one in search_segment(name, table, state, segment.path, subject, segment)
             )
         ]
         if not wanted:
             return segments, versions
-        done = compact(table, wanted, how.kernel, how.limits, how.tell, OPERATION)
+        done = compact(table, wanted, how.kernel, how.limits, how.progress, OPERATION)
         if done.version is not None:
             versions.append(done.version)
             segments += done.numbers["segments_before"]
@@ -194,17 +201,17 @@ def _purged(
     )
 
 
-def _told(
-    table: Table,
+def _make_table_erasure(
+    table: ColdTable,
     versions: Sequence[int],
     rows: int,
     segments: int,
-    forgotten: Forgotten,
+    forgotten: ExpungeReport,
     name: str,
     keys: int = 0,
-) -> TableErased:
+) -> TableErasure:
     contents = [str(table.log.commit(version).metrics.get("content", "")) for version in versions]
-    return TableErased(
+    return TableErasure(
         name,
         tuple(dict.fromkeys([*versions, int(forgotten.oldest)])),
         rows,
@@ -219,9 +226,9 @@ def _told(
     )
 
 
-def _of_entities(
-    site: Site, name: str, given: Sequence[Subject], how: Erasure
-) -> TableErased | None:
+def _erase_entities(
+    site: JobWorkspace, name: str, given: Sequence[Subject], how: Erasure
+) -> TableErasure | None:
     """Delete the entities in their store, export that, and remove their traces from both tiers."""
     from thermocline.hot.postgres.export.purge import purge
 
@@ -230,8 +237,8 @@ def _of_entities(
     given = [one for one in given if one.column in columns]
     if not given:
         return None
-    entity = _entity(site, name)
-    keys = sorted({key for one in given for key in _keys(entity, table, one)})
+    entity = _entity_table(site, name)
+    keys = sorted({key for one in given for key in _find_entity_keys(entity, table, one)})
     rows = 0
     for key in keys:
         with suppress(NotFound):
@@ -239,34 +246,34 @@ def _of_entities(
             rows += 1
     entity.export()
     subjects = [*given, *(Subject(KEY_COLUMN, key) for key in keys)]
-    found = [one for s in subjects for one in in_table(name, table, s) if not one.is_mention]
+    found = [one for s in subjects for one in search_table(name, table, s) if not one.is_mention]
     if not keys and not found:
         return None
     versions: list[int] = []
     segments = 0
     for one in subjects:
-        more, rewritten = _purged(name, table, one, how)
+        more, rewritten = _purge_segments(name, table, one, how)
         segments += more
         versions += rewritten
-    forgotten = _forgotten(table, subjects)
+    forgotten = _forget_history(table, subjects)
     entity.recover()
     if keys:
         purge(entity.store, keys)
-    return _told(table, versions, rows, segments, forgotten, name, len(keys))
+    return _make_table_erasure(table, versions, rows, segments, forgotten, name, len(keys))
 
 
-def _keys(entity: "EntityTable", table: Table, subject: Subject) -> list[str]:
+def _find_entity_keys(entity: "EntityTable", table: ColdTable, subject: Subject) -> list[str]:
     """Return the keys of the subject's entities, hot and cold."""
     if subject.column == KEY_COLUMN:
         return [str(subject.value)]
     found: set[str] = set()
-    for batch in keyed_batches(table.storage, entity.view(), [KEY_COLUMN, subject.column]):
-        hit = subject.matches(batch.column(1))
+    for batch in read_entity_rows(table.storage, entity.view(), [KEY_COLUMN, subject.column]):
+        hit = subject.match_values(batch.column(1))
         found |= {*batch.column(0).filter(hit).to_pylist()}
     return sorted(found)
 
 
-def _entity(site: Site, name: str) -> "EntityTable":
+def _entity_table(site: JobWorkspace, name: str) -> "EntityTable":
     types = site.entities()
     if types is None:
         raise Unavailable(
@@ -277,25 +284,29 @@ def _entity(site: Site, name: str) -> "EntityTable":
     return types.table(name)
 
 
-def _traces(site: Site, name: str, subject: Subject) -> Iterator[Found]:
+def _find_postgres_traces(
+    site: JobWorkspace, name: str, subject: Subject
+) -> Iterator[SubjectTrace]:
     """Yield the rows in PostgreSQL that contain an entity's key."""
-    from thermocline.hot.postgres.export.purge import traces
+    from thermocline.hot.postgres.export.purge import count_traces
 
     if subject.column == KEY_COLUMN:
-        rows = traces(_entity(site, name).store, [str(subject.value)])
+        rows = count_traces(_entity_table(site, name).store, [str(subject.value)])
         if rows:
-            yield Found(name, "postgres", "rows that contain the key", rows)
+            yield SubjectTrace(name, "postgres", "rows that contain the key", rows)
 
 
-def _recomputed(site: Site, subjects: Sequence[Subject], erased: set[str]) -> list[str]:
+def _rollups_to_recompute(
+    site: JobWorkspace, subjects: Sequence[Subject], erased: set[str]
+) -> list[str]:
     """Return the rollups of erased tables that lack a subject's column."""
     made = []
     for name in site.tables():
         state: TableState = site.table(name).state()
         declared = state.spec.extra.get(ROLLUP)
-        if not isinstance(declared, dict) or ENTITIES in state.spec.features:
+        if not isinstance(declared, dict) or ENTITIES_FEATURE in state.spec.features:
             continue
-        has_all = all(columns_of(state, one.column) for one in subjects)
+        has_all = all(current_columns(state, one.column) for one in subjects)
         if declared.get("source") in erased and not has_all:
             made.append(name)
     return made

@@ -23,32 +23,32 @@ import pyarrow.parquet as pq
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.change.export_plan import KEY_COLUMN
 from thermocline.cold.segment.parquet import open_segment
-from thermocline.cold.storage.storage import Stored
-from thermocline.cold.table import Table
-from thermocline.disk import Disk, OsDisk, translated
+from thermocline.cold.storage.storage import StoredFile
+from thermocline.cold.table import ColdTable
+from thermocline.disk import Disk, OsDisk, translate_errors
 from thermocline.errors import Corruption, NotFound
 from thermocline.format import layout
 from thermocline.format.coverage import decode_coverage
-from thermocline.format.log.action import ENTITIES, AddSegment, Segment, SetDeletes
+from thermocline.format.log.action import ENTITIES_FEATURE, AddSegment, Segment, SetDeletes
 from thermocline.format.log.commit import decode_commit
 from thermocline.format.log.state import TableState
 from thermocline.hot.wal.folder import (
     QUARANTINE_NAME,
     TEMPORARY_SUFFIX,
-    Identity,
+    JournalIdentity,
     file_number,
     read_identity,
 )
-from thermocline.hot.wal.follower import Follower
+from thermocline.hot.wal.follower import JournalFollower
 from thermocline.pipeline.erase.subject import Subject, is_text
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 BATCH_ROWS = 65_536
 JOURNAL = "journal"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SubjectTrace:
     """A file or table with rows of the subject, or with texts that mention its value."""
 
     table: str
@@ -59,31 +59,31 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class TraceSearch:
     """How much was searched, and what was found."""
 
     files: int
     size_bytes: int
-    found: tuple[Found, ...]
+    found: tuple[SubjectTrace, ...]
 
 
-def remains(site: Site, *subjects: Subject) -> Searched:
+def search_remains(site: JobWorkspace, *subjects: Subject) -> TraceSearch:
     """Search all tables of a tenant, their logs and their journal for subjects."""
     files = size_bytes = 0
-    found: list[Found] = []
+    found: list[SubjectTrace] = []
     for name in site.tables():
         table = site.table(name)
-        for stored in _files(table):
+        for stored in _list_files(table):
             files += 1
             size_bytes += stored.size_bytes
         for subject in subjects:
-            found += in_table(name, table, subject)
-        found += _hollow(name, table)
-    found += _in_journal(site, subjects)
-    return Searched(files, size_bytes, tuple(dict.fromkeys(found)))
+            found += search_table(name, table, subject)
+        found += _find_missing_files(name, table)
+    found += _search_journal(site, subjects)
+    return TraceSearch(files, size_bytes, tuple(dict.fromkeys(found)))
 
 
-def check_known(site: Site, subjects: Sequence[Subject]) -> None:
+def check_columns_exist(site: JobWorkspace, subjects: Sequence[Subject]) -> None:
     """Raise `NotFound` if no table has, or ever had, the column of a subject.
 
     A misspelled column would be found nowhere, and its certificate would be complete.
@@ -92,7 +92,7 @@ def check_known(site: Site, subjects: Sequence[Subject]) -> None:
     for name in site.tables():
         state = site.table(name).state()
         known |= {column.name for schema in state.schemas.values() for column in schema.columns}
-        if ENTITIES in state.spec.features:
+        if ENTITIES_FEATURE in state.spec.features:
             known.add(KEY_COLUMN)
     for subject in subjects:
         if subject.column not in known:
@@ -103,26 +103,26 @@ def check_known(site: Site, subjects: Sequence[Subject]) -> None:
             )
 
 
-def _hollow(name: str, table: Table) -> Iterator[Found]:
+def _find_missing_files(name: str, table: ColdTable) -> Iterator[SubjectTrace]:
     """Yield the table if a version that has not expired lacks a file."""
     state = table.state()
     try:
-        missing = sum(table.storage.size(path) is None for path in _named(table, state))
+        missing = sum(table.storage.size(path) is None for path in _named_files(table, state))
     except NotFound:
         return  # the version has expired meanwhile
     # A concurrent vacuum expires versions before it removes their files.
     if missing and table.state().oldest == state.oldest:
         what = "readers can open versions whose files are missing"
-        yield Found(name, layout.LOG_FOLDER, what, missing)
+        yield SubjectTrace(name, layout.LOG_FOLDER, what, missing)
 
 
-def _named(table: Table, state: TableState) -> set[str]:
+def _named_files(table: ColdTable, state: TableState) -> set[str]:
     """Return the files that readable versions name."""
     named = _named_segments(table, state)
     return {path for segment in named for path in (segment.path, segment.coverage_path)}
 
 
-def _named_segments(table: Table, state: TableState) -> list[Segment]:
+def _named_segments(table: ColdTable, state: TableState) -> list[Segment]:
     named: list[Segment] = list(table.state(state.oldest).segments)
     for version in range(state.oldest + 1, state.version + 1):
         actions = table.log.commit(version).actions
@@ -130,7 +130,7 @@ def _named_segments(table: Table, state: TableState) -> list[Segment]:
     return named
 
 
-def in_table(name: str, table: Table, subject: Subject) -> list[Found]:
+def search_table(name: str, table: ColdTable, subject: Subject) -> list[SubjectTrace]:
     """Search every file of a table, including files that no version names."""
     state = table.state()
     try:
@@ -139,36 +139,36 @@ def in_table(name: str, table: Table, subject: Subject) -> list[Found]:
         live = {segment.path: segment for segment in state.segments}
     return [
         found
-        for stored in _files(table)
-        for found in _searched(name, table, state, stored.path, subject, live.get(stored.path))
+        for stored in _list_files(table)
+        for found in _search_file(name, table, state, stored.path, subject, live.get(stored.path))
     ]
 
 
-def _files(table: Table) -> Iterator[Stored]:
+def _list_files(table: ColdTable) -> Iterator[StoredFile]:
     for folder in (layout.DATA_FOLDER, "_coverage", layout.LOG_FOLDER, layout.PINS_FOLDER):
         yield from table.storage.list(folder)
 
 
-def _searched(
+def _search_file(
     name: str,
-    table: Table,
+    table: ColdTable,
     state: TableState,
     path: str,
     subject: Subject,
     segment: Segment | None,
-) -> Iterator[Found]:
+) -> Iterator[SubjectTrace]:
     try:
         if path.startswith(f"{layout.DATA_FOLDER}/") and path.endswith(".parquet"):
-            yield from in_segment(name, table, state, path, subject, segment)
+            yield from search_segment(name, table, state, path, subject, segment)
         elif layout.checkpoint_version(path.rpartition("/")[2]) is not None:
-            yield from _in_checkpoint(name, table, path, subject)
-        elif _says(path, table.storage.read(path), subject):
-            yield Found(name, path, "its bytes contain the value")
+            yield from _search_checkpoint(name, table, path, subject)
+        elif _has_value(path, table.storage.read(path), subject):
+            yield SubjectTrace(name, path, "its bytes contain the value")
     except NotFound:
         return  # the file was removed meanwhile, with its content
 
 
-def _says(path: str, data: bytes, subject: Subject) -> bool:
+def _has_value(path: str, data: bytes, subject: Subject) -> bool:
     """Tell whether a file without rows contains the subject's value."""
     if _has_bytes(data, subject):
         return True
@@ -187,14 +187,14 @@ def _has_bytes(data: bytes, subject: Subject) -> bool:
     return any(word.encode() in data for word in subject.words)
 
 
-def in_segment(
+def search_segment(
     name: str,
-    table: Table,
+    table: ColdTable,
     state: TableState,
     path: str,
     subject: Subject,
     segment: Segment | None = None,
-) -> Iterator[Found]:
+) -> Iterator[SubjectTrace]:
     """Search one file, including deleted rows, by every name that the column ever had.
 
     The checksum of a `segment` is verified first. For a file that no version names, only the
@@ -204,7 +204,7 @@ def in_segment(
         column.name
         for schema in state.schemas.values()
         for column in schema.columns
-        if column.id in _ids(state, subject.column)
+        if column.id in _column_ids(state, subject.column)
     }
     rows = mentions = 0
     try:
@@ -214,7 +214,7 @@ def in_segment(
             source = open_segment(table.storage, segment, fresh=True)
     except Corruption as error:
         if table.storage.size(path) is not None:  # a missing file is of an expired version
-            yield Found(name, path, f"cannot be read: {error.message}")
+            yield SubjectTrace(name, path, f"cannot be read: {error.message}")
         return
     with source:
         try:
@@ -223,20 +223,20 @@ def in_segment(
             for batch in file.iter_batches(BATCH_ROWS, columns=texts):
                 hit = pa.array([False] * batch.num_rows, pa.bool_())
                 for column in names & {*texts}:
-                    hit = pc.or_(hit, subject.matches(batch.column(column)))
-                said = pc.and_not(subject.mentions(batch), hit)
+                    hit = pc.or_(hit, subject.match_values(batch.column(column)))
+                said = pc.and_not(subject.match_mentions(batch), hit)
                 rows += pc.sum(hit).as_py() or 0
                 mentions += pc.sum(said).as_py() or 0
         except (pa.ArrowException, OSError) as error:
-            yield Found(name, path, f"cannot be read: {str(error).splitlines()[0]}")
+            yield SubjectTrace(name, path, f"cannot be read: {str(error).splitlines()[0]}")
             return
     if rows:
-        yield Found(name, path, "rows of the subject", rows)
+        yield SubjectTrace(name, path, "rows of the subject", rows)
     if mentions:
-        yield Found(name, path, "texts that mention the value", mentions, is_mention=True)
+        yield SubjectTrace(name, path, "texts that mention the value", mentions, is_mention=True)
 
 
-def _ids(state: TableState, name: str) -> set[int]:
+def _column_ids(state: TableState, name: str) -> set[int]:
     """Return the ids of the columns that have or had this name."""
     return {
         column.id
@@ -246,57 +246,61 @@ def _ids(state: TableState, name: str) -> set[int]:
     }
 
 
-def _in_checkpoint(name: str, table: Table, path: str, subject: Subject) -> Iterator[Found]:
+def _search_checkpoint(
+    name: str, table: ColdTable, path: str, subject: Subject
+) -> Iterator[SubjectTrace]:
     with table.storage.open_input(path) as source:
         try:
             file = pq.ParquetFile(source)
             held = [bytes(value) for value in (file.metadata.metadata or {}).values()]
             held += file.read(["segment"]).column(0).cast(pa.binary()).to_pylist()
         except pa.ArrowException as error:
-            yield Found(name, path, f"cannot be read: {str(error).splitlines()[0]}")
+            yield SubjectTrace(name, path, f"cannot be read: {str(error).splitlines()[0]}")
             return
     if any(_has_bytes(data, subject) for data in held):
-        yield Found(name, path, "the bounds of its segments contain the value")
+        yield SubjectTrace(name, path, "the bounds of its segments contain the value")
 
 
-def _in_journal(site: Site, subjects: Sequence[Subject]) -> Iterator[Found]:
+def _search_journal(site: JobWorkspace, subjects: Sequence[Subject]) -> Iterator[SubjectTrace]:
     """Search the rows in the journal's files, including flushed rows."""
     disk, folder = OsDisk(), Catalog(site.root).journal_folder
     identity = None if disk.size(folder) is None else read_identity(disk, folder)
     if identity is None:
         return
-    follower = Follower(disk, folder)
+    follower = JournalFollower(disk, folder)
     for name in site.tables():
         spec = site.table(name).state().spec
-        if ENTITIES in spec.features:
+        if ENTITIES_FEATURE in spec.features:
             continue
         rows = 0
         for part in follower.snapshot(bytes.fromhex(spec.table_id)).parts:
-            tests = [s.row_test for s in subjects if s.column in part.batch.schema.names]
+            tests = [s.match_rows for s in subjects if s.column in part.batch.schema.names]
             rows += sum(pc.sum(test(part.batch)).as_py() or 0 for test in tests)
         if rows:
-            yield Found(name, JOURNAL, "rows of the subject, in an open file", rows)
-    yield from _beside_journal(disk, folder, identity)
+            yield SubjectTrace(name, JOURNAL, "rows of the subject, in an open file", rows)
+    yield from _find_unread_files(disk, folder, identity)
 
 
-def _beside_journal(disk: Disk, folder: str, identity: Identity) -> Iterator[Found]:
+def _find_unread_files(
+    disk: Disk, folder: str, identity: JournalIdentity
+) -> Iterator[SubjectTrace]:
     """Yield files in the journal's folder that may contain rows and that no reader opens."""
-    with translated(folder):
+    with translate_errors(folder):
         entries = disk.entries(folder)
         aside = f"{folder}/{QUARANTINE_NAME}"
         kept = [] if disk.size(aside) is None else disk.entries(aside)
     for entry in entries:
         number = file_number(entry.name)
         if number is not None and number < identity.oldest:
-            yield Found(JOURNAL, entry.name, "a trimmed file that could not be removed")
+            yield SubjectTrace(JOURNAL, entry.name, "a trimmed file that could not be removed")
         elif entry.name.endswith(TEMPORARY_SUFFIX):
-            yield Found(JOURNAL, entry.name, "an unfinished file")
+            yield SubjectTrace(JOURNAL, entry.name, "an unfinished file")
     for entry in kept:
         path = f"{QUARANTINE_NAME}/{entry.name}"
-        yield Found(JOURNAL, path, "bytes that a repair set aside: inspect and remove them")
+        yield SubjectTrace(JOURNAL, path, "bytes that a repair set aside: inspect and remove them")
 
 
-def columns_of(state: TableState, name: str) -> list[str]:
+def current_columns(state: TableState, name: str) -> list[str]:
     """Return the current names of the columns that have or had this name."""
-    ids = _ids(state, name)
+    ids = _column_ids(state, name)
     return [column.name for column in state.schema.columns if column.id in ids]

@@ -54,7 +54,7 @@ class Subject:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The value as a number, if it is one."""
-        number = _as_number(self.value)
+        number = _parse_number(self.value)
         return () if number is None else (number,)
 
     @property
@@ -62,12 +62,12 @@ class Subject:
         """The hash that a certificate contains instead of the value: it identifies the subject."""
         return hashlib.sha256(orjson.dumps([self.column, self.value])).hexdigest()
 
-    def matches(self, values: pa.Array) -> pa.Array:
+    def match_values(self, values: pa.Array) -> pa.Array:
         """Tell for each value of the column whether it is the subject's value."""
         kind = values.type.value_type if kinds.is_dictionary(values.type) else values.type
         has_texts = is_text(kind)
         # A command line gives a number as a text; a text column may hold a given number.
-        value = str(self.value) if has_texts else _as_number(self.value)
+        value = str(self.value) if has_texts else _parse_number(self.value)
         try:
             wanted = pa.array([value], kind)
         except (pa.ArrowException, OverflowError):
@@ -78,16 +78,16 @@ class Subject:
         decoded = values.dictionary_decode() if kinds.is_dictionary(values.type) else values
         return pc.equal(decoded.cast(plain), wanted.cast(plain)[0]).fill_null(False)
 
-    def row_test(self, batch: pa.RecordBatch) -> pa.Array:
+    def match_rows(self, batch: pa.RecordBatch) -> pa.Array:
         """Tell for each row of a batch with the column whether it belongs to the subject."""
-        return self.matches(batch.column(self.column))
+        return self.match_values(batch.column(self.column))
 
-    def mentions(self, batch: pa.RecordBatch) -> pa.Array:
+    def match_mentions(self, batch: pa.RecordBatch) -> pa.Array:
         """Tell for each row whether it is the subject's, or whether a text contains the value."""
         found = pa.array([False] * batch.num_rows, pa.bool_())
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if field.name == self.column:
-                found = pc.or_(found, self.matches(column))
+                found = pc.or_(found, self.match_values(column))
             if is_text(field.type) and isinstance(self.value, str):
                 text = column.dictionary_decode() if kinds.is_dictionary(field.type) else column
                 hit = pc.match_substring(text.cast(pa.string()), self.value)
@@ -95,7 +95,7 @@ class Subject:
         return found
 
 
-def distinct(subjects: Sequence[Subject]) -> tuple[Subject, ...]:
+def distinct_subjects(subjects: Sequence[Subject]) -> tuple[Subject, ...]:
     """Return each subject once, in order; `Invalid` if there is none."""
     found = tuple(dict.fromkeys(subjects))
     if not found:
@@ -106,7 +106,7 @@ def distinct(subjects: Sequence[Subject]) -> tuple[Subject, ...]:
     return found
 
 
-def _as_number(value: str | int) -> int | None:
+def _parse_number(value: str | int) -> int | None:
     if isinstance(value, int):
         return value
     is_one = value.isascii() and value.removeprefix("-").isdigit() and str(int(value)) == value

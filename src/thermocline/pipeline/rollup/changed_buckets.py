@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from thermocline.cold.storage.storage import Storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, NotFound
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import (
     Buckets,
     decode_coverage,
     sidecar_checksum,
-    united,
+    unite_buckets,
 )
 from thermocline.format.log.action import (
     Action,
@@ -44,7 +44,7 @@ COMMITS_WALKED_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedBuckets:
     """The changes: everything, for the reason `why`, or these buckets of the table."""
 
     is_everything: bool = False
@@ -55,60 +55,60 @@ class Changed:
         return self.is_everything or bool(self.buckets)
 
 
-def spread(buckets: Buckets, held: Bucket, every: Bucket) -> Buckets:
+def convert_buckets(buckets: Buckets, held: Bucket, every: Bucket) -> Buckets:
     """Return the windows of width `every` that overlap buckets of width `held`."""
     if held == every:
         return buckets
     stretches = (every.span(held.start(run.first), held.start(run.end)) for run in buckets.runs())
-    return united(Buckets.between(first, end) for first, end in stretches)
+    return unite_buckets(Buckets.from_range(first, end) for first, end in stretches)
 
 
-def everything(why: str) -> Changed:
+def all_changed(why: str) -> ChangedBuckets:
     """Return that everything may have changed, for the reason `why`."""
-    return Changed(is_everything=True, why=why)
+    return ChangedBuckets(is_everything=True, why=why)
 
 
-def changed(table: Table, since: int, state: TableState) -> Changed:
+def find_changes(table: ColdTable, since: int, state: TableState) -> ChangedBuckets:
     """Return what changed after the version `since`, up to the state."""
     if since > state.version:
-        return everything("the log is shorter than it was")
+        return all_changed("the log is shorter than it was")
     if state.version - since > COMMITS_WALKED_MAX:
-        return everything("there are too many commits in between")
+        return all_changed("there are too many commits in between")
     try:
-        walk = _Walk(table.storage, _state(table, since), state)
-        found = [walk.follow(commit) for commit in _commits(table, since, state.version)]
-    except _Unknown as unknown:
-        return everything(str(unknown))
-    return Changed(buckets=united(buckets for part in found for buckets in part))
+        walk = _CommitWalk(table.storage, _find_state(table, since), state)
+        found = [walk.follow(commit) for commit in _read_commits(table, since, state.version)]
+    except _ChangesUnknown as unknown:
+        return all_changed(str(unknown))
+    return ChangedBuckets(buckets=unite_buckets(buckets for part in found for buckets in part))
 
 
-class _Unknown(Exception):
+class _ChangesUnknown(Exception):
     """The changes cannot be determined."""
 
 
-def _state(table: Table, version: int) -> TableState | None:
+def _find_state(table: ColdTable, version: int) -> TableState | None:
     try:
         return table.log.state(version)
     except NotFound:
         return None  # expired; its commits still exist, and usually suffice
 
 
-def _commits(table: Table, since: int, newest: int) -> Iterator[Commit]:
+def _read_commits(table: ColdTable, since: int, newest: int) -> Iterator[Commit]:
     for version in range(since + 1, newest + 1):
         try:
             yield table.log.commit(version)
         except NotFound as error:
-            raise _Unknown("a commit in between is missing") from error
+            raise _ChangesUnknown("a commit in between is missing") from error
 
 
-class _Walk:
+class _CommitWalk:
     """Follows commits in order and tracks the segments that were live before each."""
 
     def __init__(self, storage: Storage, before: TableState | None, after: TableState) -> None:
         self._storage = storage
         self._before = before
         self._bucket = after.spec.bucket
-        self._is = None if before is None else (before.spec, before.schema)
+        self._description = None if before is None else (before.spec, before.schema)
         self._live: dict[str, Segment | None] = {}
 
     def follow(self, commit: Commit) -> list[Buckets]:
@@ -117,49 +117,49 @@ class _Walk:
         found: list[Buckets] = []
         for action in commit.actions:
             if isinstance(action, SetTable):
-                self._set(action)
+                self._apply_table_change(action)
             else:
-                found += [] if is_neutral else self._touched(action)
-                self._moved(action)
+                found += [] if is_neutral else self._changed_buckets(action)
+                self._apply(action)
         return found
 
-    def _touched(self, action: Action) -> list[Buckets]:
+    def _changed_buckets(self, action: Action) -> list[Buckets]:
         match action:
             case AddSegment(segment):
-                return [self._held(segment)]
+                return [self._segment_buckets(segment)]
             case RemoveSegment():
-                before = self._known(action.segment_id)
+                before = self._find_segment(action.segment_id)
                 if before and before.coverage_checksum == action.coverage_checksum:
-                    return [self._held(before)]
-                return [self._between(action.ts_min, action.ts_max)]
+                    return [self._segment_buckets(before)]
+                return [self._bucket_range(action.ts_min, action.ts_max)]
             case SetDeletes(segment, _, checksum):
-                before = self._known(segment.segment_id)
+                before = self._find_segment(segment.segment_id)
                 if before and before.coverage_checksum == checksum:
-                    return [self._held(before), self._held(segment)]
-                return [self._between(segment.ts_min, segment.ts_max)]
+                    return [self._segment_buckets(before), self._segment_buckets(segment)]
+                return [self._bucket_range(segment.ts_min, segment.ts_max)]
         return []
 
-    def _moved(self, action: Action) -> None:
+    def _apply(self, action: Action) -> None:
         match action:
             case AddSegment(segment) | SetDeletes(segment):
                 self._live[segment.segment_id] = segment
             case RemoveSegment():
                 self._live[action.segment_id] = None
 
-    def _known(self, segment_id: str) -> Segment | None:
+    def _find_segment(self, segment_id: str) -> Segment | None:
         if segment_id in self._live or self._before is None:
             return self._live.get(segment_id)
         return self._before.segments.find(segment_id)
 
-    def _set(self, action: SetTable) -> None:
-        if self._is is None:
-            raise _Unknown("the table was changed, and its earlier description has expired")
-        why = _difference(self._is, (action.spec, action.schema))
+    def _apply_table_change(self, action: SetTable) -> None:
+        if self._description is None:
+            raise _ChangesUnknown("the table was changed, and its earlier description has expired")
+        why = _describe_difference(self._description, (action.spec, action.schema))
         if why:
-            raise _Unknown(why)
-        self._is = (action.spec, action.schema)
+            raise _ChangesUnknown(why)
+        self._description = (action.spec, action.schema)
 
-    def _held(self, segment: Segment) -> Buckets:
+    def _segment_buckets(self, segment: Segment) -> Buckets:
         """Return a segment's buckets from its sidecar, or all from its first to its last."""
         try:
             data = self._storage.read(segment.coverage_path)
@@ -169,10 +169,10 @@ class _Walk:
                     return coverage.whole
         except (NotFound, Corruption):
             pass
-        return self._between(segment.ts_min, segment.ts_max)
+        return self._bucket_range(segment.ts_min, segment.ts_max)
 
-    def _between(self, first: int, last: int) -> Buckets:
-        return Buckets.between(self._bucket.of(first), self._bucket.of(last) + 1)
+    def _bucket_range(self, first: int, last: int) -> Buckets:
+        return Buckets.from_range(self._bucket.number_of(first), self._bucket.number_of(last) + 1)
 
 
 def _is_neutral(commit: Commit) -> bool:
@@ -192,7 +192,7 @@ def _is_neutral(commit: Commit) -> bool:
     return rows == 0
 
 
-def _difference(before: tuple[TableSpec, Schema], after: tuple[TableSpec, Schema]) -> str:
+def _describe_difference(before: tuple[TableSpec, Schema], after: tuple[TableSpec, Schema]) -> str:
     """Return why two descriptions of a table cannot be compared; empty when they can."""
     (old, columns), (new, fresh) = before, after
     if (old.bucket, old.time_column) != (new.bucket, new.time_column):

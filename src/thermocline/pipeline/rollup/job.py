@@ -17,30 +17,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from thermocline.cold.care.pin import pinned
-from thermocline.cold.change.append import columns_after
-from thermocline.cold.change.commit_staged import new_mark, sweep
-from thermocline.cold.change.replace_windows import Refill, columns_anew, refill
-from thermocline.cold.segment.stage import Staged
-from thermocline.cold.table import Table
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.change.append import plan_columns
+from thermocline.cold.change.commit_staged import new_tag, sweep_staged
+from thermocline.cold.change.replace_windows import (
+    WindowReplacement,
+    create_fresh_columns,
+    replace_windows,
+)
+from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Invalid, NotFound, OutcomeUnknown
 from thermocline.format.coverage import Buckets
 from thermocline.format.instant import NS_PER_S, NS_PER_US, TIME_MIN
 from thermocline.format.log.action import SetTxn, TableSpec
 from thermocline.format.log.state import SegmentSet, TableState
 from thermocline.pipeline.rollup.changed_buckets import (
-    Changed,
-    changed,
-    everything,
-    spread,
+    ChangedBuckets,
+    all_changed,
+    convert_buckets,
+    find_changes,
 )
-from thermocline.pipeline.rollup.kernel import Kernel
+from thermocline.pipeline.rollup.kernel import RollupKernel
 from thermocline.pipeline.rollup.spec import Rollup
-from thermocline.pipeline.rollup.task import Piece, Work, compute_piece
-from thermocline.pipeline.run.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.rollup.task import RollupWork, WindowPiece, compute_piece
+from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.tasks import run_tasks
-from thermocline.pipeline.spark.worker_stage import Target
+from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 ROWS_PER_PIECE = 2_000_000
 DECLARATION = "rollup"
@@ -48,21 +52,21 @@ DECLARATION = "rollup"
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueRollup:
     """A rollup's windows to compute, as of one state of its source and one of its target.
 
     `target` is None if the table does not exist yet.
     """
 
     rollup: Rollup
-    source: Table
+    source: ColdTable
     read_at: TableState
     spec: TableSpec
-    changed: Changed
+    changed: ChangedBuckets
     windows: Buckets
-    target: Table | None = None
-    seen: TableState | None = None
-    is_anew: bool = False
+    target: ColdTable | None = None
+    target_state: TableState | None = None
+    is_redeclared: bool = False
 
     @property
     def task(self) -> Task:
@@ -74,51 +78,55 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollups:
+class RollupJob:
     """The job that keeps rollups up to date; a rollup of a rollup comes after its source."""
 
-    declared: Sequence[Rollup]
+    rollups: Sequence[Rollup]
     name: str = field(default="rollup", init=False)
 
-    def due(self, site: Site) -> Iterator[Task]:
+    def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the rollups whose source changed since their last run."""
-        for rollup in in_order(self.declared):
-            found = look(site, rollup)
+        for rollup in order_by_source(self.rollups):
+            found = find_due(site, rollup)
             if found is not None:
                 yield found.task
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:
         """Recompute what is due now, in one commit; `task` only gives the rollup."""
         rollup = task.detail
         assert isinstance(rollup, Rollup)
-        found = made(site, rollup)
+        found = ensure_target(site, rollup)
         if found is None or found.target is None:
-            return Done(None)
-        with pinned(found.source, found.read_at.version):
-            work, wish = prepared(found)
-            mark, staged = work.target.mark, list[Staged]()
+            return TaskResult(None)
+        with pin_version(found.source, found.read_at.version):
+            work, wish = plan_recompute(found)
+            mark, staged = work.target.mark, list[StagedSegment]()
             try:
                 if work.pieces:
                     tell("computing windows", 0, len(work.pieces))
                     reports = run_tasks(spark(), partial(compute_piece, work), len(work.pieces))
                     staged = [one for report in reports for one in report]
                     tell("computing windows", len(work.pieces), len(work.pieces))
-                state = refill(found.target, staged, wish)
+                state = replace_windows(found.target, staged, wish)
             except OutcomeUnknown:
                 raise  # the commit may have succeeded, so its staged files must stay
             except BaseException:
-                sweep(found.target, mark)
+                sweep_staged(found.target, mark)
                 raise
-        sweep(found.target, mark, {path for s in staged for path in (s.path, s.coverage_path)})
+        sweep_staged(
+            found.target, mark, {path for s in staged for path in (s.path, s.coverage_path)}
+        )
         numbers = {
             "windows": len(found.windows),
             "segments_read": len({s.segment_id for piece in work.pieces for s in piece.segments}),
             "rows": sum(one.measured.row_count for one in staged),
         }
-        return Done(state.version, numbers)
+        return TaskResult(state.version, numbers)
 
 
-def in_order(rollups: Iterable[Rollup]) -> list[Rollup]:
+def order_by_source(rollups: Iterable[Rollup]) -> list[Rollup]:
     """Return the rollups in an order in which each comes after its source."""
     named: dict[str, Rollup] = {}
     for one in rollups:
@@ -141,7 +149,7 @@ def in_order(rollups: Iterable[Rollup]) -> list[Rollup]:
     return list(found.values())
 
 
-def look(site: Site, rollup: Rollup) -> Due | None:
+def find_due(site: JobWorkspace, rollup: Rollup) -> DueRollup | None:
     """Return the windows of a rollup that are due, from metadata alone; None if none are."""
     source = site.table(rollup.source)
     state = source.state()
@@ -151,69 +159,69 @@ def look(site: Site, rollup: Rollup) -> Due | None:
     try:
         target = site.table(rollup.name)
     except NotFound:
-        found, windows = everything("it was never computed"), _held(source, state, rollup)
-        return Due(rollup, source, state, spec, found, windows) if windows else None
+        found, windows = all_changed("it was never computed"), _held_windows(source, state, rollup)
+        return DueRollup(rollup, source, state, spec, found, windows) if windows else None
     seen = target.state()
     _check_target(rollup, seen.spec, spec)
     is_anew = seen.spec.extra[DECLARATION] != spec.extra[DECLARATION]
     found = (
-        everything("its declaration changed")
+        all_changed("its declaration changed")
         if is_anew
-        else _changed(rollup, source, state, target, seen)
+        else _find_changed_windows(rollup, source, state, target, seen)
     )
-    windows = _held(source, state, rollup) if found.is_everything else found.buckets
+    windows = _held_windows(source, state, rollup) if found.is_everything else found.buckets
     windows = windows - _past_retention(target, seen)
     if not windows and not found.is_everything:
         return None
-    return Due(rollup, source, state, spec, found, windows, target, seen, is_anew)
+    return DueRollup(rollup, source, state, spec, found, windows, target, seen, is_anew)
 
 
-def made(site: Site, rollup: Rollup) -> Due | None:
+def ensure_target(site: JobWorkspace, rollup: Rollup) -> DueRollup | None:
     """Return the windows that are due; create the rollup's table if it does not exist."""
-    found = look(site, rollup)
+    found = find_due(site, rollup)
     if found is None or found.target is not None:
         return found
-    Kernel(rollup, found.read_at.schema, found.spec.time_column).result  # noqa: B018  checks it
-    site.ensure(rollup.name, found.spec)
-    return look(site, rollup)
+    RollupKernel(rollup, found.read_at.schema, found.spec.time_column).result_schema  # noqa: B018  checks it
+    site.ensure_table(rollup.name, found.spec)
+    return find_due(site, rollup)
 
 
-def prepared(found: Due) -> tuple[Work, Refill]:
+def plan_recompute(found: DueRollup) -> tuple[RollupWork, WindowReplacement]:
     """Return the work, cut into pieces, and the commit to make of its result."""
     assert found.target is not None
-    assert found.seen is not None
-    rollup, state, seen = found.rollup, found.read_at, found.seen
-    kernel = Kernel(rollup, state.schema, state.spec.time_column)
-    spec, result = seen.spec, kernel.result
-    if found.is_anew:
+    assert found.target_state is not None
+    rollup, state, seen = found.rollup, found.read_at, found.target_state
+    kernel = RollupKernel(rollup, state.schema, state.spec.time_column)
+    spec, result = seen.spec, kernel.result_schema
+    if found.is_redeclared:
         spec = replace(spec, extra={**spec.extra, DECLARATION: rollup.declaration})
-        schema = columns_anew(seen, result, spec.time_column)
+        schema = create_fresh_columns(seen, result, spec.time_column)
     else:
-        schema = columns_after(seen, [result], evolve=True).schema
-    target = Target(found.target.storage.root, spec, schema, new_mark())
+        schema = plan_columns(seen, [result], evolve=True).schema
+    target = WriteTarget(found.target.storage.root, spec, schema, new_tag())
     # A task gets its segments in its piece and needs only the columns of the state.
     slim = replace(state, segments=SegmentSet(), requests={}, txns={}, marks={}, holes=())
-    work = Work(
-        kernel, found.source.storage.root, slim, target, _pieces(rollup, state, found.windows)
+    work = RollupWork(
+        kernel, found.source.storage.root, slim, target, _cut_pieces(rollup, state, found.windows)
     )
-    version_key, time_key = _keys(state)
-    wish = Refill(
+    version_key, time_key = _txn_keys(state)
+    wish = WindowReplacement(
         None if found.changed.is_everything else found.windows,
         seen,
         {version_key: state.version, time_key: state.time // NS_PER_US},
-        (spec, result) if found.is_anew else None,
+        (spec, result) if found.is_redeclared else None,
     )
     return work, wish
 
 
-def _pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[Piece, ...]:
+def _cut_pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[WindowPiece, ...]:
     """Cut the windows into pieces of about `ROWS_PER_PIECE` rows."""
     if not windows:
         return ()
     every = rollup.every
     start, end = every.start(windows.first()), every.start(windows.last() + 1)
     spans = [
-        (every.of(segment.ts_min), every.of(segment.ts_max) + 1, segment)
+        (every.number_of(segment.ts_min), every.number_of(segment.ts_max) + 1, segment)
         for segment in state.segments.overlapping(start, end)
     ]
     meeting = [span for span in spans if windows.count(span[0], span[1])]
@@ -227,41 +235,43 @@ def _pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[Piece,
     ends = [*cuts[1:], windows.last() + 1]
     pieces = []
     for first, after in zip(cuts, ends, strict=True):
-        part = windows & Buckets.between(first, after)
+        part = windows & Buckets.from_range(first, after)
         inside = tuple(
             segment
             for low, high, segment in meeting
             if low < after and first < high and part.count(max(low, first), min(high, after))
         )
         if inside:
-            pieces.append(Piece(part, inside))
+            pieces.append(WindowPiece(part, inside))
     return tuple(pieces)
 
 
-def _changed(
-    rollup: Rollup, source: Table, state: TableState, target: Table, seen: TableState
-) -> Changed:
+def _find_changed_windows(
+    rollup: Rollup, source: ColdTable, state: TableState, target: ColdTable, seen: TableState
+) -> ChangedBuckets:
     """Return the windows to compute again, as buckets of the target."""
-    version_key, time_key = _keys(state)
+    version_key, time_key = _txn_keys(state)
     since = seen.txns.get(version_key)
     if since is None:
-        return everything("it was never computed")
+        return all_changed("it was never computed")
     try:
         is_that = source.log.commit(since).time // NS_PER_US == seen.txns.get(time_key)
     except NotFound:
         is_that = False
     if not is_that:
-        return everything("the history of its source was replaced")
-    ours = changed(source, since, state)
-    theirs = changed(target, _last_refill(target, seen, version_key), seen)
+        return all_changed("the history of its source was replaced")
+    ours = find_changes(source, since, state)
+    theirs = find_changes(target, _last_refill(target, seen, version_key), seen)
     if ours.is_everything or theirs.is_everything:
-        return ours if ours.is_everything else everything(f"other writers changed it: {theirs.why}")
-    windows = spread(ours.buckets, state.spec.bucket, rollup.every) | theirs.buckets
+        return (
+            ours if ours.is_everything else all_changed(f"other writers changed it: {theirs.why}")
+        )
+    windows = convert_buckets(ours.buckets, state.spec.bucket, rollup.every) | theirs.buckets
     why = "" if ours else "other writers changed it"
-    return Changed(buckets=windows, why=why)
+    return ChangedBuckets(buckets=windows, why=why)
 
 
-def _last_refill(target: Table, seen: TableState, key: str) -> int:
+def _last_refill(target: ColdTable, seen: TableState, key: str) -> int:
     for version in range(seen.version, 0, -1):
         for action in target.log.commit(version).actions:
             if isinstance(action, SetTxn) and action.application == key:
@@ -269,7 +279,7 @@ def _last_refill(target: Table, seen: TableState, key: str) -> int:
     return 0
 
 
-def _keys(source: TableState) -> tuple[str, str]:
+def _txn_keys(source: TableState) -> tuple[str, str]:
     """Return the names under which a target stores its source's version and this version's time.
 
     The time differs if the source was restored from a copy and has another commit of that number.
@@ -277,17 +287,17 @@ def _keys(source: TableState) -> tuple[str, str]:
     return f"rollup:{source.spec.table_id}", f"rollup_time:{source.spec.table_id}"
 
 
-def _held(source: Table, state: TableState, rollup: Rollup) -> Buckets:
-    return spread(source.index.at(state).whole, state.spec.bucket, rollup.every)
+def _held_windows(source: ColdTable, state: TableState, rollup: Rollup) -> Buckets:
+    return convert_buckets(source.index.at(state).whole, state.spec.bucket, rollup.every)
 
 
-def _past_retention(target: Table, seen: TableState) -> Buckets:
+def _past_retention(target: ColdTable, seen: TableState) -> Buckets:
     """Return the windows that the target's retention deletes completely."""
     if seen.spec.retention_s is None:
         return Buckets()
     bucket = seen.spec.bucket
-    end = bucket.of(target.log.now() - seen.spec.retention_s * NS_PER_S)
-    return Buckets.between(bucket.of(TIME_MIN), end)
+    end = bucket.number_of(target.log.now() - seen.spec.retention_s * NS_PER_S)
+    return Buckets.from_range(bucket.number_of(TIME_MIN), end)
 
 
 def _target_spec(rollup: Rollup, source: TableState) -> TableSpec:

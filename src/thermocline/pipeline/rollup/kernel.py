@@ -18,12 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.cold.segment.parquet import filtered
+from thermocline.cold.segment.parquet import filter_rows
 from thermocline.errors import Overloaded, ThermoclineError
 from thermocline.format.coverage import Buckets
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
 from thermocline.format.schema import Schema
-from thermocline.format.types import plain
+from thermocline.format.types import plain_type
 from thermocline.pipeline.rollup.spec import Aggregate, Rollup, result_columns
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _ROWS = "__thermocline_rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class RollupKernel:
     """A rollup over a source with these columns."""
 
     rollup: Rollup
@@ -46,7 +46,7 @@ class Kernel:
     time_column: str
 
     @property
-    def result(self) -> pa.Schema:
+    def result_schema(self) -> pa.Schema:
         """The columns of the result."""
         return result_columns(self.rollup, self.schema, self.time_column)
 
@@ -65,50 +65,50 @@ class Kernel:
 
     def aggregate(self, batches: Iterable[pa.RecordBatch], windows: Buckets) -> pa.Table:
         """Return the rows of these windows; a window without source rows has no row."""
-        from thermocline.query.engine import Engine, Limits, translated
+        from thermocline.query.engine import Engine, EngineLimits, translate_errors
 
-        result, trouble = self.result, _Trouble()
-        shaped = trouble.kept(self._shaped(batches, windows))
-        rows = pa.RecordBatchReader.from_batches(self._shape(), shaped)
-        limits = Limits(threads=1, memory_bytes=MEMORY_BYTES_MAX, spill_bytes=SPILL_BYTES_MAX)
+        result, trouble = self.result_schema, _ErrorKeeper()
+        shaped = trouble.watch(self._shape_batches(batches, windows))
+        rows = pa.RecordBatchReader.from_batches(self._input_schema(), shaped)
+        limits = EngineLimits(threads=1, memory_bytes=MEMORY_BYTES_MAX, spill_bytes=SPILL_BYTES_MAX)
         engine = Engine((), (), limits)
         try:
             cursor = engine.cursor()
-            with translated():
+            with translate_errors():
                 cursor.register(_ROWS, rows)
                 found = cursor.sql(self._sql(result)).to_arrow_table()
                 cursor.close()
         except ThermoclineError as error:
-            raise trouble.met or _failed(self.rollup, error) from error
+            raise trouble.error or _translate_overflow(self.rollup, error) from error
         finally:
             engine.close()
-        return self._presented(found, result)
+        return self._present(found, result)
 
-    def _shape(self) -> pa.Schema:
+    def _input_schema(self) -> pa.Schema:
         fields = [pa.field("w", pa.int64()), pa.field("t", pa.int64())]
         for place, name in enumerate(self.rollup.columns):
             fields.append(pa.field(f"c{place}", _engine_type(self.schema.column(name).type)))
         return pa.schema(fields)
 
-    def _shaped(
+    def _shape_batches(
         self, batches: Iterable[pa.RecordBatch], windows: Buckets
     ) -> Iterator[pa.RecordBatch]:
         predicate = None if self.rollup.where is None else self._predicate()
-        wanted, shape = _Wanted(windows), self._shape()
+        wanted, shape = _WindowSet(windows), self._input_schema()
         for batch in batches:
             times = batch.column(self.time_column)
             values = times.cast(pa.int64()).to_numpy()
-            numbers = self.rollup.every.of_values(values, times.type.unit)
-            keep = wanted.hits(numbers)
+            numbers = self.rollup.every.numbers_of(values, times.type.unit)
+            keep = wanted.contains(numbers)
             if predicate is not None and keep.any():
                 mask = predicate(batch.select(list(predicate.columns)))
                 keep &= mask.to_numpy(zero_copy_only=False)
             if not keep.any():
                 continue
             arrays = [pa.array(numbers), pa.array(values)]
-            arrays += [_for_engine(batch.column(name)) for name in self.rollup.columns]
+            arrays += [_to_engine(batch.column(name)) for name in self.rollup.columns]
             shaped = pa.RecordBatch.from_arrays(arrays, schema=shape)
-            yield shaped if keep.all() else filtered(shaped, keep)
+            yield shaped if keep.all() else filter_rows(shaped, keep)
 
     def _sql(self, result: pa.Schema) -> str:
         place = {name: f"c{at}" for at, name in enumerate(self.rollup.columns)}
@@ -124,7 +124,7 @@ class Kernel:
         ordered = ", ".join(f"g{at}" for at in range(len(groups)))
         return f"SELECT {', '.join(chosen)} FROM {_ROWS} GROUP BY {keys} ORDER BY {ordered}"  # noqa: S608
 
-    def _presented(self, found: pa.Table, result: pa.Schema) -> pa.Table:
+    def _present(self, found: pa.Table, result: pa.Schema) -> pa.Table:
         kind = result.field(0).type
         unit_count = self.rollup.every.width_s * (NS_PER_S // NS_PER_UNIT[kind.unit])
         starts = pa.array(found.column(0).to_numpy() * unit_count, pa.int64()).cast(kind)
@@ -134,21 +134,21 @@ class Kernel:
         return pa.Table.from_arrays([starts, *others], schema=result)
 
 
-class _Trouble:
+class _ErrorKeeper:
     """Keeps the error that ended a stream: the engine that reads it raises a different one."""
 
     def __init__(self) -> None:
-        self.met: ThermoclineError | None = None
+        self.error: ThermoclineError | None = None
 
-    def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches
         except ThermoclineError as error:
-            self.met = error
+            self.error = error
             raise
 
 
-class _Wanted:
+class _WindowSet:
     """Tells for many window numbers at once whether each is to be computed."""
 
     def __init__(self, windows: Buckets) -> None:
@@ -156,7 +156,7 @@ class _Wanted:
         self._first = np.array([run.first for run in runs], dtype=np.int64)
         self._end = np.array([run.end for run in runs], dtype=np.int64)
 
-    def hits(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def contains(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
         if not len(self._first):
             return np.zeros(len(numbers), dtype=bool)
         place = np.searchsorted(self._first, numbers, side="right") - 1
@@ -189,7 +189,7 @@ def _expression(one: Aggregate, column: str, kind: pa.DataType, *, is_float: boo
 
 def _engine_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which the engine gets a column, so that no value changes."""
-    kind = plain(kind)
+    kind = plain_type(kind)
     if kinds.is_temporal(kind):
         return pa.int32() if kind.bit_width == 32 else pa.int64()
     if kinds.is_float16(kind):
@@ -197,10 +197,10 @@ def _engine_type(kind: pa.DataType) -> pa.DataType:
     return pa.binary() if kinds.is_fixed_size_binary(kind) else kind
 
 
-def _for_engine(column: pa.Array) -> pa.Array:
+def _to_engine(column: pa.Array) -> pa.Array:
     if kinds.is_dictionary(column.type):
         column = column.dictionary_decode()
-    return column.cast(plain(column.type)).cast(_engine_type(column.type))
+    return column.cast(plain_type(column.type)).cast(_engine_type(column.type))
 
 
 def _from_engine(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -209,7 +209,7 @@ def _from_engine(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column.cast(kind)
 
 
-def _failed(rollup: Rollup, error: ThermoclineError) -> ThermoclineError:
+def _translate_overflow(rollup: Rollup, error: ThermoclineError) -> ThermoclineError:
     text = str(error.facts.get("error", ""))
     if "out of range" in text.lower() or "overflow" in text.lower():
         return Overloaded(

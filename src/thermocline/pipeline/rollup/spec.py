@@ -26,11 +26,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.cold.catalog import is_name
+from thermocline.cold.catalog import is_table_name
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.bucket import Bucket, parse_bucket
-from thermocline.format.schema import Column, Schema
-from thermocline.format.types import plain
+from thermocline.format.schema import Schema, TableColumn
+from thermocline.format.types import plain_type
 
 AGGREGATES_MAX = 200
 _SHAPE = re.compile(
@@ -109,7 +109,7 @@ def rollup(
     where: str | None = None,
 ) -> Rollup:
     """Return a rollup that is declared in Python; `Invalid` says what is wrong with it."""
-    if not (isinstance(name, str) and is_name(name)) or name == source:
+    if not (isinstance(name, str) and is_table_name(name)) or name == source:
         raise Invalid(
             "invalid name of a rollup",
             hint="use letters, digits and underscores, and not the name of its source",
@@ -125,12 +125,12 @@ def rollup(
             rollup=name,
             aggregates_max=AGGREGATES_MAX,
         )
-    parsed = tuple(_aggregate(name, one, str(text)) for one, text in aggregates.items())
+    parsed = tuple(_parse_aggregate(name, one, str(text)) for one, text in aggregates.items())
     _check_where(name, where)
     return Rollup(name, source, parse_bucket(every), tuple(by), parsed, where)
 
 
-def declared(entry: Mapping[str, Any]) -> Rollup:
+def parse_rollup(entry: Mapping[str, Any]) -> Rollup:
     """Return the rollup of one `[[rollup]]` of a TOML file."""
     unknown = sorted(entry.keys() - {*_DECLARED})
     if unknown:
@@ -152,7 +152,7 @@ def declared(entry: Mapping[str, Any]) -> Rollup:
     )
 
 
-def _aggregate(rollup_name: str, name: str, text: str) -> Aggregate:
+def _parse_aggregate(rollup_name: str, name: str, text: str) -> Aggregate:
     found = _SHAPE.fullmatch(text)
     facts = {"rollup": rollup_name, "aggregate": name, "got": text}
     if not found:
@@ -168,13 +168,13 @@ def _aggregate(rollup_name: str, name: str, text: str) -> Aggregate:
     if (star or distinct) and (function != "count" or (star and distinct)):
         hint = "use `*` and `distinct` for count only: count(*), count(distinct column)"
         raise Invalid("invalid aggregate", hint=hint, **facts)
-    share = _share(number, facts) if function == "percentile" else None
+    share = _parse_share(number, facts) if function == "percentile" else None
     if function != "percentile" and number is not None:
         raise Invalid("invalid aggregate", hint="only percentile takes a number", **facts)
     return Aggregate(name, function, quoted or bare, bool(distinct), share)
 
 
-def _share(number: str | None, facts: Mapping[str, Any]) -> float:
+def _parse_share(number: str | None, facts: Mapping[str, Any]) -> float:
     hint = "write percentile(column, 0.95), with a share from 0 to 1"
     try:
         share = float(number or "")
@@ -201,14 +201,14 @@ def result_columns(rollup: Rollup, schema: Schema, time_column: str) -> pa.Schem
 
     `NotFound` and `Invalid` name the rollup, the aggregate and the wrong column.
     """
-    fields = [pa.field(time_column, plain(schema.column(time_column).type), nullable=False)]
+    fields = [pa.field(time_column, plain_type(schema.column(time_column).type), nullable=False)]
     for name in rollup.by:
-        kind = _found(rollup, schema, name, "by").type
+        kind = _find_column(rollup, schema, name, "by").type
         if not _is_key(kind):
             hint = "group by texts, whole numbers, decimals, dates, times or booleans"
-            raise _does_not_suit(rollup, "by", name, kind, hint)
-        fields.append(pa.field(name, plain(kind)))
-    fields += [pa.field(one.name, _result(rollup, one, schema)) for one in rollup.aggregates]
+            raise _unsuitable_type(rollup, "by", name, kind, hint)
+        fields.append(pa.field(name, plain_type(kind)))
+    fields += [pa.field(one.name, _result_type(rollup, one, schema)) for one in rollup.aggregates]
     seen: set[str] = set()
     for one_field in fields:
         if not one_field.name or one_field.name.lower() in seen:
@@ -222,7 +222,7 @@ def result_columns(rollup: Rollup, schema: Schema, time_column: str) -> pa.Schem
     return pa.schema(fields)
 
 
-def _found(rollup: Rollup, schema: Schema, name: str, where: str) -> Column:
+def _find_column(rollup: Rollup, schema: Schema, name: str, where: str) -> TableColumn:
     if name not in schema.by_name:
         raise NotFound(
             "the source of a rollup has no such column",
@@ -235,30 +235,30 @@ def _found(rollup: Rollup, schema: Schema, name: str, where: str) -> Column:
     return schema.by_name[name]
 
 
-def _result(rollup: Rollup, one: Aggregate, schema: Schema) -> pa.DataType:
+def _result_type(rollup: Rollup, one: Aggregate, schema: Schema) -> pa.DataType:
     if one.column is None:
         return pa.int64()
-    kind = plain(_found(rollup, schema, one.column, one.name).type)
+    kind = plain_type(_find_column(rollup, schema, one.column, one.name).type)
     is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal128(kind)
     if one.function == "count":
         if one.is_distinct and not (_is_key(kind) or kinds.is_floating(kind)):
-            raise _does_not_suit(rollup, one.name, one.column, kind, "count plain values")
+            raise _unsuitable_type(rollup, one.name, one.column, kind, "count plain values")
         return pa.int64()
     if one.function in _NUMBERS:
         if not is_number:
             hint = f"{one.function} needs numbers; count, first and last take any plain value"
-            raise _does_not_suit(rollup, one.name, one.column, kind, hint)
+            raise _unsuitable_type(rollup, one.name, one.column, kind, hint)
         if one.function != "sum" or kinds.is_floating(kind):
             return pa.float64()
         return pa.int64() if kinds.is_integer(kind) else pa.decimal128(38, kind.scale)
     if not (_is_key(kind) or kinds.is_floating(kind)):
         hint = f"{one.function} needs plain values, not lists, maps or structs"
-        raise _does_not_suit(rollup, one.name, one.column, kind, hint)
+        raise _unsuitable_type(rollup, one.name, one.column, kind, hint)
     return kind
 
 
 def _is_key(kind: pa.DataType) -> bool:
-    kind = plain(kind)
+    kind = plain_type(kind)
     tests = (kinds.is_integer, kinds.is_string, kinds.is_binary, kinds.is_boolean)
     return (
         any(test(kind) for test in (*tests, kinds.is_decimal128))
@@ -267,7 +267,9 @@ def _is_key(kind: pa.DataType) -> bool:
     )
 
 
-def _does_not_suit(rollup: Rollup, where: str, name: str, kind: pa.DataType, hint: str) -> Invalid:
+def _unsuitable_type(
+    rollup: Rollup, where: str, name: str, kind: pa.DataType, hint: str
+) -> Invalid:
     return Invalid(
         "a column's type does not suit the rollup",
         hint=hint,

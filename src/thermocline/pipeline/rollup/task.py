@@ -10,17 +10,17 @@ Out:  durable segments of the target that no version names yet
 from dataclasses import dataclass
 
 from thermocline.cold.segment.parquet import read_rows
-from thermocline.cold.segment.stage import Staged
+from thermocline.cold.segment.stage import StagedSegment
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.format.coverage import Buckets
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.rollup.kernel import Kernel
-from thermocline.pipeline.spark.worker_stage import Target, write
+from thermocline.pipeline.rollup.kernel import RollupKernel
+from thermocline.pipeline.spark.worker_stage import WriteTarget, write_segments
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WindowPiece:
     """The windows that one task computes, and the segments that may have rows in them."""
 
     windows: Buckets
@@ -28,17 +28,17 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RollupWork:
     """What the tasks of a run need: the source at one version, and the target."""
 
-    kernel: Kernel
+    kernel: RollupKernel
     source_root: str
     read_at: TableState
-    target: Target
-    pieces: tuple[Piece, ...]
+    target: WriteTarget
+    pieces: tuple[WindowPiece, ...]
 
 
-def compute_piece(work: Work, number: int) -> list[Staged]:
+def compute_piece(work: RollupWork, number: int) -> list[StagedSegment]:
     """Compute the windows of one piece, and stage them. For workers."""
     piece = work.pieces[number]
     storage, names = open_storage(work.source_root), work.kernel.columns
@@ -48,4 +48,4 @@ def compute_piece(work: Work, number: int) -> list[Staged]:
         for rows in read_rows(storage, work.read_at, segment, names)
     )
     result = work.kernel.aggregate(rows, piece.windows)
-    return write(work.target, result.to_batches())
+    return write_segments(work.target, result.to_batches())

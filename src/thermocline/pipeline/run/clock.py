@@ -18,16 +18,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event
 
-from thermocline.cold.tenants import Tenants
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import ThermoclineError
-from thermocline.pipeline.run.history import BUSY, FAILED, Ran, now
-from thermocline.pipeline.run.runner import ORDER, Runner, Sessions
+from thermocline.pipeline.run.history import BUSY, FAILED, TaskRecord, utc_now
+from thermocline.pipeline.run.runner import JOB_ORDER, LazySession, Runner
 from thermocline.pipeline.run.settings import PipelineSettings
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.workspace import JobWorkspace
 
-Listener = Callable[[str, Ran], None]
+Listener = Callable[[str, TaskRecord], None]
 """Receives the tenant and the record of an ended task."""
 
 
@@ -42,18 +42,18 @@ class JobClock:
         *,
         tenants: Sequence[str] = (),
         jobs: Sequence[str] = (),
-        sessions: Sessions | None = None,
+        sessions: LazySession | None = None,
         now_s: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._root = root
         self._settings = settings
         self._lake = lake
         self._tenants = tuple(tenants)
-        self._jobs = tuple(jobs) or ORDER
-        self._sessions = sessions or Sessions(settings)
+        self._jobs = tuple(jobs) or JOB_ORDER
+        self._sessions = sessions or LazySession(settings)
         self._now_s = now_s
-        self._looked_s: dict[str, float] = {}
-        self._sites: dict[str, Site] = {}
+        self._checked_s: dict[str, float] = {}
+        self._sites: dict[str, JobWorkspace] = {}
         self._stopping = Event()
 
     def stop(self) -> None:
@@ -64,37 +64,37 @@ class JobClock:
         """Run what is due, wait, and repeat until `stop` is called."""
         try:
             while not self._stopping.is_set():
-                if not self.look(listen):
-                    self._let_go()
+                if not self.run_due(listen):
+                    self._close_sessions()
                 self._stopping.wait(self._settings.every)
         finally:
-            self._let_go()
+            self._close_sessions()
             for site in self._sites.values():
                 with suppress(ThermoclineError):
                     site.close()
 
-    def look(self, listen: Listener) -> int:
+    def run_due(self, listen: Listener) -> int:
         """Run the due tasks of jobs whose interval has passed; return how many were started."""
         begun = 0
-        for name in self._in_time():
-            for tenant in self._tenants or tuple(Tenants(self._root, OsDisk())):
-                begun += self._ran(name, tenant, listen)
+        for name in self._due_jobs():
+            for tenant in self._tenants or tuple(TenantCatalog(self._root, OsDisk())):
+                begun += self._run_job(name, tenant, listen)
                 if self._stopping.is_set():
                     return begun
         return begun
 
-    def _in_time(self) -> list[str]:
+    def _due_jobs(self) -> list[str]:
         """Return the jobs whose interval has passed, in order, and restart their intervals."""
         now_s, found = self._now_s(), []
-        for name in ORDER:
+        for name in JOB_ORDER:
             every_s = getattr(self._settings.schedule, name)
-            last_s = self._looked_s.get(name)
+            last_s = self._checked_s.get(name)
             if name in self._jobs and every_s and (last_s is None or now_s - last_s >= every_s):
-                self._looked_s[name] = now_s
+                self._checked_s[name] = now_s
                 found.append(name)
         return found
 
-    def _ran(self, name: str, tenant: str, listen: Listener) -> int:
+    def _run_job(self, name: str, tenant: str, listen: Listener) -> int:
         begun = 0
         try:
             runner = Runner(
@@ -107,14 +107,14 @@ class JobClock:
                 begun += ran.state != BUSY
                 listen(tenant, ran)
         except ThermoclineError as error:
-            listen(tenant, Ran(now(), name, "", FAILED, error=error))
+            listen(tenant, TaskRecord(utc_now(), name, "", FAILED, error=error))
         return begun
 
-    def _site(self, tenant: str) -> Site:
+    def _site(self, tenant: str) -> JobWorkspace:
         if tenant not in self._sites:
-            self._sites[tenant] = Site(self._root, tenant, settings=self._lake)
+            self._sites[tenant] = JobWorkspace(self._root, tenant, settings=self._lake)
         return self._sites[tenant]
 
-    def _let_go(self) -> None:
+    def _close_sessions(self) -> None:
         with suppress(Exception):  # the session has ended, even if its end raised an error
             self._sessions.close()

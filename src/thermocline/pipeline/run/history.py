@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from thermocline.cold.change.append import Wish
+from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.segment.parquet import read_rows
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import ThermoclineError
 from thermocline.format.instant import from_datetime
-from thermocline.pipeline.spark.spark_errors import masked
+from thermocline.pipeline.spark.spark_errors import mask_text
 from thermocline.table import new_spec
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.run.workspace import Site
+    from thermocline.pipeline.run.workspace import JobWorkspace
 
 NAME = "pipeline_jobs"
 RETENTION = "90d"
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TaskRecord:
     """One task that has ended: `done`, `failed`, `nothing` (to do), or `busy` (another job had it).
 
     `not run` is a task that needs Spark, after Spark could not be started for an earlier task.
@@ -85,32 +85,34 @@ class Ran:
             "bytes": self.numbers.get("bytes", self.numbers.get("size_bytes")),
             "numbers": orjson.dumps(self.numbers).decode(),
             "error_code": None if error is None else error.code,
-            "error_message": None if error is None else masked(str(error).partition("\nhint: ")[0]),
-            "master": address_of(self.master) or None,
+            "error_message": None
+            if error is None
+            else mask_text(str(error).partition("\nhint: ")[0]),
+            "master": master_address(self.master) or None,
         }
 
 
-def address_of(master: str) -> str:
+def master_address(master: str) -> str:
     """Return the master's address without tokens and logins, as in `sc://host:15002/;token=...`."""
     return re.sub(r"(?<=://)[^/@]*@", "", master.partition(";")[0]).rstrip("/")
 
 
-def note(site: "Site", ran: Ran) -> None:
+def write_record(site: "JobWorkspace", ran: TaskRecord) -> None:
     """Write the row of a task; a task that was busy or had nothing to do gets no row."""
     if ran.state not in (DONE, FAILED, NOT_RUN):
         return
     try:
         spec = new_spec("started_at", "1h", overlap="allow", retention=RETENTION)
-        table = site.ensure(NAME, spec)
+        table = site.ensure_table(NAME, spec)
         rows = pa.RecordBatch.from_pylist([ran.row()], COLUMNS)
         reader = pa.RecordBatchReader.from_batches(COLUMNS, [rows])
-        table.append(reader, Wish(evolve=True))
+        table.append(reader, AppendOptions(evolve=True))
     except ThermoclineError as error:
-        told = (ran.job, ran.table, masked(str(error)))
+        told = (ran.job, ran.table, mask_text(str(error)))
         logger.warning("the row of job %s on %s was not written: %s", *told)
 
 
-def last_runs(table: Table, limit: int = 100) -> list[dict[str, Any]]:
+def last_runs(table: ColdTable, limit: int = 100) -> list[dict[str, Any]]:
     """Return the newest rows of the history, the newest first, with Python values by column."""
     state = table.state()
     if not state.schema.columns:
@@ -127,7 +129,7 @@ def last_runs(table: Table, limit: int = 100) -> list[dict[str, Any]]:
     return found[:limit]
 
 
-def last_of_each(table: Table) -> dict[str, dict[str, Any]]:
+def last_run_by_job(table: ColdTable) -> dict[str, dict[str, Any]]:
     """Return the newest row of each job by its name, from the newest `ROWS_MAX` rows."""
     found: dict[str, dict[str, Any]] = {}
     for row in last_runs(table, ROWS_MAX):
@@ -135,6 +137,6 @@ def last_of_each(table: Table) -> dict[str, dict[str, Any]]:
     return found
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from thermocline.format.layout import Version
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Tell: TypeAlias = Callable[[str, int, int], None]
+TaskProgress: TypeAlias = Callable[[str, int, int], None]
 """Receives what is being done, how many parts of it are done, and how many there are."""
 
-Sparks: TypeAlias = "Callable[[], SparkSession]"
+SessionFactory: TypeAlias = "Callable[[], SparkSession]"
 """Returns the session; the first call starts it."""
 
 
@@ -37,7 +37,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TaskResult:
     """A task's result: the version that it committed, None if there was nothing to do."""
 
     version: Version | None
@@ -52,14 +52,16 @@ class Job(Protocol):
         """The job's name on the command line."""
         ...
 
-    def due(self, site: Site) -> Iterator[Task]:
+    def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the tasks that are due now, from metadata alone."""
         ...
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:
         """Do one task, in one commit."""
         ...
 
 
-def silent(what: str, done: int, total: int) -> None:
+def ignore_progress(what: str, done: int, total: int) -> None:
     """Ignore the progress."""

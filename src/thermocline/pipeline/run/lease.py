@@ -38,12 +38,12 @@ _UNSEALED = frozenset({"holder", "job", "until_ns"})
 _UNSEALED_BEAT = frozenset({"until_ns"})
 
 
-class Busy(Conflict):
+class TableBusy(Conflict):
     """Another job has the table's lease now; try again later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeaseState:
     """A lease as it is stored; if its holder died, `until_ns` is in the past."""
 
     epoch: int
@@ -73,37 +73,37 @@ class Lease:
         self._holder = holder
         self._term_s = term_s
         self._now_ns = now_ns
-        self._left = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._released = threading.Event()
+        self._renewer: threading.Thread | None = None
         self.epoch = 0
 
     def __enter__(self) -> "Lease":
         """Take the lease; `TableBusy` if another job has it."""
-        found = held(self._storage, self._table)
+        found = newest_lease(self._storage, self._table)
         if found is not None and not found.is_ended and found.until_ns > self._now_ns():
-            raise self._busy(found)
+            raise self._busy_error(found)
         self.epoch = 1 if found is None else found.epoch + 1
         taken = {"holder": self._holder, "job": self._job, "until_ns": self._until_ns()}
         if not self._storage.put_new(self._path("json"), seal(taken)):
-            raise self._busy(held(self._storage, self._table))
+            raise self._busy_error(newest_lease(self._storage, self._table))
         # A slow process may have counted from an epoch whose successors were already removed.
         self.check()
-        self._forget()
-        self._beating = threading.Thread(target=self._beat, name="thermocline-lease", daemon=True)
-        self._beating.start()
+        self._remove_old_epochs()
+        self._renewer = threading.Thread(target=self._renew, name="thermocline-lease", daemon=True)
+        self._renewer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Release the lease."""
-        self._left.set()
-        if self._beating is not None:
-            self._beating.join()
+        self._released.set()
+        if self._renewer is not None:
+            self._renewer.join()
         with suppress(ThermoclineError):  # otherwise the lease expires
             self._storage.put_new(self._path("end"), b"{}")
 
     def check(self) -> None:
         """Raise `Conflict` if another job has taken the lease since."""
-        newest = held(self._storage, self._table)
+        newest = newest_lease(self._storage, self._table)
         if newest is not None and newest.epoch > self.epoch:
             raise Conflict(
                 "the lease of this table was lost while the job ran; it commits nothing",
@@ -114,8 +114,8 @@ class Lease:
                 holder=newest.holder,
             )
 
-    def _beat(self) -> None:
-        while not self._left.wait(self._term_s / BEATS_PER_TERM):
+    def _renew(self) -> None:
+        while not self._released.wait(self._term_s / BEATS_PER_TERM):
             with suppress(ThermoclineError):  # the next beat tries again
                 self._storage.put_hint(self._path("beat"), seal({"until_ns": self._until_ns()}))
 
@@ -125,20 +125,20 @@ class Lease:
     def _path(self, kind: str) -> str:
         return f"{self._folder}/{self.epoch:020d}.{kind}"
 
-    def _forget(self) -> None:
+    def _remove_old_epochs(self) -> None:
         """Remove the files of old epochs."""
         for stored in list(self._storage.list(self._folder)):
             if _epoch(stored.path) <= self.epoch - EPOCHS_KEPT:
                 with suppress(ThermoclineError):
                     self._storage.delete(stored.path)
 
-    def _busy(self, found: Held | None) -> Busy:
+    def _busy_error(self, found: LeaseState | None) -> TableBusy:
         facts: dict[str, Any] = {} if found is None else {"holder": found.holder, "job": found.job}
         hint = "wait until it ends"
-        return Busy("another job has this table", hint=hint, table=self._table, **facts)
+        return TableBusy("another job has this table", hint=hint, table=self._table, **facts)
 
 
-def held(storage: Storage, table: str) -> Held | None:
+def newest_lease(storage: Storage, table: str) -> LeaseState | None:
     """Return the newest lease of a table, held, expired or released; None if there was none."""
     folder = f"{FOLDER}/{table.lower()}"
     paths = {stored.path.rpartition("/")[2] for stored in storage.list(folder)}
@@ -147,7 +147,7 @@ def held(storage: Storage, table: str) -> Held | None:
         return None
     taken = _read(storage, f"{folder}/{epoch:020d}.json", _UNSEALED)
     beat = _read(storage, f"{folder}/{epoch:020d}.beat", _UNSEALED_BEAT)
-    return Held(
+    return LeaseState(
         epoch,
         str(taken.get("holder", "")),
         str(taken.get("job", "")),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.config import nearest
+from thermocline.config import find_nearest
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.extras import require_extra
 from thermocline.pipeline.run.history import (
@@ -29,26 +29,33 @@ from thermocline.pipeline.run.history import (
     FAILED,
     NOT_RUN,
     NOTHING,
-    Ran,
-    note,
-    now,
+    TaskRecord,
+    utc_now,
+    write_record,
 )
-from thermocline.pipeline.run.job import Done, Job, Sparks, Task, Tell, silent
-from thermocline.pipeline.run.lease import Busy, Lease
+from thermocline.pipeline.run.job import (
+    Job,
+    SessionFactory,
+    Task,
+    TaskProgress,
+    TaskResult,
+    ignore_progress,
+)
+from thermocline.pipeline.run.lease import Lease, TableBusy
 from thermocline.pipeline.run.settings import PipelineSettings
-from thermocline.pipeline.run.workspace import Site
+from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.session import session, stop
-from thermocline.pipeline.spark.spark_errors import SparkNotStarted, told_of
+from thermocline.pipeline.spark.spark_errors import SparkNotStarted, translate_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORDER = ("export", "compact", "rollup", "retain")
-BY_NAME = ("erase", "backfill")
+JOB_ORDER = ("export", "compact", "rollup", "retain")
+REQUESTED_JOBS = ("erase", "backfill")
 TASKS_MAX = 10_000
 
 
-class Sessions:
+class LazySession:
     """The Spark session of a run, started at its first use."""
 
     def __init__(self, settings: PipelineSettings, master: str | None = None) -> None:
@@ -72,17 +79,19 @@ class Sessions:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedJob:
     """A job that runs once, on request: `erase` and `backfill`."""
 
     name: str
-    work: Callable[[Site, Sparks, Tell], Done]
+    work: Callable[[JobWorkspace, SessionFactory, TaskProgress], TaskResult]
 
-    def due(self, site: Site) -> Iterator[Task]:  # noqa: ARG002
+    def due(self, site: JobWorkspace) -> Iterator[Task]:  # noqa: ARG002
         """Yield no task: a requested job is never due by itself."""
         return iter(())
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:  # noqa: ARG002
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:  # noqa: ARG002
         """Do the requested work."""
         return self.work(site, spark, tell)
 
@@ -92,17 +101,17 @@ class Runner:
 
     def __init__(
         self,
-        site: Site,
+        site: JobWorkspace,
         settings: PipelineSettings | None = None,
         *,
-        sessions: Sessions | None = None,
+        sessions: LazySession | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
         is_confirmed: bool = False,
     ) -> None:
         """With `is_confirmed` a retention may delete every row of a table."""
         self._site = site
         self.settings = settings or PipelineSettings()
-        self.sessions = sessions or Sessions(self.settings)
+        self.sessions = sessions or LazySession(self.settings)
         self._is_stopping = is_stopping
         self._confirmed = frozenset(site.tables() if is_confirmed else ())
         self._spark_failure: ThermoclineError | None = None
@@ -110,8 +119,8 @@ class Runner:
 
     def due(self, names: Sequence[str] = (), table: str | None = None) -> Iterator[Task]:
         """Yield the due tasks of these jobs, or of all scheduled jobs; change nothing."""
-        for name in in_order(names):
-            for task in job_named(name, self.settings, self._confirmed).due(self._site):
+        for name in order_jobs(names):
+            for task in load_job(name, self.settings, self._confirmed).due(self._site):
                 if table is None or task.table.lower() == table.lower():
                     yield task
 
@@ -119,18 +128,18 @@ class Runner:
         self,
         names: Sequence[str] = (),
         table: str | None = None,
-        tell: Callable[[Task], Tell] = lambda task: silent,
-    ) -> Iterator[Ran]:
+        tell: Callable[[Task], TaskProgress] = lambda task: ignore_progress,
+    ) -> Iterator[TaskRecord]:
         """Run the due tasks one after the other, and yield the record of each."""
         self._spark_failure = None
-        for name in in_order(names):
-            job = job_named(name, self.settings, self._confirmed)
-            started_at = now()
+        for name in order_jobs(names):
+            job = load_job(name, self.settings, self._confirmed)
+            started_at = utc_now()
             try:
                 tasks = list(self.due([name], table))[:TASKS_MAX]
             except Exception as error:  # noqa: BLE001  the other jobs must still run
-                failed = Ran(started_at, name, "", FAILED, error=told_of(error))
-                note(self._site, failed)
+                failed = TaskRecord(started_at, name, "", FAILED, error=translate_error(error))
+                write_record(self._site, failed)
                 yield failed
                 continue
             for task in tasks:
@@ -138,33 +147,33 @@ class Runner:
                     return
                 yield self.run_task(job, task, tell(task))
 
-    def run_task(self, job: Job, task: Task, tell: Tell = silent) -> Ran:
+    def run_task(self, job: Job, task: Task, tell: TaskProgress = ignore_progress) -> TaskRecord:
         """Run one task under the table's lease, record it, and return its record."""
-        started_at, began_s = now(), clock.monotonic()
+        started_at, began_s = utc_now(), clock.monotonic()
         facts: dict[str, object] = {}
         try:
-            done = self._leased(job, task, tell)
-        except Busy as busy:
+            done = self._run_leased(job, task, tell)
+        except TableBusy as busy:
             state, facts["error"] = BUSY, busy
         except SparkNotStarted as error:
             state, facts["error"] = (NOT_RUN if error.is_known else FAILED), error
         except Exception as error:  # noqa: BLE001  a worker survives every error of a job
-            state, facts["error"] = FAILED, told_of(error)
+            state, facts["error"] = FAILED, translate_error(error)
             if not isinstance(error, ThermoclineError):
-                self._let_go()
+                self._close_session()
         else:
             state = NOTHING if done.version is None else DONE
             facts |= {"version": done.version, "numbers": dict(done.numbers)}
         took_ms = round((clock.monotonic() - began_s) * 1000)
-        ran = Ran(
+        ran = TaskRecord(
             *(started_at, job.name, task.table, state, took_ms),
             master=self.sessions.master,
             **facts,  # type: ignore[arg-type]
         )
-        note(self._site, ran)
+        write_record(self._site, ran)
         return ran
 
-    def _leased(self, job: Job, task: Task, tell: Tell) -> Done:
+    def _run_leased(self, job: Job, task: Task, tell: TaskProgress) -> TaskResult:
         storage = LocalStorage(self._site.catalog.root)
         lease = Lease(
             *(storage, task.table),
@@ -175,11 +184,11 @@ class Runner:
         with lease, ExitStack() as guarded:
             with suppress(NotFound):  # the task itself may create the table of a rollup
                 table = self._site.table(task.table)
-                before, table.guard = table.guard, lease.check
+                before, table.check_before_commit = table.check_before_commit, lease.check
                 guarded.callback(setattr, table, "guard", before)
-            return job.run(self._site, task, self._session, tell)
+            return job.run(self._site, task, self._require_session, tell)
 
-    def _session(self) -> "SparkSession":
+    def _require_session(self) -> "SparkSession":
         """Return the session; `SparkNotStarted` if it cannot or could not be started."""
         if self._spark_failure is not None:
             known = SparkNotStarted(
@@ -191,33 +200,31 @@ class Runner:
         try:
             return self.sessions()
         except Exception as error:
-            self._spark_failure = told = told_of(error)
+            self._spark_failure = told = translate_error(error)
             if not isinstance(told, Unavailable):
                 raise told from error  # a more exact kind: an invalid master, Spark not installed
             raise SparkNotStarted(told.message, hint=told.hint, **told.facts) from error
 
-    def _let_go(self) -> None:
+    def _close_session(self) -> None:
         """Let the next task start a new session: Spark itself may have failed."""
         with suppress(Exception):
             self.sessions.close()
 
 
-def in_order(names: Sequence[str]) -> list[str]:
+def order_jobs(names: Sequence[str]) -> list[str]:
     """Return these jobs, or all, in the order in which they run; `Invalid` for an unknown job."""
     for name in names:
-        if name in BY_NAME:
+        if name in REQUESTED_JOBS:
             hint = f"run it with `thermocline pipeline {name}`"
             raise Invalid("this job needs arguments", hint=hint, job=name)
-        if name not in ORDER:
-            known = (*ORDER, *BY_NAME)
-            hint = f"did you mean {nearest(name, known)}? Jobs are {', '.join(known)}"
+        if name not in JOB_ORDER:
+            known = (*JOB_ORDER, *REQUESTED_JOBS)
+            hint = f"did you mean {find_nearest(name, known)}? Jobs are {', '.join(known)}"
             raise Invalid("unknown job", hint=hint, job=name)
-    return [name for name in ORDER if not names or name in names]
+    return [name for name in JOB_ORDER if not names or name in names]
 
 
-def job_named(
-    name: str, settings: PipelineSettings, confirmed: frozenset[str] = frozenset()
-) -> Job:
+def load_job(name: str, settings: PipelineSettings, confirmed: frozenset[str] = frozenset()) -> Job:
     """Return a scheduled job with its limits.
 
     `confirmed` names the tables whose retention may delete every row.
@@ -226,39 +233,41 @@ def job_named(
         return _LOADERS[name](settings, confirmed)
 
 
-def _export(settings: PipelineSettings, _: frozenset[str]) -> Job:
-    from thermocline.pipeline.export import Export, ExportLimits
+def _load_export(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.pipeline.export import ExportJob, ExportLimits
 
     limits = settings.limits
-    return Export(ExportLimits(limits.export_part_keys, limits.export_connections))
+    return ExportJob(ExportLimits(limits.export_part_keys, limits.export_connections))
 
 
-def _compact(settings: PipelineSettings, _: frozenset[str]) -> Job:
-    from thermocline.pipeline.compact.job import Compact
-    from thermocline.pipeline.compact.plan import Limits
+def _load_compact(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.pipeline.compact.job import CompactJob
+    from thermocline.pipeline.compact.plan import CompactionLimits
 
     limits = settings.limits
-    return Compact(
-        Limits(target_bytes=limits.compact_segment_bytes, inputs_min=limits.compact_inputs_min)
+    return CompactJob(
+        CompactionLimits(
+            target_bytes=limits.compact_segment_bytes, inputs_min=limits.compact_inputs_min
+        )
     )
 
 
-def _rollup(settings: PipelineSettings, _: frozenset[str]) -> Job:
-    from thermocline.pipeline.rollup.job import Rollups
+def _load_rollup(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.pipeline.rollup.job import RollupJob
 
-    return Rollups(settings.rollups)
+    return RollupJob(settings.rollups)
 
 
-def _retain(settings: PipelineSettings, confirmed: frozenset[str]) -> Job:
-    from thermocline.pipeline.retain import Retain
+def _load_retain(settings: PipelineSettings, confirmed: frozenset[str]) -> Job:
+    from thermocline.pipeline.retain import RetainJob
 
     grace_s = settings.limits.vacuum_grace
-    return Retain(int(grace_s) if grace_s else None, confirmed)
+    return RetainJob(int(grace_s) if grace_s else None, confirmed)
 
 
 _LOADERS: dict[str, Callable[[PipelineSettings, frozenset[str]], Job]] = {
-    "export": _export,
-    "compact": _compact,
-    "rollup": _rollup,
-    "retain": _retain,
+    "export": _load_export,
+    "compact": _load_compact,
+    "rollup": _load_rollup,
+    "retain": _load_retain,
 }

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from thermocline.config import nearest, read_settings, setting, settings_in, shown
+from thermocline.config import find_nearest, read_settings, redact, setting, settings_in
 from thermocline.errors import Invalid
-from thermocline.pipeline.run.history import address_of
+from thermocline.pipeline.run.history import master_address
 
 if TYPE_CHECKING:
     from thermocline.pipeline.rollup.spec import Rollup
@@ -66,25 +66,25 @@ class PipelineSettings:
 
 def pipeline_settings(given: Any) -> PipelineSettings:
     """Return the settings of a file's section `[pipeline]`."""
-    given = _table(given, "pipeline")
+    given = _check_section(given, "pipeline")
     known = {one.name for one in fields(PipelineSettings)}
     for name in given:
         if name not in known:
-            hint = f"did you mean {nearest(name, known)}?"
+            hint = f"did you mean {find_nearest(name, known)}?"
             label = f"pipeline.{name}"
             raise Invalid("no such setting", hint=hint, setting=label, origin=ORIGIN)
     plain = settings_in(PipelineSettings)
     own = {name: value for name, value in given.items() if name in plain}
     return PipelineSettings(
         **read_settings(own, plain, ORIGIN, prefix="pipeline."),
-        schedule=_part(ScheduleSettings, given, "schedule"),
-        limits=_part(LimitSettings, given, "limits"),
-        spark=_spark(given.get("spark", {})),
-        rollups=_rollups(given.get("rollups", [])),
+        schedule=_read_section(ScheduleSettings, given, "schedule"),
+        limits=_read_section(LimitSettings, given, "limits"),
+        spark=_read_spark_settings(given.get("spark", {})),
+        rollups=_read_rollups(given.get("rollups", [])),
     )
 
 
-def described(settings: PipelineSettings) -> dict[str, Any]:
+def describe_settings(settings: PipelineSettings) -> dict[str, Any]:
     """Return every setting by its name in the file, with credentials masked."""
     told: dict[str, Any] = {}
     for part, prefix in (
@@ -92,28 +92,28 @@ def described(settings: PipelineSettings) -> dict[str, Any]:
         (settings.schedule, "pipeline.schedule."),
         (settings.limits, "pipeline.limits."),
     ):
-        told |= {prefix + name: shown(getattr(part, name)) for name in settings_in(type(part))}
-    told["pipeline.master"] = address_of(settings.master)
+        told |= {prefix + name: redact(getattr(part, name)) for name in settings_in(type(part))}
+    told["pipeline.master"] = master_address(settings.master)
     told |= {f"pipeline.spark.{name}": MASKED for name in settings.spark}
     told["pipeline.rollups"] = ", ".join(one.name for one in settings.rollups) or "none"
     return told
 
 
-def _part(kind: Any, given: Mapping[str, Any], name: str) -> Any:
-    values = _table(given.get(name, {}), f"pipeline.{name}")
+def _read_section(kind: Any, given: Mapping[str, Any], name: str) -> Any:
+    values = _check_section(given.get(name, {}), f"pipeline.{name}")
     return kind(**read_settings(values, settings_in(kind), ORIGIN, prefix=f"pipeline.{name}."))
 
 
-def _table(given: Any, name: str) -> Mapping[str, Any]:
+def _check_section(given: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         hint = f"write it as [{name}]"
         raise Invalid("expected a TOML table", hint=hint, setting=name, got=str(given)[:80])
     return given
 
 
-def _spark(given: Any) -> dict[str, str]:
+def _read_spark_settings(given: Any) -> dict[str, str]:
     found = {}
-    for name, value in _table(given, "pipeline.spark").items():
+    for name, value in _check_section(given, "pipeline.spark").items():
         if not name.startswith("spark.") or isinstance(value, Mapping | list):
             hint = 'write Spark\'s own name in quotes: "spark.executor.memory" = "2g"'
             label = f"pipeline.spark.{name}"
@@ -122,15 +122,15 @@ def _spark(given: Any) -> dict[str, str]:
     return found
 
 
-def _rollups(given: Any) -> "tuple[Rollup, ...]":
+def _read_rollups(given: Any) -> "tuple[Rollup, ...]":
     if not given:
         return ()
-    from thermocline.pipeline.rollup.spec import declared
+    from thermocline.pipeline.rollup.spec import parse_rollup
 
     if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
         hint = "write each as [[pipeline.rollups]]"
         raise Invalid("expected a list of rollups", hint=hint, setting="pipeline.rollups")
-    rollups = tuple(declared(one) for one in given)
+    rollups = tuple(parse_rollup(one) for one in given)
     names = [one.name.lower() for one in rollups]
     if len(set(names)) != len(names):
         hint = "give each rollup a different name"

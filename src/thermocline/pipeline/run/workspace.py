@@ -12,22 +12,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from thermocline.cold.catalog import Catalog, is_name
-from thermocline.cold.table import Table
-from thermocline.cold.tenants import DEFAULT_TENANT, Tenants
+from thermocline.cold.catalog import Catalog, is_table_name
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, NotFound
-from thermocline.format.log.action import ENTITIES, TableSpec
+from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
 from thermocline.lake import Lake
 from thermocline.node import Node
 
 if TYPE_CHECKING:
-    from thermocline.entity.postgres_service import EntityHalf
-    from thermocline.entity.types import EntityTypes
+    from thermocline.entity.postgres_service import PostgresService
+    from thermocline.entity.types import EntityCatalog
 
 
-class Site:
+class JobWorkspace:
     """The tables of a tenant, for jobs. Close it after use."""
 
     def __init__(
@@ -44,26 +44,26 @@ class Site:
         self.url = url
         self._api_key = api_key
         self._settings = settings or LakeSettings()
-        folder = Tenants(self.root, OsDisk()).folder(tenant)
+        folder = TenantCatalog(self.root, OsDisk()).folder(tenant)
         self.catalog = Catalog(os.path.join(self.root, folder).rstrip("/"))
         if Catalog(self.root).identity() is None:
             raise NotFound("there is no lake here", hint="check the path", folder=self.root)
-        self._reading: Node | None = None
-        self._half: EntityHalf | None = None
-        self._types: EntityTypes | None = None
-        self._has_started = False
+        self._reader: Node | None = None
+        self._postgres: PostgresService | None = None
+        self._types: EntityCatalog | None = None
+        self._has_started_server = False
 
     def tables(self) -> list[str]:
         """Return the names of the tables."""
         return [named.name for named in self.catalog]
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> ColdTable:
         """Return the cold half of a table; `NotFound` if it does not exist."""
         return self.catalog.table(name)
 
-    def ensure(self, name: str, spec: TableSpec) -> Table:
+    def ensure_table(self, name: str, spec: TableSpec) -> ColdTable:
         """Return a table; create it if it does not exist."""
-        assert is_name(name)
+        assert is_table_name(name)
         with suppress(NotFound):
             return self.catalog.table(name)
         with suppress(Conflict):
@@ -72,15 +72,15 @@ class Site:
 
     def holds_entities(self, name: str) -> bool:
         """Tell whether the rows of a table are entities."""
-        return ENTITIES in self.table(name).state().spec.features
+        return ENTITIES_FEATURE in self.table(name).state().spec.features
 
     def lake(self) -> Lake:
         """Return the lake for reading: each hot and each cold row exactly once."""
-        if self._reading is None:
-            self._reading = Node(self.root, self._settings, is_read_only=True)
-        return self._reading.lake(self.tenant)
+        if self._reader is None:
+            self._reader = Node(self.root, self._settings, is_read_only=True)
+        return self._reader.lake(self.tenant)
 
-    def entities(self) -> "EntityTypes | None":
+    def entities(self) -> "EntityCatalog | None":
         """Return the tenant's entity types; None if the lake has no PostgreSQL.
 
         If the lake's embedded server does not run, this starts it, and `close` stops it. If a node
@@ -88,7 +88,7 @@ class Site:
         """
         if not self._settings.postgres:
             return None
-        from thermocline.entity.postgres_service import EMBEDDED, FOLDER, EntityHalf
+        from thermocline.entity.postgres_service import EMBEDDED, FOLDER, PostgresService
         from thermocline.hot.postgres.server.cluster import running_server
 
         is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.root, FOLDER)
@@ -96,11 +96,11 @@ class Site:
             if is_own:
                 if not os.path.isdir(folder):
                     return None  # the server never existed, so it has no entities
-                self._has_started = running_server(folder) is None
-            self._half = EntityHalf(self._settings, self.root)
-            self._types = self._half.types(self.tenant, self.catalog)
-        elif self._half is not None:
-            pool = self._half.pool()  # restarts an embedded server that has died
+                self._has_started_server = running_server(folder) is None
+            self._postgres = PostgresService(self._settings, self.root)
+            self._types = self._postgres.types(self.tenant, self.catalog)
+        elif self._postgres is not None:
+            pool = self._postgres.pool()  # restarts an embedded server that has died
             found = running_server(folder) if is_own else None
             if found is not None and found.dsn != pool.dsn:
                 pool.move_to(found.dsn)  # its old port was taken, so it listens on another
@@ -126,14 +126,14 @@ class Site:
 
     def close(self) -> None:
         """Close what was opened, and stop the server if this started it."""
-        if self._half is not None:
-            self._half.close(is_stopped=self._has_started)
-            self._half = self._types = None
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+        if self._postgres is not None:
+            self._postgres.close(is_stopped=self._has_started_server)
+            self._postgres = self._types = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
-    def __enter__(self) -> "Site":
+    def __enter__(self) -> "JobWorkspace":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thermocline.errors import Invalid, Unavailable, Unsupported
-from thermocline.pipeline.spark.java_gateway import learned_path
+from thermocline.pipeline.spark.java_gateway import java_cache_path
 from thermocline.pipeline.spark.session import (
     is_running,
-    learning,
+    start_learning_session,
     stop,
     without_warnings,
 )
@@ -45,16 +45,16 @@ def learn(tell: Callable[[str], None] = lambda _: None) -> Path:
     if is_running():
         hint = "stop it first: Java must record its start"
         raise Invalid("a Spark session runs in this process", hint=hint)
-    path = learned_path()
+    path = java_cache_path()
     fresh = path.with_name(f".{os.getpid()}.aot")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_unfinished(path.parent)
         tell("running Spark once while Java records its start")
-        spark = learning(fresh)
+        spark = start_learning_session(fresh)
         try:
             with tempfile.TemporaryDirectory(prefix="thermocline-learn-") as folder:
-                _work(spark, Path(folder))
+                _run_sample_work(spark, Path(folder))
         finally:
             tell("Java writes its cache")
             stop(spark, WRITE_LIMIT_S)
@@ -84,7 +84,7 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 @without_warnings()
-def _work(spark: "SparkSession", folder: Path) -> None:
+def _run_sample_work(spark: "SparkSession", folder: Path) -> None:
     """Do what jobs do: read, filter, group, sort, call Python, write."""
     times = pa.array([n * HOUR_US for n in range(ROWS)], pa.timestamp("us", "UTC"))
     numbers = pa.array(range(ROWS), pa.int64())

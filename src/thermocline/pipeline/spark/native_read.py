@@ -27,37 +27,37 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as spark_types
 
 from thermocline.cold.care.pin import LEASE_S
-from thermocline.cold.segment.parquet import stored_name
+from thermocline.cold.segment.parquet import find_stored_name
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.open_storage import open_storage
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_flag
-from thermocline.format.instant import NS_PER_UNIT, NS_PER_US, instant
+from thermocline.format.instant import NS_PER_UNIT, NS_PER_US, to_instant
 from thermocline.format.log.action import Segment
-from thermocline.format.log.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Column
+from thermocline.format.schema import TableColumn
 from thermocline.format.types import decode_type
 from thermocline.pipeline.spark.options import PARTITION_BYTES
 from thermocline.pipeline.spark.partition import (
-    Share,
-    hot_shares,
-    plotted,
-    read_share,
-    shares,
+    ReadPartition,
+    partition_hot_rows,
+    partition_segments,
+    read_partition,
+    scan_spec,
 )
-from thermocline.pipeline.spark.read_lease import hold
+from thermocline.pipeline.spark.read_lease import hold_version
 from thermocline.pipeline.spark.session import check_session, without_warnings
 from thermocline.pipeline.spark.types import (
     NANOSECONDS_SUFFIX,
-    chosen,
     is_nanoseconds,
     is_native,
+    select_columns,
     spark_schema,
     spark_type,
 )
-from thermocline.snapshot import View, hot_rows, resolve
+from thermocline.snapshot import TableView, hot_rows, resolve_view
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ _VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
 """Spark's setting that lets its reader compare every page with the checksum beside it."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
-Stored = tuple[str, pa.DataType] | None
+StoredColumn = tuple[str, pa.DataType] | None
 """A column's name and type in a file; None if the file lacks the column."""
 
 
@@ -91,55 +91,55 @@ def read(
     `at` names; its files are kept for a day, even if the table changes. `storage_options` are those
     of an object store, for the driver and the workers.
     """
-    lake, view, rows = _seen(table, at, storage_options, hot=check_flag(hot, "hot"))
+    lake, view, rows = _resolve_table(table, at, storage_options, hot=check_flag(hot, "hot"))
     state = view.state
-    window = Window(
-        None if start is None else instant(start), None if end is None else instant(end)
+    window = TimeWindow(
+        None if start is None else to_instant(start), None if end is None else to_instant(end)
     )
-    arrow = chosen(state.schema, columns)
+    arrow = select_columns(state.schema, columns)
     check_session(spark)
-    hold(lake, state.version, LEASE_S)
+    hold_version(lake, state.version, LEASE_S)
     frame = spark_schema(arrow)
-    groups, odd = _sorted_out(lake, state, arrow.names, window)
-    plot = plotted(lake, state, arrow.names, window, storage_options)
-    parts = shares(plot, odd, PARTITION_BYTES)
+    groups, odd = _group_segments(lake, state, arrow.names, window)
+    plot = scan_spec(lake, state, arrow.names, window, storage_options)
+    parts = partition_segments(plot, odd, PARTITION_BYTES)
     if rows is not None:
-        parts += hot_shares(plot, rows)
-    frames = [_native(spark, lake, arrow, kind, window) for kind in groups.items()]
+        parts += partition_hot_rows(plot, rows)
+    frames = [_read_native(spark, lake, arrow, kind, window) for kind in groups.items()]
     if parts or not frames:
-        frames.append(_through_python(spark, parts, frame))
+        frames.append(_read_with_python(spark, parts, frame))
     return reduce(lambda one, other: one.union(other), frames)
 
 
-def _seen(
+def _resolve_table(
     table: Any, at: object, options: Mapping[str, str] | None, *, hot: bool
-) -> tuple[Table, View, pa.Table | None]:
+) -> tuple[ColdTable, TableView, pa.Table | None]:
     """Return the table, the view to read, and the hot rows if they are requested."""
     lake = getattr(table, "lake", None)
     if not hot:
-        found = lake or Table(open_storage(table, options, "table"))
-        return found, View(found.state(at)), None
+        found = lake or ColdTable(open_storage(table, options, "table"))
+        return found, TableView(found.state(at)), None
     if at is not None:
         hint = "omit `at` or `hot`"
         raise Invalid("an old version has no hot rows", hint=hint, at=at)
     if lake is None or not hasattr(table, "snapshot"):
         hint = "pass a table of tc.connect(folder)"
         raise Invalid("only a table of a lake has hot rows", hint=hint)
-    view = resolve(table.snapshot(), lake)
+    view = resolve_view(table.snapshot(), lake)
     return lake, view, hot_rows(view)
 
 
-def _sorted_out(
-    lake: Table, state: TableState, names: Sequence[str], window: Window
-) -> tuple[dict[tuple[Stored, ...], list[Segment]], list[Segment]]:
+def _group_segments(
+    lake: ColdTable, state: TableState, names: Sequence[str], window: TimeWindow
+) -> tuple[dict[tuple[StoredColumn, ...], list[Segment]], list[Segment]]:
     """Return the segments that Spark can read, grouped by stored columns, and the others."""
     loaded = [state.schema.column(name) for name in [*names, state.spec.time_column]]
-    groups: dict[tuple[Stored, ...], list[Segment]] = {}
+    groups: dict[tuple[StoredColumn, ...], list[Segment]] = {}
     odd = []
     found = state.segments.overlapping(window.start, window.end)
     is_local = isinstance(lake.storage, LocalStorage)
     for segment in sorted(found, key=lambda one: (one.ts_min, one.segment_id)):
-        kind = tuple(_stored(state, segment, column) for column in loaded)
+        kind = tuple(_stored_column(state, segment, column) for column in loaded)
         is_plain = is_local and not segment.deletes and all(_is_native(one) for one in kind)
         if is_plain and (kind in groups or len(groups) < KINDS_MAX):
             groups.setdefault(kind, []).append(segment)
@@ -149,14 +149,14 @@ def _sorted_out(
         if any(one is not None and is_nanoseconds(one[1]) for one in kind):
             paths = [lake.storage.locate(one.path, one.file_size, one.checksum) for one in held]
             with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-                counted = list(pool.map(_counts_nanoseconds, paths))
+                counted = list(pool.map(_has_no_int96, paths))
             odd += [one for one, is_so in zip(held, counted, strict=True) if not is_so]
             groups[kind] = [one for one, is_so in zip(held, counted, strict=True) if is_so]
     return {kind: held for kind, held in groups.items() if held}, odd
 
 
-def _stored(state: TableState, segment: Segment, column: Column) -> Stored:
-    name = stored_name(state, segment, column)
+def _stored_column(state: TableState, segment: Segment, column: TableColumn) -> StoredColumn:
+    name = find_stored_name(state, segment, column)
     if name is None:
         return None
     narrow = segment.stored.get(str(column.id))
@@ -165,27 +165,27 @@ def _stored(state: TableState, segment: Segment, column: Column) -> Stored:
     return name, state.schemas[segment.schema_id].by_id[column.id].type
 
 
-def _is_native(stored: Stored) -> bool:
+def _is_native(stored: StoredColumn) -> bool:
     return stored is None or is_native(stored[1])
 
 
 @lru_cache(FOOTERS_KNOWN_MAX)
-def _counts_nanoseconds(path: str) -> bool:
+def _has_no_int96(path: str) -> bool:
     """Tell whether a file has no times in Parquet's old form INT96, which Spark converts."""
     schema = pq.ParquetFile(path).schema
     return all(schema.column(place).physical_type != "INT96" for place in range(len(schema)))
 
 
-def _native(
+def _read_native(
     spark: "SparkSession",
-    lake: Table,
+    lake: ColdTable,
     arrow: pa.Schema,
-    kind: tuple[tuple[Stored, ...], list[Segment]],
-    window: Window,
+    kind: tuple[tuple[StoredColumn, ...], list[Segment]],
+    window: TimeWindow,
 ) -> DataFrame:
     """Return the rows of files with the same stored columns, read by Spark."""
     stored, segments = kind
-    physical = {one[0]: _physical(one) for one in stored if one is not None}
+    physical = {one[0]: _physical_type(one) for one in stored if one is not None}
     fields = [spark_types.StructField(name, held) for name, held in physical.items()]
     paths = [lake.storage.locate(one.path, one.file_size, one.checksum) for one in segments]
     reader = spark.read.schema(spark_types.StructType(fields)).option(_VERIFY_PAGES, "true")
@@ -193,27 +193,27 @@ def _native(
     time = stored[-1]
     assert time is not None
     if not all(_is_inside(one, window) for one in segments):
-        rows = rows.where(_within(time, window))
+        rows = rows.where(_window_condition(time, window))
     pairs = list(zip(arrow, stored[:-1], strict=True))
     if all(_is_as_stored(field, one) for field, one in pairs):
         # Each expression is a call to Java: for many columns they cost more than a small read.
-        return rows.select(*(_quoted(name) for name in arrow.names))
-    return rows.select(*(part for field, one in pairs for part in _presented(field, one)))
+        return rows.select(*(_quote_name(name) for name in arrow.names))
+    return rows.select(*(part for field, one in pairs for part in _column_expressions(field, one)))
 
 
-def _is_as_stored(field: pa.Field, stored: Stored) -> bool:
+def _is_as_stored(field: pa.Field, stored: StoredColumn) -> bool:
     if stored is None or is_nanoseconds(field.type):
         return False
     name, kind = stored
     return name == field.name and spark_type(kind, name) == spark_type(field.type, name)
 
 
-def _physical(stored: tuple[str, pa.DataType]) -> spark_types.DataType:
+def _physical_type(stored: tuple[str, pa.DataType]) -> spark_types.DataType:
     name, kind = stored
     return spark_types.LongType() if is_nanoseconds(kind) else spark_type(kind, name)
 
 
-def _presented(field: pa.Field, stored: Stored) -> list[Expression]:
+def _column_expressions(field: pa.Field, stored: StoredColumn) -> list[Expression]:
     """Return the expressions that make a column of the table from a file's column."""
     shown = spark_schema(pa.schema([field]))
     if stored is None:
@@ -223,7 +223,7 @@ def _presented(field: pa.Field, stored: Stored) -> list[Expression]:
         return [column.cast(shown[0].dataType).alias(field.name)]
     rest = f.pmod(column, f.lit(NS_PER_US))
     # `div` divides integers; `/` would divide floating-point numbers and lose digits.
-    named = _quoted(stored[0])
+    named = _quote_name(stored[0])
     micros = f.expr(f"({named} - pmod({named}, {NS_PER_US})) div {NS_PER_US}")
     if field.type.tz is None:
         micros_time = f.timestamp_add("MICROSECOND", micros, f.lit(_EPOCH).cast("timestamp_ntz"))
@@ -237,19 +237,19 @@ _EPOCH = "1970-01-01 00:00:00"
 
 
 def _column(name: str) -> Expression:
-    return f.col(_quoted(name))
+    return f.col(_quote_name(name))
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _is_inside(segment: Segment, window: Window) -> bool:
+def _is_inside(segment: Segment, window: TimeWindow) -> bool:
     starts = window.start is None or segment.ts_min >= window.start
     return starts and (window.end is None or segment.ts_max < window.end)
 
 
-def _within(time: tuple[str, pa.DataType], window: Window) -> Expression:
+def _window_condition(time: tuple[str, pa.DataType], window: TimeWindow) -> Expression:
     """Return the condition that a time is in the window."""
     name, kind = time
     column = _column(name)
@@ -263,31 +263,33 @@ def _within(time: tuple[str, pa.DataType], window: Window) -> Expression:
         # Rounded up to the first whole unit that is not before the bound.
         unit_ns = max(NS_PER_UNIT[kind.unit], NS_PER_US)
         micros = -(-bound // unit_ns) * (unit_ns // NS_PER_US)
-        conditions.append(getattr(column, compare)(_moment(micros, has_zone=bool(kind.tz))))
+        conditions.append(
+            getattr(column, compare)(_timestamp_literal(micros, has_zone=bool(kind.tz)))
+        )
     return reduce(lambda one, other: one & other, conditions)
 
 
-def _moment(micros: int, *, has_zone: bool) -> Expression:
+def _timestamp_literal(micros: int, *, has_zone: bool) -> Expression:
     if has_zone:
         return f.timestamp_micros(f.lit(micros))
     return f.timestamp_add("MICROSECOND", f.lit(micros), f.lit(_EPOCH).cast("timestamp_ntz"))
 
 
-def _through_python(
-    spark: "SparkSession", parts: list[Share], frame: spark_types.StructType
+def _read_with_python(
+    spark: "SparkSession", parts: list[ReadPartition], frame: spark_types.StructType
 ) -> DataFrame:
     """Return the rows of partitions, read by Python workers."""
     sealed = pa.table({"share": pa.array([pickle.dumps(one) for one in parts], pa.binary())})
     with without_warnings():
         return spark.createDataFrame(sealed, "share binary").mapInArrow(
-            partial(_read_sealed, frame), frame
+            partial(_read_encoded, frame), frame
         )
 
 
-def _read_sealed(
+def _read_encoded(
     frame: spark_types.StructType, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for sealed in batch.column(0).to_pylist():
             share = pickle.loads(sealed)  # noqa: S301  pickled by our driver
-            yield from read_share(share, frame)
+            yield from read_partition(share, frame)

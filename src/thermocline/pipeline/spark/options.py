@@ -17,31 +17,41 @@ from dataclasses import dataclass, field
 from thermocline.cold.care.pin import LEASE_S
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.storage.open_storage import OBJECT_SCHEMES, open_storage
-from thermocline.cold.table import Table
-from thermocline.cold.tenants import DEFAULT_TENANT, Tenants
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.bucket import parse_duration_s
-from thermocline.format.instant import instant
-from thermocline.format.log.conflict import Window
+from thermocline.format.instant import to_instant
+from thermocline.format.log.conflict import TimeWindow
 
 PARTITION_BYTES = 64 << 20
 STORAGE_PREFIX = "storage."
 
-_PLACE = ("path", "table", "tenant")
-_READ = (*_PLACE, "asOf", "hot", "columns", "start", "end", "pushdown", "lease", "partitionBytes")
-_READ_STREAM = ("startingVersion", "ignoreChanges", "maxFilesPerTrigger")
-_MAKE = ("timeColumn", "bucket", "entityColumns", "timezone", "retention")
-_WRITE = (*_PLACE, "overlap", "evolve", "batchId", *_MAKE)
+_TABLE_OPTIONS = ("path", "table", "tenant")
+_BATCH_READ_OPTIONS = (
+    *_TABLE_OPTIONS,
+    "asOf",
+    "hot",
+    "columns",
+    "start",
+    "end",
+    "pushdown",
+    "lease",
+    "partitionBytes",
+)
+_STREAM_READ_OPTIONS = ("startingVersion", "ignoreChanges", "maxFilesPerTrigger")
+_CREATE_OPTIONS = ("timeColumn", "bucket", "entityColumns", "timezone", "retention")
+_TABLE_WRITE_OPTIONS = (*_TABLE_OPTIONS, "overlap", "evolve", "batchId", *_CREATE_OPTIONS)
 # Spark's own options, which Spark passes to every sink of a stream.
-_SPARKS = ("checkpointLocation", "queryName", "outputMode", "trigger")
+_STREAM_OPTIONS = ("checkpointLocation", "queryName", "outputMode", "trigger")
 
-READING = (*_READ, *_READ_STREAM)
-WRITING = (*_WRITE, *_SPARKS)
+READ_OPTIONS = (*_BATCH_READ_OPTIONS, *_STREAM_READ_OPTIONS)
+WRITE_OPTIONS = (*_TABLE_WRITE_OPTIONS, *_STREAM_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SparkOptions:
     """Options by their folded names; `storage` are those of the object store."""
 
     values: Mapping[str, str]
@@ -49,7 +59,7 @@ class Options:
 
     def text(self, name: str) -> str | None:
         """Return an option, or None if it is not given."""
-        return self.values.get(_plain(name))
+        return self.values.get(_fold_name(name))
 
     def flag(self, name: str) -> bool:
         """Return an option that is true or false; False if it is not given."""
@@ -82,15 +92,15 @@ class Options:
             return None
         if given.isascii() and given.isdigit():
             return int(given)
-        instant(given)
+        to_instant(given)
         return given
 
     @property
-    def window(self) -> Window:
+    def window(self) -> TimeWindow:
         """The requested stretch of time."""
         start, end = self.text("start"), self.text("end")
-        return Window(
-            None if start is None else instant(start), None if end is None else instant(end)
+        return TimeWindow(
+            None if start is None else to_instant(start), None if end is None else to_instant(end)
         )
 
     @property
@@ -113,26 +123,26 @@ class Options:
         return self.text("tenant") or DEFAULT_TENANT
 
 
-def parsed(given: Mapping[str, str], known: tuple[str, ...]) -> Options:
+def parse_options(given: Mapping[str, str], known: tuple[str, ...]) -> SparkOptions:
     """Return the options; for an unknown option `Invalid` suggests the closest name."""
-    names = {_plain(name): name for name in known}
+    names = {_fold_name(name): name for name in known}
     values, storage = {}, {}
     for name, value in given.items():
         if name.lower().startswith(STORAGE_PREFIX):
             storage[name[len(STORAGE_PREFIX) :]] = value
-        elif _plain(name) in names:
-            values[_plain(name)] = value
+        elif _fold_name(name) in names:
+            values[_fold_name(name)] = value
         else:
-            raise _unknown(name, names)
-    return Options(values, storage)
+            raise _unknown_option(name, names)
+    return SparkOptions(values, storage)
 
 
-def _plain(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _unknown(name: str, names: Mapping[str, str]) -> Invalid:
-    near = difflib.get_close_matches(_plain(name), names, n=1, cutoff=0.5)
+def _unknown_option(name: str, names: Mapping[str, str]) -> Invalid:
+    near = difflib.get_close_matches(_fold_name(name), names, n=1, cutoff=0.5)
     if near:
         hint = f"did you mean {names[near[0]]!r}?"
     else:
@@ -140,20 +150,20 @@ def _unknown(name: str, names: Mapping[str, str]) -> Invalid:
     return Invalid("unknown option", hint=hint, option=name)
 
 
-def opened(options: Options, *, is_read_only: bool) -> Table:
+def open_table(options: SparkOptions, *, is_read_only: bool) -> ColdTable:
     """Return the table that options name; `NotFound` if there is none."""
     name = options.text("table")
     if name is None:
-        table = Table(open_storage(options.root, options.storage or None))
+        table = ColdTable(open_storage(options.root, options.storage or None))
         try:
             table.state()
         except NotFound as error:
-            raise _named_tables(options, error) from error
+            raise _name_tables(options, error) from error
         return table
-    return catalog(options, is_read_only=is_read_only).table(name)
+    return open_catalog(options, is_read_only=is_read_only).table(name)
 
 
-def catalog(options: Options, *, is_read_only: bool) -> Catalog:
+def open_catalog(options: SparkOptions, *, is_read_only: bool) -> Catalog:
     """Return the tables of the tenant that options name; `NotFound` if there is no lake."""
     if options.root.partition("://")[0] in OBJECT_SCHEMES:
         raise Invalid(
@@ -163,17 +173,17 @@ def catalog(options: Options, *, is_read_only: bool) -> Catalog:
         )
     if Catalog(options.root).identity() is None:
         raise NotFound("there is no lake here", hint="check the path", folder=options.root)
-    folder = Tenants(options.root, OsDisk()).folder(options.tenant)
+    folder = TenantCatalog(options.root, OsDisk()).folder(options.tenant)
     root = os.path.join(options.root, folder).rstrip("/")
     return Catalog(root, is_read_only=is_read_only)
 
 
-def _named_tables(options: Options, error: NotFound) -> NotFound:
+def _name_tables(options: SparkOptions, error: NotFound) -> NotFound:
     """Return the error for a path that is not a table; name the tables if it is a lake."""
     if "://" in options.root:
         return error
     try:
-        tables = [named.name for named in catalog(options, is_read_only=True)]
+        tables = [named.name for named in open_catalog(options, is_read_only=True)]
     except (Invalid, NotFound):
         return error
     return NotFound(

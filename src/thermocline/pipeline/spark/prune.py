@@ -19,18 +19,18 @@ from pyspark.sql import datasource as pushed
 from thermocline.errors import Invalid
 from thermocline.format.instant import NS_PER_US, from_datetime
 from thermocline.format.log.action import Segment
-from thermocline.format.log.conflict import EVERYTHING, Window
+from thermocline.format.log.conflict import ALL_TIME, TimeWindow
 from thermocline.format.log.state import TableState
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ValueBounds:
     """The lowest and the highest value that a filter lets through; None is no bound."""
 
     low: Any = None
     high: Any = None
 
-    def misses(self, low: Any, high: Any) -> bool:
+    def excludes(self, low: Any, high: Any) -> bool:
         """Tell whether all values from `low` to `high` are outside of the bounds."""
         is_below = _is_comparable(self.low, high) and high < self.low
         is_above = _is_comparable(self.high, low) and low > self.high
@@ -38,57 +38,57 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class SegmentPruning:
     """Which segments the filters exclude; `rest` are the filters that Spark must evaluate."""
 
-    window: Window = EVERYTHING
-    bounds: dict[str, list[Bounds]] = field(default_factory=dict)
+    window: TimeWindow = ALL_TIME
+    bounds: dict[str, list[ValueBounds]] = field(default_factory=dict)
     rest: tuple[pushed.Filter, ...] = ()
 
-    def segments(self, state: TableState) -> list[Segment]:
+    def matching_segments(self, state: TableState) -> list[Segment]:
         """Return the segments of a state that may have rows."""
         found = state.segments.overlapping(self.window.start, self.window.end)
         ids = {name: str(state.schema.column(name).id) for name in self.bounds}
-        return [one for one in found if not self._misses(one, ids)]
+        return [one for one in found if not self._excludes(one, ids)]
 
-    def _misses(self, segment: Segment, ids: dict[str, str]) -> bool:
+    def _excludes(self, segment: Segment, ids: dict[str, str]) -> bool:
         for name, bounds in self.bounds.items():
             held = segment.stats.get(ids[name])
-            if held is not None and any(one.misses(*held) for one in bounds):
+            if held is not None and any(one.excludes(*held) for one in bounds):
                 return True
         return False
 
 
-def pruned(
+def parse_filters(
     filters: Iterable[pushed.Filter], time_column: str, entity_columns: Iterable[str]
-) -> Pruned:
+) -> SegmentPruning:
     """Return which segments the filters exclude, for a table with these columns."""
-    window, bounds = EVERYTHING, dict[str, list[Bounds]]()
+    window, bounds = ALL_TIME, dict[str, list[ValueBounds]]()
     rest = []
     for one in filters:
-        name = _column(one)
+        name = _filter_column(one)
         if name == time_column:
-            stretch = _stretch(one)
+            stretch = _filter_window(one)
             if stretch is not None:
-                window = window.narrowed(stretch.start, stretch.end)
+                window = window.intersect(stretch.start, stretch.end)
                 continue
         elif name in entity_columns:
-            found = _bounds(one)
+            found = _filter_bounds(one)
             if found is not None:
                 bounds.setdefault(name, []).append(found)
         rest.append(one)
-    return Pruned(window, bounds, tuple(rest))
+    return SegmentPruning(window, bounds, tuple(rest))
 
 
-def _column(one: pushed.Filter) -> str:
+def _filter_column(one: pushed.Filter) -> str:
     path: tuple[str, ...] = getattr(one, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
-def _stretch(one: pushed.Filter) -> Window | None:
+def _filter_window(one: pushed.Filter) -> TimeWindow | None:
     """Return the stretch of time for which a filter is true; None if there is no such stretch."""
     if isinstance(one, pushed.IsNotNull):
-        return EVERYTHING  # the time column has no nulls
+        return ALL_TIME  # the time column has no nulls
     value = getattr(one, "value", None)
     if not isinstance(value, datetime):
         return None
@@ -100,32 +100,32 @@ def _stretch(one: pushed.Filter) -> Window | None:
     after = first + NS_PER_US
     match one:
         case pushed.EqualTo() | pushed.EqualNullSafe():
-            return Window(first, after)
+            return TimeWindow(first, after)
         case pushed.GreaterThan():
-            return Window(after, None)
+            return TimeWindow(after, None)
         case pushed.GreaterThanOrEqual():
-            return Window(first, None)
+            return TimeWindow(first, None)
         case pushed.LessThan():
-            return Window(None, first)
+            return TimeWindow(None, first)
         case pushed.LessThanOrEqual():
-            return Window(None, after)
+            return TimeWindow(None, after)
     return None
 
 
-def _bounds(one: pushed.Filter) -> Bounds | None:
+def _filter_bounds(one: pushed.Filter) -> ValueBounds | None:
     match one:
         case pushed.EqualTo(_, value) | pushed.EqualNullSafe(_, value) if value is not None:
-            return Bounds(value, value)
+            return ValueBounds(value, value)
         case pushed.In(_, values):
             wanted = [value for value in values if value is not None]
             if wanted and all(_is_comparable(value, wanted[0]) for value in wanted):
-                return Bounds(min(wanted), max(wanted))
+                return ValueBounds(min(wanted), max(wanted))
         case pushed.GreaterThan(_, value) | pushed.GreaterThanOrEqual(_, value):
-            return Bounds(low=value)
+            return ValueBounds(low=value)
         case pushed.LessThan(_, value) | pushed.LessThanOrEqual(_, value):
-            return Bounds(high=value)
+            return ValueBounds(high=value)
         case pushed.StringStartsWith(_, value):
-            return Bounds(low=value)
+            return ValueBounds(low=value)
     return None
 
 

@@ -12,7 +12,7 @@ Out:  a pin in the table's folder
 from contextlib import suppress
 
 from thermocline.cold.care.pin import put_pin
-from thermocline.cold.table import Table
+from thermocline.cold.table import ColdTable
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
@@ -21,7 +21,7 @@ from thermocline.format.layout import Version
 HOUR_S = 3_600
 
 
-def hold(table: Table, version: Version, lease_s: int) -> None:
+def hold_version(table: ColdTable, version: Version, lease_s: int) -> None:
     """Keep the files of a version until the lease ends; `NotFound` if the version has expired."""
     now_s = table.log.now() // NS_PER_S
     hour = -(-(now_s + lease_s) // HOUR_S)

@@ -27,7 +27,7 @@ from thermocline.pipeline.spark.java_gateway import (
     Gateway,
     describe_exit,
     spark_home,
-    start,
+    start_gateway,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ ENDED_LIMIT_S = 0.5
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _SCHEMES = ("local", "spark://", "k8s://", "yarn", CONNECT_SCHEME)
 
-_ALWAYS = {
+_COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -52,13 +52,13 @@ _ALWAYS = {
     # In Python, a batch of ten thousand rows costs as much as a batch of thirty.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
 }
-_DRIVEN = {
+_DRIVER_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.catalogImplementation": "in-memory",
 }
-_LOCAL = {
+_LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -81,15 +81,15 @@ def session(
     check_text(master, "master")
     check_text(app, "app")
     check_text(memory, "memory")
-    return _started(master, app, memory, check_options(settings, "settings"), None)
+    return _start_session(master, app, memory, check_options(settings, "settings"), None)
 
 
-def learning(path: Path) -> "SparkSession":
+def start_learning_session(path: Path) -> "SparkSession":
     """Start a session on this machine whose Java writes its AOT cache when it ends."""
-    return _started(MASTER_DEFAULT, APP_DEFAULT, MEMORY_DEFAULT, {}, path)
+    return _start_session(MASTER_DEFAULT, APP_DEFAULT, MEMORY_DEFAULT, {}, path)
 
 
-def _started(
+def _start_session(
     master: str, app: str, memory: str, settings: Mapping[str, str], learned: Path | None
 ) -> "SparkSession":
     if not master.startswith(_SCHEMES):
@@ -98,13 +98,18 @@ def _started(
     spark_home()
     with without_warnings():
         if master.startswith(CONNECT_SCHEME):
-            found = _connected(master, {**_ALWAYS, **settings})
+            found = _connect_remote(master, {**_COMMON_SETTINGS, **settings})
         else:
             is_local = master.startswith("local")
-            wanted = {"spark.master": master, "spark.app.name": app, **_ALWAYS, **_DRIVEN}
-            wanted |= _LOCAL if is_local else {}
-            found = _driven({**wanted, **settings}, memory, learned)
-    _know(found)
+            wanted = {
+                "spark.master": master,
+                "spark.app.name": app,
+                **_COMMON_SETTINGS,
+                **_DRIVER_SETTINGS,
+            }
+            wanted |= _LOCAL_SETTINGS if is_local else {}
+            found = _start_driver({**wanted, **settings}, memory, learned)
+    _register_format(found)
     return found
 
 
@@ -119,7 +124,7 @@ def stop(spark: "SparkSession", limit_s: float = STOP_LIMIT_S) -> None:
     finally:
         # Also if Java has ended: PySpark would go on to use its reference to it.
         if gateway is not None:
-            _forget_java()
+            _forget_gateway()
             gateway.stop(limit_s)
 
 
@@ -143,7 +148,7 @@ def is_running() -> bool:
     has_ended = gateway is not None and gateway.process.poll() is not None
     if has_ended or active._jsc is None:  # noqa: SLF001
         _gateways.pop(id(active._gateway), None)  # noqa: SLF001
-        _forget_java()
+        _forget_gateway()
         if gateway is not None:
             gateway.stop()
         return False
@@ -163,7 +168,7 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
+def _connect_remote(master: str, settings: Mapping[str, str]) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(master)
@@ -178,7 +183,7 @@ def _connected(master: str, settings: Mapping[str, str]) -> "SparkSession":
             "Spark Connect cannot be reached",
             hint="start its server; check address and port",
             master=master,
-            why=_first_word(error),
+            why=_error_line(error),
         ) from error
     return found
 
@@ -204,7 +209,7 @@ def _reach(master: str) -> None:
             return
 
 
-def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "SparkSession":
+def _start_driver(settings: Mapping[str, str], memory: str, learned: Path | None) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
@@ -213,15 +218,15 @@ def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "
     if is_running():
         return builder.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    gateway = start(settings, memory=memory, learned=learned)
+    gateway = start_gateway(settings, memory=memory, learned=learned)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(gateway.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = gateway.secret
     try:
         found = builder.getOrCreate()
     except BaseException as error:
         # Order matters: the texts of Java's errors must be read before Java is stopped.
-        why = _why_not(error, gateway)
-        _forget_java()
+        why = _describe_start_failure(error, gateway)
+        _forget_gateway()
         gateway.stop()
         if isinstance(error, Exception):
             raise Unavailable(
@@ -237,7 +242,7 @@ def _driven(settings: Mapping[str, str], memory: str, learned: Path | None) -> "
     return found
 
 
-def _forget_java() -> None:
+def _forget_gateway() -> None:
     """Remove PySpark's references to a Java process that ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -253,25 +258,25 @@ def _forget_java() -> None:
     SparkSession._instantiatedSession = None  # noqa: SLF001
 
 
-def _why_not(error: BaseException, gateway: Gateway) -> str:
+def _describe_start_failure(error: BaseException, gateway: Gateway) -> str:
     """Return why Spark did not start: what Java logged, or said last where Java has ended."""
     try:
         code = gateway.process.wait(ENDED_LIMIT_S)
     except subprocess.TimeoutExpired:
         # A context that was stopped meanwhile says only that; why it was is in Java's log.
         logged = [line.partition(" ERROR ")[2] for line in gateway.last_lines()]
-        return "; ".join([*filter(None, logged), _first_word(error)])
+        return "; ".join([*filter(None, logged), _error_line(error)])
     return "; ".join([describe_exit(code), *gateway.last_lines()])
 
 
-def _first_word(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """Return the line of an error that says what is wrong."""
     lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
     named = [line for line in lines if "Exception:" in line or "Error:" in line]
     return (named or lines or [type(error).__name__])[0]
 
 
-def _know(spark: "SparkSession") -> None:
+def _register_format(spark: "SparkSession") -> None:
     """Register the format `thermocline` with a session."""
     from thermocline.pipeline.spark.source import ThermoclineSource
 

@@ -34,23 +34,23 @@ from thermocline.format.layout import Version
 from thermocline.format.schema import Schema
 from thermocline.pipeline.spark.options import (
     PARTITION_BYTES,
-    READING,
-    WRITING,
-    Options,
-    opened,
-    parsed,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    SparkOptions,
+    open_table,
+    parse_options,
 )
 from thermocline.pipeline.spark.partition import (
-    Share,
-    hot_shares,
-    plotted,
-    read_share,
-    shares,
+    ReadPartition,
+    partition_hot_rows,
+    partition_segments,
+    read_partition,
+    scan_spec,
 )
-from thermocline.pipeline.spark.prune import Pruned, pruned
-from thermocline.pipeline.spark.read_lease import hold
-from thermocline.pipeline.spark.types import chosen, is_same, spark_schema
-from thermocline.snapshot import View, hot_rows, resolve
+from thermocline.pipeline.spark.prune import SegmentPruning, parse_filters
+from thermocline.pipeline.spark.read_lease import hold_version
+from thermocline.pipeline.spark.types import has_same_columns, select_columns, spark_schema
+from thermocline.snapshot import TableView, hot_rows, resolve_view
 
 FORMAT = "thermocline"
 
@@ -68,76 +68,76 @@ class ThermoclineSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table; the frame stays at their version."""
-        options = self._options(READING)
-        state = opened(options, is_read_only=True).state(options.as_of)
+        options = self._parse_options(READ_OPTIONS)
+        state = open_table(options, is_read_only=True).state(options.as_of)
         self.version, self.schema_id = state.version, state.schema_id
-        return spark_schema(chosen(state.schema, options.names("columns")))
+        return spark_schema(select_columns(state.schema, options.names("columns")))
 
     def reader(self, schema: StructType) -> "TableReader":
         """Return a reader of one version, or of one view."""
-        options = self._options(READING)
+        options = self._parse_options(READ_OPTIONS)
         as_of = options.as_of if options.as_of is not None else self.version
         kind = PushedReader if options.flag("pushdown") else TableReader
         return kind(options, schema, as_of)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a writer that appends a frame in one commit."""
-        from thermocline.pipeline.spark.sink import TableWriter, target_for
+        from thermocline.pipeline.spark.sink import TableWriter, prepare_target
 
-        options = self._options(WRITING)
-        return TableWriter(options, schema, target_for(options, schema, is_overwrite=overwrite))
+        options = self._parse_options(WRITE_OPTIONS)
+        return TableWriter(options, schema, prepare_target(options, schema, is_overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader of a table's commits."""
         from thermocline.pipeline.spark.stream import CommitReader
 
-        return CommitReader(self._options(READING), schema, self.schema_id)
+        return CommitReader(self._parse_options(READ_OPTIONS), schema, self.schema_id)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """Return a writer that appends each batch of a stream in one commit."""
-        from thermocline.pipeline.spark.sink import target_for
+        from thermocline.pipeline.spark.sink import prepare_target
         from thermocline.pipeline.spark.stream import BatchWriter
 
-        options = self._options(WRITING)
-        return BatchWriter(options, schema, target_for(options, schema, is_overwrite=overwrite))
+        options = self._parse_options(WRITE_OPTIONS)
+        return BatchWriter(options, schema, prepare_target(options, schema, is_overwrite=overwrite))
 
-    def _options(self, known: tuple[str, ...]) -> Options:
-        return parsed(dict(self.options), known)
+    def _parse_options(self, known: tuple[str, ...]) -> SparkOptions:
+        return parse_options(dict(self.options), known)
 
 
 class TableReader(DataSourceReader):
     """Reads one version of a table, or one view of it with its hot rows."""
 
-    def __init__(self, options: Options, frame: StructType, as_of: object) -> None:
+    def __init__(self, options: SparkOptions, frame: StructType, as_of: object) -> None:
         self._options = options
         self._frame = frame
         self._as_of = as_of
-        self._pruned = Pruned(options.window)
+        self._pruned = SegmentPruning(options.window)
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions that may have rows; their files are kept from now on."""
         options = self._options
-        table = opened(options, is_read_only=True)
+        table = open_table(options, is_read_only=True)
         if options.flag("hot"):
-            view, rows = _hot(options)
+            view, rows = _resolve_hot_view(options)
         else:
-            view, rows = View(table.state(self._as_of)), None
+            view, rows = TableView(table.state(self._as_of)), None
         state = view.state
-        hold(table, state.version, options.lease_s)
-        names = table_names(self._frame, state.schema)
-        plot = plotted(table, state, names, self._pruned.window, options.storage)
+        hold_version(table, state.version, options.lease_s)
+        names = frame_columns(self._frame, state.schema)
+        plot = scan_spec(table, state, names, self._pruned.window, options.storage)
         size_bytes = options.number("partitionBytes", PARTITION_BYTES)
-        found = shares(plot, self._pruned.segments(state), size_bytes)
+        found = partition_segments(plot, self._pruned.matching_segments(state), size_bytes)
         if rows is not None:
-            found += hot_shares(plot, rows)
+            found += partition_hot_rows(plot, rows)
         return [*found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. For workers."""
-        if isinstance(partition, Share):  # without partitions Spark passes one of its own
-            yield from read_share(partition, self._frame)
+        if isinstance(partition, ReadPartition):  # without partitions Spark passes one of its own
+            yield from read_partition(partition, self._frame)
 
 
 class PushedReader(TableReader):
@@ -145,18 +145,18 @@ class PushedReader(TableReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Use the filters of times and entities; return those that Spark must evaluate."""
-        spec = opened(self._options, is_read_only=True).state(self._as_of).spec
-        found = pruned(filters, spec.time_column, spec.entity_columns)
+        spec = open_table(self._options, is_read_only=True).state(self._as_of).spec
+        found = parse_filters(filters, spec.time_column, spec.entity_columns)
         asked = self._options.window
-        window = found.window.narrowed(asked.start, asked.end)
+        window = found.window.intersect(asked.start, asked.end)
         self._pruned = replace(found, window=window)
         return found.rest
 
 
-def table_names(frame: StructType, schema: Schema) -> list[str]:
+def frame_columns(frame: StructType, schema: Schema) -> list[str]:
     """Return the table's columns that a frame has; `Conflict` if the frame has other columns."""
     names = [name for name in frame.names if name in schema.by_name]
-    if not is_same(spark_schema(chosen(schema, names)), frame):
+    if not has_same_columns(spark_schema(select_columns(schema, names)), frame):
         raise Conflict(
             "the frame has other columns than the table",
             hint="load the table again, without a schema",
@@ -166,7 +166,7 @@ def table_names(frame: StructType, schema: Schema) -> list[str]:
     return names
 
 
-def _hot(options: Options) -> tuple[View, Any]:
+def _resolve_hot_view(options: SparkOptions) -> tuple[TableView, Any]:
     """Return an exact view and its hot rows."""
     name = options.text("table")
     if name is None:
@@ -175,11 +175,13 @@ def _hot(options: Options) -> tuple[View, Any]:
     if options.as_of is not None:
         hint = "omit one of the options"
         raise Invalid("an old version has no hot rows", hint=hint, as_of=options.as_of)
-    from thermocline.pipeline.run.workspace import Site  # imports modules that workers do not need
+    from thermocline.pipeline.run.workspace import (
+        JobWorkspace,  # imports modules that workers do not need
+    )
 
-    with Site(options.root, options.tenant) as site:
+    with JobWorkspace(options.root, options.tenant) as site:
         found = site.lake().table(name)
-        view = resolve(found.snapshot(), found.lake)
+        view = resolve_view(found.snapshot(), found.cold)
         return view, hot_rows(view)
 
 

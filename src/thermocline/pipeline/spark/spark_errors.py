@@ -12,7 +12,7 @@ Out:  an error of this package: the worker's error if a worker raised one, else 
 import re
 
 from thermocline import errors
-from thermocline.config import shown
+from thermocline.config import redact
 from thermocline.errors import Corruption, ThermoclineError, Unavailable, Unsupported
 
 WHY_LENGTH_MAX = 500
@@ -24,7 +24,7 @@ _FILE = re.compile(r"(?:file|path)[: ]+(?:file:/*)?/*(\S+\.parquet)")
 _LAST = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.M)
 
 
-def told_of(error: BaseException) -> ThermoclineError:
+def translate_error(error: BaseException) -> ThermoclineError:
     """Return the error of this package that a job's exception means."""
     if isinstance(error, ThermoclineError):
         return error
@@ -33,7 +33,7 @@ def told_of(error: BaseException) -> ThermoclineError:
     if ours:
         name, message, facts, hint = ours[-1]
         kind = getattr(errors, name, Unavailable)
-        more = {"why": masked(facts)} if facts else {}
+        more = {"why": mask_text(facts)} if facts else {}
         made = kind(message, hint=hint, **more)
         assert isinstance(made, ThermoclineError)
         return made
@@ -50,12 +50,12 @@ def told_of(error: BaseException) -> ThermoclineError:
         return Unsupported(
             "a package is not installed where Spark's workers run",
             hint="install the same thermocline[spark] there, and set PYSPARK_PYTHON to its Python",
-            why=masked(why),
+            why=mask_text(why),
         )
     return Unavailable(
         "the job failed in Spark",
         hint="nothing was committed; see `why`, then run it again",
-        why=masked(f"{type(error).__name__}: {why}" if why else type(error).__name__),
+        why=mask_text(f"{type(error).__name__}: {why}" if why else type(error).__name__),
     )
 
 
@@ -68,6 +68,6 @@ class SparkNotStarted(Unavailable):
     is_known = False
 
 
-def masked(text: str) -> str:
+def mask_text(text: str) -> str:
     """Return a text without passwords, cut to a length that fits a row of the history."""
-    return str(shown(text))[:WHY_LENGTH_MAX]
+    return str(redact(text))[:WHY_LENGTH_MAX]

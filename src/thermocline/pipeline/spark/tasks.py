@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from thermocline.pipeline.spark.session import without_warnings
-from thermocline.pipeline.spark.spark_errors import told_of
+from thermocline.pipeline.spark.spark_errors import translate_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,13 +32,13 @@ def run_tasks(spark: "SparkSession", work: Callable[[int], Any], count: int) -> 
     frame = spark.range(0, count, 1, count)
     try:
         with without_warnings():
-            reports = frame.mapInArrow(partial(_task, work), _REPORT).collect()
+            reports = frame.mapInArrow(partial(_run_task, work), _REPORT).collect()
     except Exception as error:
-        raise told_of(error) from error
+        raise translate_error(error) from error
     return [pickle.loads(row.report) for row in reports]  # noqa: S301  our own workers
 
 
-def _task(
+def _run_task(
     work: Callable[[int], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:

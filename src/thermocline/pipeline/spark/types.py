@@ -20,7 +20,7 @@ import pyarrow.types as kinds
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from thermocline.cold.segment.parquet import cast
+from thermocline.cold.segment.parquet import cast_column
 from thermocline.errors import Invalid, NotFound, Unsupported
 from thermocline.format.argument import list_names
 from thermocline.format.instant import NS_PER_US
@@ -67,22 +67,22 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
         return spark.BinaryType()
     if kinds.is_decimal(kind):
         if kind.precision > DECIMAL_DIGITS_MAX or not 0 <= kind.scale <= kind.precision:
-            raise _unsupported(kind, column, "Spark's decimals have up to 38 digits")
+            raise _unsupported_type(kind, column, "Spark's decimals have up to 38 digits")
         return spark.DecimalType(kind.precision, kind.scale)
     if kinds.is_temporal(kind):
-        return _temporal(kind, column)
-    return _nested(kind, column)
+        return _temporal_type(kind, column)
+    return _nested_type(kind, column)
 
 
-def _temporal(kind: pa.DataType, column: str) -> spark.DataType:
+def _temporal_type(kind: pa.DataType, column: str) -> spark.DataType:
     if kind.unit == "ns":
-        raise _unsupported(kind, column, "Spark's times have microseconds")
+        raise _unsupported_type(kind, column, "Spark's times have microseconds")
     if kinds.is_timestamp(kind):
         return spark.TimestampType() if kind.tz else spark.TimestampNTZType()
     return spark.TimeType(6) if kinds.is_time(kind) else spark.DayTimeIntervalType()
 
 
-def _nested(kind: pa.DataType, column: str) -> spark.DataType:
+def _nested_type(kind: pa.DataType, column: str) -> spark.DataType:
     if kinds.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
         return spark.StructType(
@@ -97,10 +97,10 @@ def _nested(kind: pa.DataType, column: str) -> spark.DataType:
     if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
         element = spark_type(kind.value_type, column)
         return spark.ArrayType(element, kind.value_field.nullable)
-    raise _unsupported(kind, column, "Spark has no such type")
+    raise _unsupported_type(kind, column, "Spark has no such type")
 
 
-def _unsupported(kind: pa.DataType, column: str, why: str) -> Unsupported:
+def _unsupported_type(kind: pa.DataType, column: str, why: str) -> Unsupported:
     return Unsupported(
         "Spark cannot hold this column without loss",
         hint="omit it with option('columns', ...), or read the table without Spark",
@@ -138,7 +138,7 @@ def spark_schema(table: pa.Schema) -> spark.StructType:
     return spark.StructType(fields)
 
 
-def canonical(frame: spark.StructType) -> pa.Schema:
+def canonical_schema(frame: spark.StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark exchanges the rows of a frame, in UTC."""
     return to_arrow_schema(frame, timezone="UTC")
 
@@ -148,14 +148,14 @@ def to_spark(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
     arrays: dict[str, pa.Array] = {}
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if is_nanoseconds(field.type):
-            arrays |= _halved(field.name, column)
+            arrays |= _split_nanoseconds(field.name, column)
         else:
             arrays[field.name] = column
-    made = [_shaped(arrays[field.name], field.type) for field in shape]
+    made = [_cast_column(arrays[field.name], field.type) for field in shape]
     return pa.RecordBatch.from_arrays(made, schema=shape)
 
 
-def _halved(name: str, column: pa.Array) -> dict[str, pa.Array]:
+def _split_nanoseconds(name: str, column: pa.Array) -> dict[str, pa.Array]:
     """Return the microseconds, rounded down, and the remaining nanoseconds."""
     values = column.cast(pa.int64())
     # Integer division rounds towards zero, and times before 1970 are negative.
@@ -166,18 +166,19 @@ def _halved(name: str, column: pa.Array) -> dict[str, pa.Array]:
     return {name: micros.cast(kind), name + NANOSECONDS_SUFFIX: rest.cast(pa.int16())}
 
 
-def _shaped(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
     if kinds.is_list(kind) and kinds.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_field))
-    return cast(column, kind)
+    return cast_column(column, kind)
 
 
 def table_schema(frame: spark.StructType, table: Schema) -> pa.Schema:
     """Return the table's columns that the rows of a frame have."""
     nothing = pa.RecordBatch.from_arrays(
-        [pa.nulls(0, field.type) for field in canonical(frame)], schema=_nullable(canonical(frame))
+        [pa.nulls(0, field.type) for field in canonical_schema(frame)],
+        schema=_make_nullable(canonical_schema(frame)),
     )
     return from_spark(nothing, frame, table).schema
 
@@ -188,27 +189,27 @@ def from_spark(batch: pa.RecordBatch, frame: spark.StructType, table: Schema) ->
     Microseconds and their remaining nanoseconds become one column again. A column that the table
     lacks is unchanged. `Invalid` for a value that does not fit.
     """
-    shape = canonical(frame)
+    shape = canonical_schema(frame)
     columns = {
-        field.name: _shaped(column, field.type)
+        field.name: _cast_column(column, field.type)
         for field, column in zip(shape, batch.columns, strict=True)
     }
-    pairs = _pairs(frame, table)
+    pairs = _find_nanosecond_pairs(frame, table)
     arrays, fields = [], []
     for name, column in columns.items():
         if name in pairs.values():
             continue
         known = table.by_name.get(name)
         if name in pairs:
-            column = _joined(name, column, columns[pairs[name]])
-        elif known is not None and _is_held(known.type, frame[name].dataType):
-            column = cast(column, known.type)
+            column = _join_nanoseconds(name, column, columns[pairs[name]])
+        elif known is not None and _is_same_type(known.type, frame[name].dataType):
+            column = cast_column(column, known.type)
         arrays.append(column)
         fields.append(pa.field(name, column.type))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _pairs(frame: spark.StructType, table: Schema) -> dict[str, str]:
+def _find_nanosecond_pairs(frame: spark.StructType, table: Schema) -> dict[str, str]:
     """Return the columns of microseconds by name, each with its column of nanoseconds."""
     found = {}
     for field in frame.fields:
@@ -223,7 +224,7 @@ def _pairs(frame: spark.StructType, table: Schema) -> dict[str, str]:
     return found
 
 
-def _joined(name: str, micros: pa.Array, rest: pa.Array) -> pa.Array:
+def _join_nanoseconds(name: str, micros: pa.Array, rest: pa.Array) -> pa.Array:
     try:
         whole = pc.multiply_checked(micros.cast(pa.int64()), NS_PER_US)
         left = rest.cast(pa.int64())
@@ -240,36 +241,38 @@ def _joined(name: str, micros: pa.Array, rest: pa.Array) -> pa.Array:
         raise Invalid("a time does not fit into nanoseconds", hint=hint, column=name) from error
 
 
-def _is_held(kind: pa.DataType, held: spark.DataType) -> bool:
+def _is_same_type(kind: pa.DataType, held: spark.DataType) -> bool:
     """Tell whether a frame's type is the type in which the table's column is read."""
     if kinds.is_temporal(kind) and getattr(kind, "unit", "") == "ns":
         return False
     try:
-        return _loose(spark_type(kind, "")) == _loose(held)
+        return _without_nullability(spark_type(kind, "")) == _without_nullability(held)
     except Unsupported:
         return False
 
 
-def is_same(one: spark.StructType, other: spark.StructType) -> bool:
+def has_same_columns(one: spark.StructType, other: spark.StructType) -> bool:
     """Tell whether two frames have the same columns, apart from nullability."""
-    return _loose(one) == _loose(other)
+    return _without_nullability(one) == _without_nullability(other)
 
 
-def _loose(kind: spark.DataType) -> spark.DataType:
+def _without_nullability(kind: spark.DataType) -> spark.DataType:
     """Return a type without nullability, which frames do not keep."""
     match kind:
         case spark.ArrayType():
-            return spark.ArrayType(_loose(kind.elementType))
+            return spark.ArrayType(_without_nullability(kind.elementType))
         case spark.MapType():
-            return spark.MapType(_loose(kind.keyType), _loose(kind.valueType))
+            return spark.MapType(
+                _without_nullability(kind.keyType), _without_nullability(kind.valueType)
+            )
         case spark.StructType():
             return spark.StructType(
-                [spark.StructField(f.name, _loose(f.dataType)) for f in kind.fields]
+                [spark.StructField(f.name, _without_nullability(f.dataType)) for f in kind.fields]
             )
     return kind
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
+def _make_nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -282,7 +285,7 @@ def is_native(kind: pa.DataType) -> bool:
     return all(is_native(kind.field(place).type) for place in range(kind.num_fields))
 
 
-def chosen(schema: Schema, names: str | Sequence[str] | None) -> pa.Schema:
+def select_columns(schema: Schema, names: str | Sequence[str] | None) -> pa.Schema:
     """Return the table's columns with these names, or all; `NotFound` for an unknown name."""
     if not schema.columns:
         raise NotFound("the table has no columns yet", hint="append rows to it first")

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from thermocline.cold.segment.stage import Stage, Staged
+from thermocline.cold.segment.stage import Stage, StagedSegment
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WriteTarget:
     """The table that workers write to.
 
     `schema` has the table's columns as of the commit to be made; `mark` is the prefix of the names
@@ -39,7 +39,7 @@ class Target:
         return Stage(open_storage(self.root, self.options or None), workers=1, mark=self.mark)
 
 
-def write(target: Target, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
+def write_segments(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> list[StagedSegment]:
     """Write batches as segments, durable when this returns. For workers."""
     stage = target.stage()
     try:
@@ -50,11 +50,11 @@ def write(target: Target, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
     return stage.staged
 
 
-def sealed(staged: list[Staged]) -> bytes:
+def encode_staged(staged: list[StagedSegment]) -> bytes:
     """Return a worker's report as bytes."""
     return pickle.dumps(staged)
 
 
-def opened(report: bytes) -> list[Staged]:
+def decode_staged(report: bytes) -> list[StagedSegment]:
     """Return the segments of a worker's report."""
     return pickle.loads(report)  # noqa: S301  pickled by our workers

@@ -24,7 +24,7 @@ _CLAUSE_TOKENS_MAX = 7  # AS OF VERSION $ name AS alias
 _HAS_OF = re.compile(r"\bof\b", re.ASCII | re.IGNORECASE).search
 
 
-class Word(NamedTuple):
+class SqlToken(NamedTuple):
     """One token: its bytes, where they begin, and the engine's name for its kind."""
 
     start: int
@@ -36,25 +36,25 @@ class Word(NamedTuple):
         """Where the token ends, without the white space after it."""
         return self.start + len(self.text)
 
-    def reads(self, keyword: bytes) -> bool:
+    def is_keyword(self, keyword: bytes) -> bool:
         """Tell whether this is the keyword, in upper or lower case."""
         return self.kind == "keyword" and self.text.lower() == keyword
 
 
-class _Edit(NamedTuple):
+class _ClauseEdit(NamedTuple):
     start: int
     end: int
     new: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenText:
     """SQL text for the parser; `original_position` maps its byte positions to the user's."""
 
     text: str
-    edits: tuple[_Edit, ...] = ()
+    edits: tuple[_ClauseEdit, ...] = ()
 
-    def origin(self, position: int) -> int:
+    def original_position(self, position: int) -> int:
         """Return the byte of the user's text that a byte of this text stands for."""
         shift = 0
         for edit in self.edits:
@@ -67,54 +67,56 @@ class Rewritten:
         return position - shift
 
 
-def words(text: str) -> list[Word]:
+def tokenize(text: str) -> list[SqlToken]:
     """Return the tokens of SQL text without comments; positions are in bytes of UTF-8."""
     data = text.encode()
     tokens = duckdb.tokenize(text)
     ends = [start for start, _ in tokens[1:]] + [len(data)]
     found = [
-        Word(start, data[start:end].rstrip(), str(kind).rpartition(".")[2])
+        SqlToken(start, data[start:end].rstrip(), str(kind).rpartition(".")[2])
         for (start, kind), end in zip(tokens, ends, strict=True)
     ]
     return [word for word in found if word.kind != "comment"]
 
 
-def rewrite(text: str) -> Rewritten:
+def rewrite_as_of(text: str) -> RewrittenText:
     """Return the text with every `AS OF` clause written as an `AT` clause."""
     if not _HAS_OF(text):
-        return Rewritten(text)
-    tokens = words(text)
+        return RewrittenText(text)
+    tokens = tokenize(text)
     edits = []
     at = 0
     while at < len(tokens):
-        edit, used = _clause(tokens[at : at + _CLAUSE_TOKENS_MAX])
+        edit, used = _parse_clause(tokens[at : at + _CLAUSE_TOKENS_MAX])
         edits += [edit] if edit else []
         at += used
     if not edits:
-        return Rewritten(text)
+        return RewrittenText(text)
     data, pieces, done = text.encode(), [], 0
     for edit in edits:
         pieces += [data[done : edit.start], edit.new]
         done = edit.end
-    return Rewritten(b"".join([*pieces, data[done:]]).decode(), tuple(edits))
+    return RewrittenText(b"".join([*pieces, data[done:]]).decode(), tuple(edits))
 
 
-def _clause(tokens: list[Word]) -> tuple[_Edit | None, int]:
+def _parse_clause(tokens: list[SqlToken]) -> tuple[_ClauseEdit | None, int]:
     """Return the edit that the tokens begin with, if any, and how many of them it uses."""
-    if len(tokens) < 4 or not (tokens[0].reads(b"as") and tokens[1].reads(b"of")):
+    if len(tokens) < 4 or not (tokens[0].is_keyword(b"as") and tokens[1].is_keyword(b"of")):
         return None, 1
     unit = _UNITS.get(tokens[2].text.lower()) if tokens[2].kind == "keyword" else None
-    value, count = _value(tokens[3:], "numeric_const" if unit == b"VERSION" else "string_const")
+    value, count = _parse_value(
+        tokens[3:], "numeric_const" if unit == b"VERSION" else "string_const"
+    )
     if unit is None or value is None:
         return None, 1
     used = 3 + count
-    alias, more = _alias(tokens[used:])
+    alias, more = _parse_alias(tokens[used:])
     new = (b"AS " + alias + b" " if alias else b"") + b"AT (" + unit + b" => " + value + b")"
     last = tokens[used + more - 1]
-    return _Edit(tokens[0].start, last.end, new), used + more
+    return _ClauseEdit(tokens[0].start, last.end, new), used + more
 
 
-def _value(tokens: list[Word], literal: str) -> tuple[bytes | None, int]:
+def _parse_value(tokens: list[SqlToken], literal: str) -> tuple[bytes | None, int]:
     """Return the literal or parameter that the tokens begin with, and how many it takes."""
     first = tokens[0]
     if first.kind == literal:
@@ -128,11 +130,11 @@ def _value(tokens: list[Word], literal: str) -> tuple[bytes | None, int]:
     return (first.text, 1) if first.text == b"?" else (None, 0)
 
 
-def _alias(tokens: list[Word]) -> tuple[bytes | None, int]:
+def _parse_alias(tokens: list[SqlToken]) -> tuple[bytes | None, int]:
     """Return the alias that the tokens begin with, and how many of them it takes."""
     if tokens and tokens[0].kind == "identifier":
         return tokens[0].text, 1
-    is_named = len(tokens) > 1 and tokens[0].reads(b"as") and not tokens[1].reads(b"of")
+    is_named = len(tokens) > 1 and tokens[0].is_keyword(b"as") and not tokens[1].is_keyword(b"of")
     if is_named and tokens[1].kind in ("identifier", "keyword"):
         return tokens[1].text, 2
     return None, 0

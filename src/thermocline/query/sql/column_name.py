@@ -16,15 +16,15 @@ from typing import Any
 import duckdb
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import Rewritten
+from thermocline.query.sql.asof import RewrittenText
 from thermocline.query.sql.syntax import (
-    Reading,
+    ParserOutput,
     Tree,
     expression_text,
-    is_same,
+    is_same_tree,
     parse,
-    parts,
     statement_text,
+    tree_nodes,
     tree_of,
 )
 
@@ -34,8 +34,8 @@ _SOURCES = ("BASE_TABLE", "TABLE_FUNCTION")
 
 
 def name_subqueries(
-    cursor: duckdb.DuckDBPyConnection, reading: Reading, rewritten: Rewritten
-) -> Rewritten | None:
+    cursor: duckdb.DuckDBPyConnection, reading: ParserOutput, rewritten: RewrittenText
+) -> RewrittenText | None:
     """Return the query with an alias for each nameless subquery among its columns."""
     if f'"{_SUBQUERY}"' not in reading.serialized:
         return None
@@ -46,8 +46,8 @@ def name_subqueries(
     for item in nameless:
         item["alias"] = expression_text(cursor, item)[:NAME_LENGTH_MAX]
     try:
-        named = Rewritten(statement_text(cursor, tree))
-        is_proved = is_same(tree["node"], parse(cursor, named)["node"], {})
+        named = RewrittenText(statement_text(cursor, tree))
+        is_proved = is_same_tree(tree["node"], parse(cursor, named)["node"], {})
     except Invalid:
         return None  # past the length limit, or the engine cannot write it as text
     return named if is_proved else None
@@ -70,5 +70,5 @@ def _columns(tree: Tree) -> list[Tree]:
 def _is_nameless(item: Tree) -> bool:
     if item["alias"] or item.get("class") == "STAR":
         return False
-    inside = (part for part in parts(item) if part.get("class") == _SUBQUERY)
-    return any(part.get("type") in _SOURCES for one in inside for part in parts(one))
+    inside = (part for part in tree_nodes(item) if part.get("class") == _SUBQUERY)
+    return any(part.get("type") in _SOURCES for one in inside for part in tree_nodes(one))

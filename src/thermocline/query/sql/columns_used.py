@@ -27,13 +27,13 @@ _ANY_COLUMN = frozenset({"STAR", "POSITIONAL_REFERENCE"})
 
 def columns_needed(statement: Statement) -> frozenset[str] | None:
     """Return the column names that a statement mentions, or None when it may need any column."""
-    if "needed" not in statement.memory:
-        statement.memory["needed"] = _found(statement)
-    needed: frozenset[str] | None = statement.memory["needed"]
+    if "needed" not in statement.cache:
+        statement.cache["needed"] = _find_columns(statement)
+    needed: frozenset[str] | None = statement.cache["needed"]
     return needed
 
 
-def _found(statement: Statement) -> frozenset[str] | None:
+def _find_columns(statement: Statement) -> frozenset[str] | None:
     names: set[str] = set()
     tables: set[str] = set()
     for part in statement.nodes:

@@ -20,8 +20,8 @@ from typing import Any
 import duckdb
 
 from thermocline.format.instant import from_datetime
-from thermocline.query.sql.engine_types import literal as quoted_text
-from thermocline.query.sql.syntax import Tree, expression_text, named, parts
+from thermocline.query.sql.engine_types import quote_text as quoted_text
+from thermocline.query.sql.syntax import Tree, expression_text, parameter_names, tree_nodes
 from thermocline.query.sql.vocabulary import (
     CLOCK_FUNCTIONS,
     CLOCK_WORDS,
@@ -33,7 +33,7 @@ Parameters = Mapping[str, Any]
 YEAR_MIN, YEAR_MAX = 1700, 2200  # well inside what nanoseconds of 64 bits reach
 
 _WHOLE = re.compile(r"^-?\d{1,18}$")
-_MOMENT = re.compile(
+_TIME_TEXT = re.compile(
     r"((\d{4}-\d\d-\d\d)([ T]\d\d:\d\d:\d\d)?)(?:(?<=:\d\d)\.(\d{1,6}))?", re.ASCII
 )
 _TIMES = {
@@ -59,13 +59,13 @@ class Constant:
 
     text: str
     parameters: tuple[str, ...] = ()
-    is_timely: bool = False
+    asks_clock: bool = False
     is_direct: bool = False
     literal: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ConstantValue:
     """An evaluated constant: the engine's type, the value, and the instant if it is a time.
 
     `instant_as_column` is the instant after a cast of the value to the column's type.
@@ -83,22 +83,22 @@ def is_constant(expression: Tree, *, clock_words: bool) -> bool:
     With `clock_words`, names such as `current_timestamp` are constants; the caller must know that
     no column has such a name.
     """
-    if _literal(expression) is not None:
+    if _parse_literal(expression) is not None:
         return True
-    for part in parts(expression):
+    for part in tree_nodes(expression):
         kind = part.get("class")
         if kind is None and isinstance(part.get("type"), str) and part["type"] != "ORDER_MODIFIER":
             return False
         if kind is not None and kind not in _CLASSES:
             return False
-        if kind == "COLUMN_REF" and not (clock_words and _clock_word(part)):
+        if kind == "COLUMN_REF" and not (clock_words and _is_clock_word(part)):
             return False
         if kind == "FUNCTION" and not _is_plain_call(part):
             return False
     return True
 
 
-def _clock_word(part: Tree) -> bool:
+def _is_clock_word(part: Tree) -> bool:
     names = part["column_names"]
     return len(names) == 1 and names[0].lower() in CLOCK_WORDS
 
@@ -108,28 +108,28 @@ def _is_plain_call(part: Tree) -> bool:
     return part["function_name"].lower() in CONSTANT_FUNCTIONS and not modified
 
 
-def constant(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> Constant:
+def parse_constant(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> Constant:
     """Return the `Constant` of an expression for which `is_constant` holds."""
-    plain = _literal(expression)
+    plain = _parse_literal(expression)
     if plain is not None:
         return plain
     timely = any(
         part.get("class") == "COLUMN_REF"
         or (part.get("class") == "FUNCTION" and part["function_name"].lower() in CLOCK_FUNCTIONS)
-        for part in parts(expression)
+        for part in tree_nodes(expression)
     )
     return Constant(
         expression_text(cursor, expression),
-        tuple(named(expression)),
+        tuple(parameter_names(expression)),
         timely,
         expression["class"] in ("CONSTANT", "PARAMETER"),
     )
 
 
-def _literal(expression: Tree) -> Constant | None:
+def _parse_literal(expression: Tree) -> Constant | None:
     """Return a whole number, text or time whose SQL text does not need the engine."""
     if expression["class"] == "CAST":
-        return _written_time(expression)
+        return _parse_time_literal(expression)
     found = expression.get("literal") if expression["class"] == "CONSTANT" else None
     if not isinstance(found, dict):
         return None
@@ -141,7 +141,7 @@ def _literal(expression: Tree) -> Constant | None:
     return None
 
 
-def _written_time(cast: Tree) -> Constant | None:
+def _parse_time_literal(cast: Tree) -> Constant | None:
     """Return a text that is cast to a type of time: `timestamp '2024-06-01'`."""
     inner, written = cast["child"].get("literal"), cast["type_expr"]
     kind = _TIMES.get(str(written.get("type_name")).lower())
@@ -153,16 +153,16 @@ def _written_time(cast: Tree) -> Constant | None:
     return Constant(f"CAST({quoted_text(text)} AS {kind})", literal=(kind, text))
 
 
-def evaluate(
+def evaluate_constants(
     cursor: duckdb.DuckDBPyConnection,
     constants: Sequence[tuple[Constant, str]],
     parameters: Parameters,
-) -> list[Value] | None:
+) -> list[ConstantValue] | None:
     """Return the values of constants, each with the engine type of its column, by one query.
 
     None when the engine refuses that query: the user's query then fails with the same error.
     """
-    known = [_given(one, column_type, parameters) for one, column_type in constants]
+    known = [_known_value(one, column_type, parameters) for one, column_type in constants]
     left = [pair for pair, value in zip(constants, known, strict=True) if value is None]
     if not left:
         return [value for value in known if value is not None]
@@ -182,11 +182,11 @@ def evaluate(
     except duckdb.Error:
         return None
     row = found[0]
-    fresh = iter([Value(*row[place : place + 4]) for place in range(0, len(row), 4)])
+    fresh = iter([ConstantValue(*row[place : place + 4]) for place in range(0, len(row), 4)])
     return [next(fresh) if value is None else value for value in known]
 
 
-def _given(one: Constant, column_type: str, parameters: Parameters) -> Value | None:
+def _known_value(one: Constant, column_type: str, parameters: Parameters) -> ConstantValue | None:
     """Return the value of a literal or parameter that needs no evaluation by the engine.
 
     Only exact types match, because a subclass may mean more than its base.
@@ -194,25 +194,25 @@ def _given(one: Constant, column_type: str, parameters: Parameters) -> Value | N
     if one.literal is not None:
         kind, text = one.literal
         if kind == "INTEGER":
-            return Value("BIGINT", int(text), None, None)
+            return ConstantValue("BIGINT", int(text), None, None)
         if kind == "STRING" and column_type == "VARCHAR":
-            return Value("VARCHAR", text, None, None)
-        return _moment(kind, text) if column_type.startswith("TIMESTAMP") else None
+            return ConstantValue("VARCHAR", text, None, None)
+        return _parse_time(kind, text) if column_type.startswith("TIMESTAMP") else None
     if not (one.is_direct and one.parameters):
         return None
     value = parameters[one.parameters[0]]
     if type(value) is datetime:
         instant = from_datetime(value)
         zoned = "TIMESTAMP WITH TIME ZONE" if value.tzinfo else "TIMESTAMP"
-        return Value(zoned, value, instant, instant)
+        return ConstantValue(zoned, value, instant, instant)
     if type(value) is int:
-        return Value("BIGINT" if abs(value) < 2**63 else "HUGEINT", value, None, None)
+        return ConstantValue("BIGINT" if abs(value) < 2**63 else "HUGEINT", value, None, None)
     return None
 
 
-def _moment(kind: str, text: str) -> Value | None:
+def _parse_time(kind: str, text: str) -> ConstantValue | None:
     """Return the value of a text that is, or is compared with, a time; None for other forms."""
-    found = _MOMENT.fullmatch(text)
+    found = _TIME_TEXT.fullmatch(text)
     if found is None or (kind == "DATE" and found[3]):
         return None
     whole, fraction = found[1], found[4] or ""
@@ -230,7 +230,7 @@ def _moment(kind: str, text: str) -> Value | None:
         value = moment.date()
     elif kind != "TIMESTAMP":
         value = moment.replace(tzinfo=UTC)
-    return Value(kind, value, instant, instant)
+    return ConstantValue(kind, value, instant, instant)
 
 
 def used_parameters(constants: Iterable[Constant], parameters: Parameters) -> dict[str, Any]:

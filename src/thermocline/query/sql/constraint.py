@@ -18,7 +18,7 @@ from typing import Any
 
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
-from thermocline.query.sql.constant import Constant, Value
+from thermocline.query.sql.constant import Constant, ConstantValue
 from thermocline.query.sql.engine_types import INTEGER, TEXT, TIME, ShapeColumn
 
 # Below these limits, the type of the comparison holds every whole number near the constant exactly.
@@ -62,8 +62,11 @@ class Constraint:
         return self.values is None or any(least <= value <= greatest for value in self.values)
 
 
-def bounded(
-    column: ShapeColumn, operator: str, constants: Sequence[Constant], values: Sequence[Value]
+def derive_constraint(
+    column: ShapeColumn,
+    operator: str,
+    constants: Sequence[Constant],
+    values: Sequence[ConstantValue],
 ) -> Constraint | None:
     """Return the constraint of `column operator constants`, or None when it is not certain."""
     types = {value.type for value in values}
@@ -92,7 +95,7 @@ def bounded(
     return None
 
 
-def _range(column: ShapeColumn, constant: Constant, value: Value) -> tuple[Any, Any] | None:
+def _range(column: ShapeColumn, constant: Constant, value: ConstantValue) -> tuple[Any, Any] | None:
     """Return the least and greatest value of the column that may equal the constant."""
     exact: Any = None
     if column.sort == TIME:
@@ -102,25 +105,25 @@ def _range(column: ShapeColumn, constant: Constant, value: Value) -> tuple[Any, 
     elif column.sort == INTEGER and type(value.value) is int:
         exact = value.value
     elif column.sort == INTEGER and isinstance(value.value, float | Decimal):
-        return _rounded(value)
+        return _widen_range(value)
     return None if exact is None else (exact, exact)
 
 
-def _instant(constant: Constant, value: Value) -> int | None:
+def _instant(constant: Constant, value: ConstantValue) -> int | None:
     if value.type == "VARCHAR":
         # A text is cast to the column's type, which may read or ignore a zone in it.
         return value.instant_as_column if constant.is_direct else None
     return value.instant if value.type in _TIMES else None
 
 
-def _rounded(value: Value) -> tuple[int, int] | None:
+def _widen_range(value: ConstantValue) -> tuple[int, int] | None:
     limit = FLOAT_EXACT_MAX if value.type == "FLOAT" else DOUBLE_EXACT_MAX
     if not math.isfinite(value.value) or abs(value.value) > limit:
         return None
     return math.floor(value.value) - 1, math.ceil(value.value) + 1
 
 
-def window(column: str, alternatives: Iterable[Sequence[Constraint]]) -> tuple[Any, Any]:
+def time_window(column: str, alternatives: Iterable[Sequence[Constraint]]) -> tuple[Any, Any]:
     """Return the least and greatest time any alternative admits; None where one is unbounded."""
     lows: list[Any] = []
     highs: list[Any] = []
@@ -133,13 +136,15 @@ def window(column: str, alternatives: Iterable[Sequence[Constraint]]) -> tuple[A
     return low, high
 
 
-def pruned(state: TableState, alternatives: Sequence[Sequence[Constraint]]) -> list[Segment]:
+def prune_segments(
+    state: TableState, alternatives: Sequence[Sequence[Constraint]]
+) -> list[Segment]:
     """Return the segments of a state that may have rows for at least one alternative.
 
     An alternative is one reference of the query to the table: all its constraints hold together.
     """
     time_column = state.spec.time_column
-    low, high = window(time_column, alternatives)
+    low, high = time_window(time_column, alternatives)
     found = state.segments.overlapping(low, None if high is None else high + 1)
     ids = {column.name: str(column.id) for column in state.schema.columns}
     if not all(alternatives):
@@ -148,13 +153,13 @@ def pruned(state: TableState, alternatives: Sequence[Sequence[Constraint]]) -> l
         segment
         for segment in found
         if any(
-            all(_may_hold(segment, one, time_column, ids[one.column]) for one in constraints)
+            all(_may_have_rows(segment, one, time_column, ids[one.column]) for one in constraints)
             for constraints in alternatives
         )
     ]
 
 
-def _may_hold(segment: Segment, constraint: Constraint, time_column: str, key: str) -> bool:
+def _may_have_rows(segment: Segment, constraint: Constraint, time_column: str, key: str) -> bool:
     if constraint.column == time_column:
         return constraint.admits(segment.ts_min, segment.ts_max)
     bounds = segment.stats.get(key)

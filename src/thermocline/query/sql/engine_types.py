@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.errors import Unsupported
-from thermocline.format.types import plain
+from thermocline.format.types import plain_type
 
 TIME, INTEGER, TEXT = "time", "integer", "text"
 DECIMAL_DIGITS_MAX = 38
@@ -77,12 +77,12 @@ class Shape:
     columns: Mapping[str, ShapeColumn | None]
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Return an identifier that means exactly this name."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return a string literal of exactly this text."""
     return "'" + text.replace("'", "''") + "'"
 
@@ -90,11 +90,11 @@ def literal(text: str) -> str:
 @lru_cache(maxsize=512)
 def shape_of(schema: pa.Schema) -> Shape:
     """Return the shape of an Arrow schema; the same object for an equal schema while cached."""
-    return Shape({field.name.lower(): _column(field) for field in schema})
+    return Shape({field.name.lower(): _shape_column(field) for field in schema})
 
 
-def _column(field: pa.Field) -> ShapeColumn | None:
-    kind = plain(field.type)
+def _shape_column(field: pa.Field) -> ShapeColumn | None:
+    kind = plain_type(field.type)
     if kinds.is_timestamp(kind):
         sort = TIME
     elif kinds.is_integer(kind):
@@ -108,12 +108,12 @@ def _column(field: pa.Field) -> ShapeColumn | None:
 
 def is_read_as_is(kind: pa.DataType) -> bool:
     """Tell whether the engine reads such a column as its `engine_type` without a cast."""
-    return plain(kind) in _ALWAYS_AS_IS
+    return plain_type(kind) in _ALWAYS_AS_IS
 
 
 def engine_type(kind: pa.DataType) -> str:
     """Return the engine's type for a column of a table, as SQL text."""
-    kind = plain(kind)
+    kind = plain_type(kind)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kinds.is_timestamp(kind):
@@ -131,7 +131,9 @@ def engine_type(kind: pa.DataType) -> str:
         return f"{engine_type(kind.value_type)}[]"
     if kinds.is_struct(kind):
         fields = (kind.field(place) for place in range(kind.num_fields))
-        inside = ", ".join(f"{quoted(field.name)} {engine_type(field.type)}" for field in fields)
+        inside = ", ".join(
+            f"{quote_identifier(field.name)} {engine_type(field.type)}" for field in fields
+        )
         return f"STRUCT({inside})"
     if kinds.is_map(kind):
         return f"MAP({engine_type(kind.key_type)}, {engine_type(kind.item_type)})"
@@ -152,21 +154,21 @@ def check_engine_holds(name: str, kind: pa.DataType) -> None:
 
 @lru_cache(maxsize=1024)
 def _is_wide(kind: pa.DataType) -> bool:
-    kind = plain(kind)
+    kind = plain_type(kind)
     if kinds.is_decimal(kind):
         return bool(kind.precision > DECIMAL_DIGITS_MAX)
     return any(_is_wide(kind.field(place).type) for place in range(kind.num_fields))
 
 
 @lru_cache(maxsize=1024)
-def engine_arrow(kind: pa.DataType) -> pa.DataType:
+def engine_arrow_type(kind: pa.DataType) -> pa.DataType:
     """Return the Arrow type that the engine reads like the same column of a Parquet file.
 
     For most types this is the type itself; the engine cannot read the others, or changes them.
     """
     if kinds.is_dictionary(kind) and kinds.is_string(kind.value_type):
         return kind  # read as texts, each distinct one once
-    kind = plain(kind)
+    kind = plain_type(kind)
     if kinds.is_decimal(kind) and kind.precision > DECIMAL_DIGITS_MAX:
         return pa.float64()
     if kinds.is_duration(kind):
@@ -180,10 +182,10 @@ def engine_arrow(kind: pa.DataType) -> pa.DataType:
     if kinds.is_struct(kind):
         return pa.struct([_engine_field(kind.field(place)) for place in range(kind.num_fields)])
     if kinds.is_map(kind):
-        return pa.map_(engine_arrow(kind.key_type), _engine_field(kind.item_field))
+        return pa.map_(engine_arrow_type(kind.key_type), _engine_field(kind.item_field))
     return kind
 
 
 def _engine_field(field: pa.Field) -> pa.Field:
     inner = field.type.value_type if kinds.is_dictionary(field.type) else field.type
-    return field.with_type(engine_arrow(inner))
+    return field.with_type(engine_arrow_type(inner))

@@ -20,15 +20,15 @@ from typing import Any
 import duckdb
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import rewrite
+from thermocline.query.sql.asof import rewrite_as_of
 from thermocline.query.sql.column_name import name_subqueries
 from thermocline.query.sql.syntax import (
-    Reading,
+    ParserOutput,
     Tree,
-    named_among,
-    parts,
-    read,
-    read_both,
+    parameter_names_among,
+    run_parser,
+    run_parser_pair,
+    tree_nodes,
     tree_of,
 )
 from thermocline.query.sql.vocabulary import (
@@ -103,7 +103,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """One call of a Thermocline table function: `gaps`, `coverage` or `history`."""
 
     function: str
@@ -123,11 +123,11 @@ class Statement:
     tree: Tree
     nodes: Sequence[Tree]
     references: tuple[Reference, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[FunctionCall, ...]
     parameters: frozenset[str]
     expressions: frozenset[str]
-    beside: Reading | None = None
-    memory: dict[Any, Any] = field(default_factory=dict, compare=False)
+    parsed_guess: ParserOutput | None = None
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False)
 
     @property
     def tables(self) -> Mapping[str, str]:
@@ -141,37 +141,37 @@ def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None)
     `guess` is the likely text of the next parse. It is parsed in the same call, unless the query
     has an `AS OF`, whose rewritten text cannot be guessed.
     """
-    rewritten = rewrite(sql)
+    rewritten = rewrite_as_of(sql)
     if guess is None or rewritten.edits:
-        reading, beside = read(cursor, rewritten.text), None
+        reading, beside = run_parser(cursor, rewritten.text), None
     else:
-        reading, beside = read_both(cursor, rewritten.text, guess)
+        reading, beside = run_parser_pair(cursor, rewritten.text, guess)
     named = name_subqueries(cursor, reading, rewritten)
     if named is not None:
         rewritten, beside = named, None
-        reading = read(cursor, rewritten.text)
+        reading = run_parser(cursor, rewritten.text)
     tree = tree_of(reading, rewritten)
-    walk = _Walk()
+    walk = _GateWalk()
     walk.run(tree["node"])
-    nodes = parts(tree["node"])
+    nodes = tree_nodes(tree["node"])
     return Statement(
         rewritten.text,
         tree,
         nodes,
         tuple(walk.references),
         tuple(walk.calls),
-        frozenset(named_among(nodes)),
+        frozenset(parameter_names_among(nodes)),
         frozenset(walk.expressions),
         beside,
     )
 
 
-class _Walk:
+class _GateWalk:
     """One pass over a tree, with a list of pending nodes instead of recursion."""
 
     def __init__(self) -> None:
         self.references: list[Reference] = []
-        self.calls: list[Call] = []
+        self.calls: list[FunctionCall] = []
         self.expressions: set[str] = set()
         self._waiting: list[tuple[Any, _Scope]] = []
 
@@ -182,100 +182,100 @@ class _Walk:
             if type(value) is list:
                 self._waiting += [(item, scope) for item in value if type(item) in _BRANCHES]
             else:
-                self._see(value, scope)
+                self._visit(value, scope)
 
-    def _see(self, node: Tree, scope: _Scope) -> None:
+    def _visit(self, node: Tree, scope: _Scope) -> None:
         kind = node.get("type")
         if "class" in node:
-            self._expression(node, scope)
+            self._visit_expression(node, scope)
         elif not isinstance(kind, str):
-            self._inside(node, scope)
+            self._queue_children(node, scope)
         elif kind in _QUERIES:
-            self._query(node, scope)
+            self._visit_query(node, scope)
         elif kind in _SOURCES:
-            self._source(node, scope)
+            self._visit_source(node, scope)
         elif kind in _MODIFIERS:
-            self._inside(node, scope)
+            self._queue_children(node, scope)
         else:
-            raise _refused("this part of SQL is not supported", part=kind)
+            raise _refusal("this part of SQL is not supported", part=kind)
 
-    def _inside(self, node: Tree, scope: _Scope, *, skip: tuple[str, ...] = ()) -> None:
+    def _queue_children(self, node: Tree, scope: _Scope, *, skip: tuple[str, ...] = ()) -> None:
         for key, value in node.items():
             if type(value) in _BRANCHES and key not in skip:
                 self._waiting.append((value, scope))
 
-    def _query(self, node: Tree, scope: _Scope) -> None:
+    def _visit_query(self, node: Tree, scope: _Scope) -> None:
         for entry in node["cte_map"]["map"]:
-            name = self._named_expression(entry["key"])
+            name = self._add_expression_name(entry["key"])
             self._waiting.append((entry["value"], scope))
             scope = scope | {name}
         if node["type"] == "RECURSIVE_CTE_NODE":
             own = node["cte_name"].lower()
             self._waiting.append((node["right"], scope | {own}))
-            self._inside(node, scope, skip=("cte_map", "right"))
+            self._queue_children(node, scope, skip=("cte_map", "right"))
         else:
-            self._inside(node, scope, skip=("cte_map",))
+            self._queue_children(node, scope, skip=("cte_map",))
 
-    def _named_expression(self, written: str) -> str:
+    def _add_expression_name(self, written: str) -> str:
         name = written.lower()
         if name.startswith(RESERVED_PREFIXES):
-            raise _refused("this name is reserved", name=written)
+            raise _refusal("this name is reserved", name=written)
         self.expressions.add(name)
         return name
 
-    def _source(self, node: Tree, scope: _Scope) -> None:
+    def _visit_source(self, node: Tree, scope: _Scope) -> None:
         match node["type"]:
             case "BASE_TABLE":
-                self._table(node, scope)
+                self._visit_table(node, scope)
             case "TABLE_FUNCTION":
-                self._table_function(node, scope)
+                self._visit_table_function(node, scope)
             case "SHOW_REF":
                 if node["show_type"] not in _SHOWN or node["query"] is None:
-                    raise _refused("this part of SQL is not supported", part=node["show_type"])
-                self._inside(node, scope)
+                    raise _refusal("this part of SQL is not supported", part=node["show_type"])
+                self._queue_children(node, scope)
             case _:
-                self._inside(node, scope)
+                self._queue_children(node, scope)
 
-    def _table(self, node: Tree, scope: _Scope) -> None:
+    def _visit_table(self, node: Tree, scope: _Scope) -> None:
         path = node["qualified_name"]["path"]
         written = node["table_name"]
         if node["catalog_name"] or node["schema_name"] or path != [written]:
-            raise _refused("a table name has no catalog or schema", table=".".join(path))
+            raise _refusal("a table name has no catalog or schema", table=".".join(path))
         name = written.lower()
         if name not in scope:
             self.references.append(Reference(name, written, node))
         elif node["at_clause"]:
-            raise _refused("only a table can be read as of another version", name=written)
-        self._inside(node, scope)
+            raise _refusal("only a table can be read as of another version", name=written)
+        self._queue_children(node, scope)
 
-    def _table_function(self, node: Tree, scope: _Scope) -> None:
+    def _visit_table_function(self, node: Tree, scope: _Scope) -> None:
         function = node["function"]
         if function.get("class") != "FUNCTION":
-            raise _refused("this part of SQL is not supported", part="table function")
+            raise _refusal("this part of SQL is not supported", part="table function")
         name = _plain_name(function)
         if name in OWN_TABLE_FUNCTIONS:
             arguments = tuple(argument["expression"] for argument in function["arguments"])
             if any(argument["name"] for argument in function["arguments"]):
-                raise _refused("this function takes arguments by position only", function=name)
-            self.calls.append(Call(name, arguments, node))
+                raise _refusal("this function takes arguments by position only", function=name)
+            self.calls.append(FunctionCall(name, arguments, node))
         elif name not in TABLE_FUNCTIONS:
-            raise _refused("this table function is not allowed", function=name)
-        self._inside(node, scope, skip=("function",))
-        self._inside(function, scope)
+            raise _refusal("this table function is not allowed", function=name)
+        self._queue_children(node, scope, skip=("function",))
+        self._queue_children(function, scope)
 
-    def _expression(self, node: Tree, scope: _Scope) -> None:
+    def _visit_expression(self, node: Tree, scope: _Scope) -> None:
         kind = node["class"]
         if kind not in _EXPRESSIONS:
-            raise _refused("this kind of expression is not allowed", expression=kind)
+            raise _refusal("this kind of expression is not allowed", expression=kind)
         if kind in ("FUNCTION", "WINDOW"):
             name = _plain_name(node)
             if name not in FUNCTIONS and name not in OPERATORS:
-                raise _refused("this function is not allowed", function=name)
+                raise _refusal("this function is not allowed", function=name)
             if node.get("export_state"):
-                raise _refused("this function is not allowed", function="export_state")
+                raise _refusal("this function is not allowed", function="export_state")
         elif kind == "TYPE" and (node["catalog"] or node["schema"]):
-            raise _refused("a type name has no catalog or schema", type=node["type_name"])
-        self._inside(node, scope)
+            raise _refusal("a type name has no catalog or schema", type=node["type_name"])
+        self._queue_children(node, scope)
 
 
 def _plain_name(function: Tree) -> str:
@@ -290,6 +290,6 @@ def _plain_name(function: Tree) -> str:
     return name
 
 
-def _refused(message: str, **facts: Any) -> Invalid:
+def _refusal(message: str, **facts: Any) -> Invalid:
     hint = "write one SELECT over registered tables that calls only functions of values"
     return Invalid(message, hint=hint, **facts)

@@ -23,10 +23,10 @@ from thermocline.format.instant import NS_PER_S, Nanoseconds
 DIGITS_MAX = 38
 DEPTH_MAX = 32
 _EXACT_DOUBLE = 2**53
-_AS_THEY_ARE = (str, bytes, bytearray, memoryview, date, time, timedelta, UUID)
+_PASSED_AS_IS = (str, bytes, bytearray, memoryview, date, time, timedelta, UUID)
 
 
-def exact(value: Any, name: str, depth: int = 0) -> Any:
+def convert_parameter(value: Any, name: str, depth: int = 0) -> Any:
     """Return a parameter's value in a form that the engine does not change."""
     if depth > DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", parameter=name)
@@ -35,26 +35,26 @@ def exact(value: Any, name: str, depth: int = 0) -> Any:
     if type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
         value = of_library(value, name)
     if isinstance(value, Mapping):
-        return {key: exact(one, name, depth + 1) for key, one in value.items()}
+        return {key: convert_parameter(one, name, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return _of_one_kind([exact(one, name, depth + 1) for one in value], name)
-    return _single(value, name)
+        return _check_one_kind([convert_parameter(one, name, depth + 1) for one in value], name)
+    return _convert_scalar(value, name)
 
 
-def _single(value: Any, name: str) -> Any:
+def _convert_scalar(value: Any, name: str) -> Any:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
-        return _number(value, name)
+        return _check_number(value, name)
     if isinstance(value, Decimal):
-        return _decimal(value, name)
+        return _convert_decimal(value, name)
     if isinstance(value, Nanoseconds):
-        return _nanoseconds(value)
+        return _convert_nanoseconds(value)
     if isinstance(value, time) and value.tzinfo is not None:
-        raise _refused(name, value, "drop the zone of the time, or pass a datetime")
-    if isinstance(value, _AS_THEY_ARE):
+        raise _refusal(name, value, "drop the zone of the time, or pass a datetime")
+    if isinstance(value, _PASSED_AS_IS):
         return value
-    raise _refused(name, value, "use numbers, texts, times and lists of them")
+    raise _refusal(name, value, "use numbers, texts, times and lists of them")
 
 
 def of_library(value: Any, name: str) -> Any:
@@ -63,7 +63,7 @@ def of_library(value: Any, name: str) -> Any:
     if getattr(value, "ndim", 0):  # an array, a series
         return list(value)
     if kind == "ndarray":
-        return exact(value[()], name)
+        return convert_parameter(value[()], name)
     if kind in ("NaTType", "NAType") or str(value) == "NaT":
         return None
     if kind == "Timestamp":
@@ -71,16 +71,16 @@ def of_library(value: Any, name: str) -> Any:
             return value.to_pydatetime()
         return Nanoseconds(int(value.as_unit("ns").value), value.tzinfo is not None)
     if kind == "datetime64":
-        return _datetime64(value, name)
+        return _convert_datetime64(value, name)
     if kind in ("Timedelta", "timedelta64"):
-        return _timedelta(value, name)
+        return _convert_timedelta(value, name)
     found = value.item() if hasattr(value, "item") else value
     if not isinstance(found, bool | int | float | str | bytes):
-        raise _refused(name, value, "use numbers, texts, times and lists of them")
+        raise _refusal(name, value, "use numbers, texts, times and lists of them")
     return found
 
 
-def _timedelta(value: Any, name: str) -> timedelta:
+def _convert_timedelta(value: Any, name: str) -> timedelta:
     if hasattr(value, "to_timedelta64"):  # of pandas
         value = value.to_timedelta64()
     try:
@@ -89,24 +89,24 @@ def _timedelta(value: Any, name: str) -> timedelta:
     except TypeError:  # months and years have no one length
         is_same = False
     if not is_same:
-        raise _refused(name, value, "the engine's intervals count microseconds")
+        raise _refusal(name, value, "the engine's intervals count microseconds")
     made: timedelta = found.item()
     return made
 
 
-def _datetime64(value: Any, name: str) -> Any:
+def _convert_datetime64(value: Any, name: str) -> Any:
     found = value.astype("datetime64[ns]")
     if found.astype(value.dtype) != value or found.astype("datetime64[s]") != value.astype(
         "datetime64[s]"
     ):
-        raise _refused(name, value, "pass a datetime")
+        raise _refusal(name, value, "pass a datetime")
     count = int(found.astype("int64"))
     if count % 1000:
         return Nanoseconds(count, has_zone=False)
     return datetime(1970, 1, 1) + timedelta(microseconds=count // 1000)  # noqa: DTZ001
 
 
-def _nanoseconds(value: Nanoseconds) -> Any:
+def _convert_nanoseconds(value: Nanoseconds) -> Any:
     whole, fraction = divmod(value.time_ns, NS_PER_S)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole)
     text = f"{moment:%Y-%m-%d %H:%M:%S}.{fraction:09}"
@@ -115,13 +115,13 @@ def _nanoseconds(value: Nanoseconds) -> Any:
     return duckdb.Value(text, duckdb.sqltype("TIMESTAMP_NS"))
 
 
-def _number(value: int, name: str) -> int:
+def _check_number(value: int, name: str) -> int:
     if abs(value) >= 10**DIGITS_MAX:
-        raise _refused(name, value, f"a whole number has at most {DIGITS_MAX} digits")
+        raise _refusal(name, value, f"a whole number has at most {DIGITS_MAX} digits")
     return int(value)
 
 
-def _decimal(value: Decimal, name: str) -> Any:
+def _convert_decimal(value: Decimal, name: str) -> Any:
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return float("nan") if value.is_nan() else float(value)  # a signaling NaN has no float
@@ -129,7 +129,7 @@ def _decimal(value: Decimal, name: str) -> Any:
     # The engine counts the nought of 0.01 as a digit, but not that of 0.12.
     is_padded = -exponent > len(digits) or not any(digits)
     if whole + broken + is_padded > DIGITS_MAX:
-        raise _refused(name, value, f"a decimal has at most {DIGITS_MAX} digits")
+        raise _refusal(name, value, f"a decimal has at most {DIGITS_MAX} digits")
     return value
 
 
@@ -142,7 +142,7 @@ def _widths(value: int | Decimal) -> tuple[int, int]:
     return max(0, len(digits) + exponent), max(0, -exponent)
 
 
-def _of_one_kind(values: list[Any], name: str) -> list[Any]:
+def _check_one_kind(values: list[Any], name: str) -> list[Any]:
     """Return the values of a list, whole numbers among decimals as decimals."""
     if {_kind(one) for one in values if one is not None} == {"int", "Decimal"}:
         values = [Decimal(one) if isinstance(one, int) else one for one in values]
@@ -150,7 +150,7 @@ def _of_one_kind(values: list[Any], name: str) -> list[Any]:
     for one in values:
         _gather(one, (), groups)
     if not all(_is_one_kind(group) for group in groups.values()):
-        raise _refused(name, values, "give the values of a list one type")
+        raise _refusal(name, values, "give the values of a list one type")
     return values
 
 
@@ -185,7 +185,7 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _refused(name: str, value: Any, hint: str) -> Invalid:
+def _refusal(name: str, value: Any, hint: str) -> Invalid:
     return Invalid(
         "a parameter cannot be passed to the engine exactly",
         hint=hint,

@@ -21,13 +21,13 @@ import duckdb
 
 from thermocline.query.sql.constant import (
     Constant,
+    ConstantValue,
     Parameters,
-    Value,
-    constant,
-    evaluate,
+    evaluate_constants,
     is_constant,
+    parse_constant,
 )
-from thermocline.query.sql.constraint import Constraint, bounded
+from thermocline.query.sql.constraint import Constraint, derive_constraint
 from thermocline.query.sql.engine_types import Shape, ShapeColumn
 from thermocline.query.sql.gate import Statement
 from thermocline.query.sql.syntax import Tree
@@ -58,16 +58,16 @@ class Condition:
 
 
 @dataclass(eq=False)
-class _Kept:
+class _KeptConditions:
     """The conditions for the last shapes of a statement; values too if they cannot change."""
 
     shapes: tuple[Shape | None, ...]
     conditions: list[Condition]
-    values: list[Value] | None = None
+    values: list[ConstantValue] | None = None
 
 
 @dataclass(eq=False)
-class _Leaf:
+class _FromItem:
     """An item of a FROM clause. Without a shape, it may have any column."""
 
     alias: str
@@ -78,17 +78,17 @@ class _Leaf:
 
 
 @dataclass(eq=False)
-class _From:
+class _FromClause:
     """A FROM clause: its items, its joins, and the ON conditions with the items below them."""
 
-    leaves: list[_Leaf] = field(default_factory=list)
-    merges: list[tuple[frozenset[str] | None, list[_Leaf], list[_Leaf]]] = field(
+    items: list[_FromItem] = field(default_factory=list)
+    merges: list[tuple[frozenset[str] | None, list[_FromItem], list[_FromItem]]] = field(
         default_factory=list
     )
-    conditions: list[tuple[Tree, list[_Leaf]]] = field(default_factory=list)
+    conditions: list[tuple[Tree, list[_FromItem]]] = field(default_factory=list)
 
 
-def constraints(
+def find_constraints(
     cursor: duckdb.DuckDBPyConnection,
     statement: Statement,
     shapes: Sequence[Shape | None],
@@ -99,13 +99,15 @@ def constraints(
     `shapes` are those of the references; None for a table that is not pruned. When a constant
     reads the clock, the cursor must be in the transaction that the query will run in.
     """
-    kept: _Kept | None = statement.memory.get("plan")
+    kept: _KeptConditions | None = statement.cache.get("plan")
     if kept is None or not _are_same(kept.shapes, shapes):
-        kept = _Kept(tuple(shapes), find(cursor, statement, shapes))
-        statement.memory["plan"] = kept
+        kept = _KeptConditions(tuple(shapes), find_conditions(cursor, statement, shapes))
+        statement.cache["plan"] = kept
     found: list[list[Constraint]] = [[] for _ in shapes]
-    for condition, values in _evaluated(cursor, kept, parameters):
-        constraint = bounded(condition.column, condition.operator, condition.constants, values)
+    for condition, values in _evaluate_conditions(cursor, kept, parameters):
+        constraint = derive_constraint(
+            condition.column, condition.operator, condition.constants, values
+        )
         if constraint is not None:
             found[condition.reference].append(constraint)
     return found
@@ -115,23 +117,23 @@ def _are_same(kept: Sequence[Shape | None], shapes: Sequence[Shape | None]) -> b
     return all(one is other for one, other in zip(kept, shapes, strict=True))
 
 
-def _evaluated(
-    cursor: duckdb.DuckDBPyConnection, kept: _Kept, parameters: Parameters
-) -> Iterator[tuple[Condition, list[Value]]]:
+def _evaluate_conditions(
+    cursor: duckdb.DuckDBPyConnection, kept: _KeptConditions, parameters: Parameters
+) -> Iterator[tuple[Condition, list[ConstantValue]]]:
     values = kept.values
     if values is None:
         wanted = [(one, c.column.type) for c in kept.conditions for one in c.constants]
-        values = evaluate(cursor, wanted, parameters)
+        values = evaluate_constants(cursor, wanted, parameters)
         if values is None:
             return
-        if not any(one.is_timely or one.parameters for one, _ in wanted):
+        if not any(one.asks_clock or one.parameters for one, _ in wanted):
             kept.values = values
     left = iter(values)
     for condition in kept.conditions:
         yield condition, [next(left) for _ in condition.constants]
 
 
-def find(
+def find_conditions(
     cursor: duckdb.DuckDBPyConnection, statement: Statement, shapes: Sequence[Shape | None]
 ) -> list[Condition]:
     """Return the conditions of a statement on its references."""
@@ -144,13 +146,13 @@ def find(
     found: list[Condition] = []
     for node in statement.nodes:
         if node.get("type") == "SELECT_NODE" and "class" not in node and not node["sample"]:
-            source = _From()
-            _gather(node["from_table"], source, known, shapes, is_pushable=True)
+            source = _FromClause()
+            _collect_items(node["from_table"], source, known, shapes, is_pushable=True)
             aliases = _aliases(node["select_list"])
-            clock_words = node is root and _no_clock_columns(source.leaves)
-            for tree, leaves in [(node["where_clause"], source.leaves), *source.conditions]:
+            clock_words = node is root and _has_no_clock_columns(source.items)
+            for tree, leaves in [(node["where_clause"], source.items), *source.conditions]:
                 for conjunct in _conjuncts(tree):
-                    found += _understood(cursor, conjunct, source, leaves, aliases, clock_words)
+                    found += _parse_conjunct(cursor, conjunct, source, leaves, aliases, clock_words)
     return found
 
 
@@ -158,35 +160,35 @@ def conditions_on(
     cursor: duckdb.DuckDBPyConnection, expression: Tree, shape: Shape
 ) -> list[Condition]:
     """Return the conditions of an expression on the columns of one shape."""
-    leaf = _Leaf("", 0, shape, is_pushable=True)
-    source = _From([leaf])
-    clock_words = _no_clock_columns([leaf])
+    leaf = _FromItem("", 0, shape, is_pushable=True)
+    source = _FromClause([leaf])
+    clock_words = _has_no_clock_columns([leaf])
     found: list[Condition] = []
     for conjunct in _conjuncts(expression):
-        found += _understood(cursor, conjunct, source, [leaf], frozenset(), clock_words)
+        found += _parse_conjunct(cursor, conjunct, source, [leaf], frozenset(), clock_words)
     return found
 
 
-def _gather(
+def _collect_items(
     node: Tree,
-    source: _From,
+    source: _FromClause,
     known: Mapping[int, int],
     shapes: Sequence[Shape | None],
     *,
     is_pushable: bool,
-) -> list[_Leaf]:
+) -> list[_FromItem]:
     """Add the FROM items below this node to `source`, and return them."""
     is_pushable = is_pushable and not node["sample"]
     if node["type"] != "JOIN":
-        leaf = _leaf(node, known, shapes, is_pushable=is_pushable)
-        source.leaves.append(leaf)
+        leaf = _make_item(node, known, shapes, is_pushable=is_pushable)
+        source.items.append(leaf)
         return [leaf]
     kind, style = node["join_type"], node["ref_type"]
     is_plain = kind in _OUTER_JOINS | _HIDING_JOINS and not node["ranking_expression"]
     goes_left = is_pushable and is_plain and style in ("REGULAR", "CROSS", "NATURAL", "ASOF")
     goes_right = goes_left and style != "ASOF" and kind not in _HIDING_JOINS
-    left = _gather(node["left"], source, known, shapes, is_pushable=goes_left)
-    right = _gather(node["right"], source, known, shapes, is_pushable=goes_right)
+    left = _collect_items(node["left"], source, known, shapes, is_pushable=goes_left)
+    right = _collect_items(node["right"], source, known, shapes, is_pushable=goes_right)
     if kind in _HIDING_JOINS:
         for leaf in right:
             leaf.is_visible = False
@@ -197,16 +199,16 @@ def _gather(
     return left + right
 
 
-def _leaf(
+def _make_item(
     node: Tree, known: Mapping[int, int], shapes: Sequence[Shape | None], *, is_pushable: bool
-) -> _Leaf:
+) -> _FromItem:
     alias = (node["alias"] or node.get("table_name") or "").lower()
     place = known.get(id(node))
     if node["type"] == "EMPTY":
-        return _Leaf("", None, Shape({}), is_pushable)
+        return _FromItem("", None, Shape({}), is_pushable)
     if place is None or node["column_name_alias"]:
-        return _Leaf(alias, None, None, is_pushable)
-    return _Leaf(alias, place, shapes[place], is_pushable)
+        return _FromItem(alias, None, None, is_pushable)
+    return _FromItem(alias, place, shapes[place], is_pushable)
 
 
 def _aliases(select_list: list[Tree]) -> frozenset[str]:
@@ -222,7 +224,7 @@ def _aliases(select_list: list[Tree]) -> frozenset[str]:
     )
 
 
-def _no_clock_columns(leaves: list[_Leaf]) -> bool:
+def _has_no_clock_columns(leaves: list[_FromItem]) -> bool:
     return all(
         leaf.shape is not None and not any(word in leaf.shape.columns for word in CLOCK_WORDS)
         for leaf in leaves
@@ -239,7 +241,7 @@ def _conjuncts(tree: Tree | None) -> Iterator[Tree]:
             yield part
 
 
-def comparison(part: Tree) -> tuple[Tree, str, list[Tree]] | None:
+def split_comparison(part: Tree) -> tuple[Tree, str, list[Tree]] | None:
     """Return column, operator and operands of a comparison with a column, else None."""
     kind = part["type"]
     if kind in _COMPARISONS:
@@ -256,16 +258,16 @@ def comparison(part: Tree) -> tuple[Tree, str, list[Tree]] | None:
     return found if found[0]["class"] == "COLUMN_REF" else None
 
 
-def _understood(
+def _parse_conjunct(
     cursor: duckdb.DuckDBPyConnection,
     conjunct: Tree,
-    source: _From,
-    leaves: list[_Leaf],
+    source: _FromClause,
+    leaves: list[_FromItem],
     aliases: frozenset[str],
     clock_words: bool,
 ) -> list[Condition]:
     """Return the conditions of one conjunct on references among `leaves`; none if in doubt."""
-    parted = comparison(conjunct)
+    parted = split_comparison(conjunct)
     if parted is None:
         return []
     column, operator, others = parted
@@ -280,28 +282,30 @@ def _understood(
         described = leaf.shape.columns.get(name) if leaf.shape else None
         if described is not None and leaf.reference is not None:
             asked.append((leaf.reference, described))
-    constants = tuple(constant(cursor, other) for other in others) if asked else ()
+    constants = tuple(parse_constant(cursor, other) for other in others) if asked else ()
     return [Condition(*one, operator, constants) for one in asked]
 
 
 def _owners(
-    column: Tree, source: _From, leaves: list[_Leaf], aliases: frozenset[str]
-) -> list[_Leaf]:
+    column: Tree, source: _FromClause, leaves: list[_FromItem], aliases: frozenset[str]
+) -> list[_FromItem]:
     names = [name.lower() for name in column["column_names"]]
     seen = [leaf for leaf in leaves if leaf.is_visible]
     if len(names) == 2:
         named = [leaf for leaf in seen if leaf.alias == names[0]]
-        return named if len(named) == 1 and _has(named[0], names[1]) else []
+        return named if len(named) == 1 and _has_column(named[0], names[1]) else []
     if len(names) != 1 or names[0] in aliases:
         return []
-    owners = [leaf for leaf in seen if _has(leaf, names[0])]
+    owners = [leaf for leaf in seen if _has_column(leaf, names[0])]
     joins = [merge for merge in source.merges if merge[0] is None or names[0] in merge[0]]
     if not joins:
         return owners if len(owners) == 1 else []
     return owners if _is_merged(names[0], owners, seen, source) else []
 
 
-def _is_merged(name: str, owners: list[_Leaf], seen: list[_Leaf], source: _From) -> bool:
+def _is_merged(
+    name: str, owners: list[_FromItem], seen: list[_FromItem], source: _FromClause
+) -> bool:
     """Tell whether USING merges the columns of this name of all owners into one."""
     if any(leaf.shape is None for leaf in seen):
         return False
@@ -313,5 +317,5 @@ def _is_merged(name: str, owners: list[_Leaf], seen: list[_Leaf], source: _From)
     return len({None if one is None else one.type for one in types}) == 1
 
 
-def _has(leaf: _Leaf, name: str) -> bool:
+def _has_column(leaf: _FromItem, name: str) -> bool:
     return leaf.shape is not None and name in leaf.shape.columns

@@ -20,15 +20,15 @@ import pyarrow.compute as pc
 
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_text
-from thermocline.format.types import plain
-from thermocline.query.engine import Engine, Limits, translated
-from thermocline.query.sql.constant import evaluate
-from thermocline.query.sql.constraint import Constraint, bounded, window
+from thermocline.format.types import plain_type
+from thermocline.query.engine import Engine, EngineLimits, translate_errors
+from thermocline.query.sql.constant import evaluate_constants
+from thermocline.query.sql.constraint import Constraint, derive_constraint, time_window
 from thermocline.query.sql.engine_types import check_engine_holds, shape_of
 from thermocline.query.sql.gate import INTERNAL_PREFIX, Statement, admit
 from thermocline.query.sql.parameter import DIGITS_MAX
 from thermocline.query.sql.plan import conditions_on
-from thermocline.query.sql.syntax import Tree, parts
+from thermocline.query.sql.syntax import Tree, tree_nodes
 from thermocline.query.sql.vocabulary import CLOCK_WORDS
 
 _BATCH = f"{INTERNAL_PREFIX}batch"
@@ -54,16 +54,16 @@ class Predicate:
         self._cursor = _engine().cursor()
         self._lock = threading.Lock()
         self._cursor.execute("BEGIN")
-        statement = _admitted(self._cursor, where)
+        statement = _admit_condition(self._cursor, where)
         expression: Tree = statement.tree["node"]["select_list"][0]
         self.columns = _columns(expression, schema)
         for name in self.columns:
             check_engine_holds(name, schema.field(name).type)
-        for part in parts(expression):
+        for part in tree_nodes(expression):
             _check_digits(part.get("literal"))
         self._sql = statement.text
-        self._check(where, schema)
-        self.constraints = self._implied(expression, schema)
+        self._check_condition(where, schema)
+        self.constraints = self._implied_constraints(expression, schema)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Return what `mask` returns."""
@@ -71,10 +71,10 @@ class Predicate:
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Return for each row whether the expression is true; the batch has at least `columns`."""
-        arrays = [_for_engine(batch.column(name)) for name in self.columns]
+        arrays = [_convert_for_engine(batch.column(name)) for name in self.columns]
         arrays.append(pa.array(np.zeros(batch.num_rows, dtype=np.int8)))
         rows = pa.table(arrays, names=[*self.columns, _ROW])
-        with self._lock, translated():
+        with self._lock, translate_errors():
             self._cursor.register(_BATCH, rows)
             relation = self._cursor.sql(self._sql)
             answer = relation.to_arrow_table().column(0)
@@ -89,16 +89,18 @@ class Predicate:
 
     def window(self, time_column: str) -> tuple[int | None, int | None]:
         """Return the half-open time range outside which the condition is never true."""
-        low, high = window(time_column, [self.constraints])
+        low, high = time_window(time_column, [self.constraints])
         return low, None if high is None else high + 1
 
-    def _check(self, where: str, schema: pa.Schema) -> None:
+    def _check_condition(self, where: str, schema: pa.Schema) -> None:
         """Bind the expression in a WHERE clause, which accepts only a condition on a row."""
-        columns = [_for_engine(pa.array([], schema.field(name).type)) for name in self.columns]
+        columns = [
+            _convert_for_engine(pa.array([], schema.field(name).type)) for name in self.columns
+        ]
         empty = pa.table([*columns, pa.array([], pa.int8())], names=[*self.columns, _ROW])
-        with translated():
+        with translate_errors():
             self._cursor.register(_BATCH, empty)
-            self._cursor.execute(_written("SELECT 1", where)).fetchall()
+            self._cursor.execute(_select_text("SELECT 1", where)).fetchall()
             kind = str(self._cursor.sql(self._sql).types[0])
             self._cursor.unregister(_BATCH)
         if kind not in ("BOOLEAN", '"NULL"'):
@@ -106,15 +108,15 @@ class Predicate:
                 "the condition is not boolean", hint="compare columns with values", type=kind
             )
 
-    def _implied(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
+    def _implied_constraints(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
         conditions = conditions_on(self._cursor, expression, shape_of(schema))
         wanted = [(one, c.column.type) for c in conditions for one in c.constants]
-        values = evaluate(self._cursor, wanted, {})
+        values = evaluate_constants(self._cursor, wanted, {})
         if values is None:
             return ()
         left = iter(values)
         found = [
-            bounded(c.column, c.operator, c.constants, [next(left) for _ in c.constants])
+            derive_constraint(c.column, c.operator, c.constants, [next(left) for _ in c.constants])
             for c in conditions
         ]
         return tuple(one for one in found if one is not None)
@@ -131,22 +133,22 @@ def compile_predicate(where: str, schema: pa.Schema) -> Predicate:
 @lru_cache(maxsize=1)
 def _engine() -> Engine:
     # One thread keeps the rows in order and is fast enough for one batch.
-    return Engine((), (), Limits(threads=1, spill_bytes=0))
+    return Engine((), (), EngineLimits(threads=1, spill_bytes=0))
 
 
-def _written(chosen: str, where: str) -> str:
+def _select_text(chosen: str, where: str) -> str:
     """Return a SELECT of `chosen` where the condition holds; of the condition if it is empty."""
     if chosen:
         return f"{chosen} FROM {_BATCH} WHERE (\n{where}\n)"
     return f"SELECT\n{where}\nFROM {_BATCH}"  # gated before it runs
 
 
-def _admitted(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
+def _admit_condition(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
     try:
-        statement = admit(cursor, _written("", where))
+        statement = admit(cursor, _select_text("", where))
     except Invalid as error:
         if "position" in error.facts:
-            error.facts["position"] -= _written("", where).index(where)
+            error.facts["position"] -= _select_text("", where).index(where)
         raise
     node = statement.tree["node"]
     is_one = (
@@ -160,7 +162,7 @@ def _admitted(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
     )
     if not is_one or len(statement.references) != 1 or statement.calls:
         raise Invalid("expected one condition", hint="write only the text that follows WHERE")
-    for part in parts(node["select_list"]):
+    for part in tree_nodes(node["select_list"]):
         refused = _REFUSED.get(part.get("class", ""))
         if refused:
             hint = "a condition compares columns of a row with values"
@@ -186,7 +188,7 @@ def _check_digits(literal: object) -> None:
         )
 
 
-def _for_engine(column: pa.Array) -> pa.Array:
+def _convert_for_engine(column: pa.Array) -> pa.Array:
     """Return a column in a type that the engine accepts, as it would read it from Parquet."""
     kind = column.type
     if pa.types.is_float16(kind):
@@ -194,7 +196,7 @@ def _for_engine(column: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind):
         return column.cast(pa.int64())
     if pa.types.is_decimal(kind):
-        return column.cast(plain(kind))  # the same digits in the type that the engine accepts
+        return column.cast(plain_type(kind))  # the same digits in the type that the engine accepts
     return column
 
 
@@ -202,7 +204,7 @@ def _columns(expression: Tree, schema: pa.Schema) -> tuple[str, ...]:
     """Return the schema's columns that an expression reads, in the schema's order."""
     by_lower = {name.lower(): name for name in schema.names}
     named, has_lambda = set(), False
-    for part in parts(expression):
+    for part in tree_nodes(expression):
         has_lambda = has_lambda or part.get("class") == "LAMBDA"
         if part.get("class") == "COLUMN_REF":
             named.add(part["column_names"][0].lower())

@@ -22,16 +22,16 @@ from typing import NamedTuple
 import duckdb
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import Rewritten
-from thermocline.query.sql.engine_types import quoted
+from thermocline.query.sql.asof import RewrittenText
+from thermocline.query.sql.engine_types import quote_identifier
 from thermocline.query.sql.gate import INTERNAL_PREFIX, Statement
 from thermocline.query.sql.syntax import (
     NOWHERE,
     Tree,
-    is_same,
-    named_among,
+    is_same_tree,
+    parameter_names_among,
     parse,
-    parts,
+    tree_nodes,
     tree_of,
 )
 
@@ -42,10 +42,10 @@ _CLAUSES = """
     order pivot positional qualify right semi tablesample union unpivot using where window
 """
 _NO_ALIAS = frozenset(_CLAUSES.split())
-_MADE_UP = 0  # the position of a node that was not parsed from text
+_NO_POSITION = 0  # the position of a node that was not parsed from text
 
 
-class _Edit(NamedTuple):
+class _TextEdit(NamedTuple):
     start: int
     end: int
     text: str
@@ -53,14 +53,14 @@ class _Edit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class QueryTemplate:
     """Pieces of text, with a slot between two of them that holds the number of a reference."""
 
     pieces: tuple[str, ...]
     slots: tuple[int, ...]
     parameters: frozenset[str]
 
-    def filled(self, relations: Mapping[int, str]) -> str:
+    def fill(self, relations: Mapping[int, str]) -> str:
         """Return the text with the FROM item of each slot's reference."""
         found = [self.pieces[0]]
         for slot, piece in zip(self.slots, self.pieces[1:], strict=True):
@@ -68,12 +68,12 @@ class Template:
         return "".join(found)
 
 
-def view_of_call(place: int) -> str:
+def call_view_name(place: int) -> str:
     """Return the name under which the rows of a Thermocline table function are registered."""
     return f"{INTERNAL_PREFIX}call_{place}"
 
 
-def guessed(text: str, tables: Container[str]) -> str | None:
+def guess_proof_text(text: str, tables: Container[str]) -> str | None:
     """Return a guess of the text of the proof, or None; `tables` are names in lower case."""
     if "?" in text:
         return None
@@ -83,45 +83,49 @@ def guessed(text: str, tables: Container[str]) -> str | None:
     (one,) = found
     has_alias = one[2] is not None and one[2].lower() not in _NO_ALIAS
     alias, end = (one[2], one.end(2)) if has_alias else (one[1], one.end(1))
-    return f"{text[: one.start(1)]}{_named(_slot(0), alias)}{text[end:]}"
+    return f"{text[: one.start(1)]}{_with_alias(_slot_name(0), alias)}{text[end:]}"
 
 
-def _slot(place: int) -> str:
+def _slot_name(place: int) -> str:
     return f"{INTERNAL_PREFIX}slot_{place}"
 
 
-def _named(name: str, alias: str) -> str:
-    return f"{quoted(name)} AS {quoted(alias)}"
+def _with_alias(name: str, alias: str) -> str:
+    return f"{quote_identifier(name)} AS {quote_identifier(alias)}"
 
 
-def template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
+def make_template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> QueryTemplate:
     """Return the template of a statement; `Invalid` where a reference cannot be replaced."""
-    if "template" not in statement.memory:
-        statement.memory["template"] = _made(cursor, statement)
-    made: Template = statement.memory["template"]
+    if "template" not in statement.cache:
+        statement.cache["template"] = _build_template(cursor, statement)
+    made: QueryTemplate = statement.cache["template"]
     return made
 
 
-def _made(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
+def _build_template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> QueryTemplate:
     new_nodes: dict[int, Tree] = {}
-    edits: list[_Edit] = []
+    edits: list[_TextEdit] = []
     for place, reference in enumerate(statement.references):
         node = reference.node
         if not node["sample"] and node["query_location"] < NOWHERE:
-            edits.append(_replaced(node, _slot(place), reference.written, new_nodes, place))
+            edits.append(
+                _replace_node(node, _slot_name(place), reference.written, new_nodes, place)
+            )
         elif node["at_clause"]:
-            raise _not_replaceable("TABLESAMPLE")
+            raise _replace_error("TABLESAMPLE")
     for place, call in enumerate(statement.calls):
         if call.node["sample"] or call.node["with_ordinality"] != "WITHOUT_ORDINALITY":
-            raise _not_replaceable("TABLESAMPLE or WITH ORDINALITY")
-        edits.append(_replaced(call.node, view_of_call(place), call.function, new_nodes, None))
+            raise _replace_error("TABLESAMPLE or WITH ORDINALITY")
+        edits.append(
+            _replace_node(call.node, call_view_name(place), call.function, new_nodes, None)
+        )
     if not edits:
-        return Template((statement.text,), (), statement.parameters)
+        return QueryTemplate((statement.text,), (), statement.parameters)
     data = statement.text.encode()
     if statement.parameters:
-        edits += _numbered(statement.nodes, data, edits)
+        edits += _number_parameters(statement.nodes, data, edits)
     edits.sort()
-    named_left = _proved(cursor, statement, _joined(data, edits), new_nodes)
+    named_left = _prove_text(cursor, statement, _apply_edits(data, edits), new_nodes)
     pieces, slots, done = [""], [], 0
     for edit in edits:
         pieces[-1] += data[done : edit.start].decode()
@@ -132,35 +136,37 @@ def _made(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> Template:
             pieces[-1] += edit.text
         done = edit.end
     pieces[-1] += data[done:].decode()
-    return Template(tuple(pieces), tuple(slots), named_left)
+    return QueryTemplate(tuple(pieces), tuple(slots), named_left)
 
 
-def _proved(
+def _prove_text(
     cursor: duckdb.DuckDBPyConnection, statement: Statement, text: str, new_nodes: dict[int, Tree]
 ) -> frozenset[str]:
     """Raise `Invalid` unless the text parses to the statement with only those nodes replaced."""
-    beside = statement.beside
+    beside = statement.parsed_guess
     if beside is not None and beside.text == text:
-        tree = tree_of(beside, Rewritten(text))["node"]
+        tree = tree_of(beside, RewrittenText(text))["node"]
     else:
-        tree = parse(cursor, Rewritten(text))["node"]
-    if not is_same(statement.tree["node"], tree, new_nodes):
-        raise _not_replaceable("a table in this place")
-    return frozenset(named_among(parts(tree))) if statement.parameters else frozenset()
+        tree = parse(cursor, RewrittenText(text))["node"]
+    if not is_same_tree(statement.tree["node"], tree, new_nodes):
+        raise _replace_error("a table in this place")
+    return (
+        frozenset(parameter_names_among(tree_nodes(tree))) if statement.parameters else frozenset()
+    )
 
 
-def _replaced(
+def _replace_node(
     node: Tree, name: str, called: str, new_nodes: dict[int, Tree], slot: int | None
-) -> _Edit:
+) -> _TextEdit:
     alias = node["alias"] or called
-    columns = ", ".join(quoted(column) for column in node["column_name_alias"])
-    text = _named(name, alias) + (f"({columns})" if columns else "")
+    columns = ", ".join(quote_identifier(column) for column in node["column_name_alias"])
+    text = _with_alias(name, alias) + (f"({columns})" if columns else "")
     new_nodes[id(node)] = {
         "type": "BASE_TABLE",
         "alias": alias,
         "sample": None,
-        "query_location": _MADE_UP,
-        "query_location_length": _MADE_UP,
+        "query_location": _NO_POSITION,
+        "query_location_length": _NO_POSITION,
         "schema_name": "",
         "table_name": name,
         "column_name_alias": node["column_name_alias"],
@@ -169,10 +175,12 @@ def _replaced(
         "qualified_name": {"path": [name]},
     }
     start = node["query_location"]
-    return _Edit(start, start + node["query_location_length"], text, slot)
+    return _TextEdit(start, start + node["query_location_length"], text, slot)
 
 
-def _numbered(nodes: Sequence[Tree], data: bytes, edits: list[_Edit]) -> list[_Edit]:
+def _number_parameters(
+    nodes: Sequence[Tree], data: bytes, edits: list[_TextEdit]
+) -> list[_TextEdit]:
     """Return the edits that number every `?` outside the other edits."""
     found = {}
     for part in nodes:
@@ -181,11 +189,11 @@ def _numbered(nodes: Sequence[Tree], data: bytes, edits: list[_Edit]) -> list[_E
             end = start + part["query_location_length"]
             is_gone = any(edit.start <= start < edit.end for edit in edits)
             if not is_gone and data[start:end].startswith(b"?"):
-                found[start] = _Edit(start, end, f"${part['identifier']}")
+                found[start] = _TextEdit(start, end, f"${part['identifier']}")
     return list(found.values())
 
 
-def _joined(data: bytes, edits: list[_Edit]) -> str:
+def _apply_edits(data: bytes, edits: list[_TextEdit]) -> str:
     pieces, done = [], 0
     for edit in edits:
         pieces += [data[done : edit.start], edit.text.encode()]
@@ -193,7 +201,7 @@ def _joined(data: bytes, edits: list[_Edit]) -> str:
     return b"".join([*pieces, data[done:]]).decode()
 
 
-def _not_replaceable(what: str) -> Invalid:
+def _replace_error(what: str) -> Invalid:
     return Invalid(
         "this cannot be combined with AS OF or with gaps, coverage or history",
         hint="put the reference into a subquery: (SELECT * FROM t AS OF VERSION 3)",

@@ -23,18 +23,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.cold.segment.parquet import decode_deletes, stored_name
+from thermocline.cold.segment.parquet import decode_deletes, find_stored_name
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Column
-from thermocline.format.types import decode_type, plain
+from thermocline.format.schema import TableColumn
+from thermocline.format.types import decode_type, plain_type
 from thermocline.query.sql.engine_types import (
     check_engine_holds,
-    engine_arrow,
+    engine_arrow_type,
     engine_type,
     is_read_as_is,
-    literal,
-    quoted,
+    quote_identifier,
+    quote_text,
 )
 
 ROW_NUMBER = "file_row_number"
@@ -42,12 +42,12 @@ _PATTERN = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 _IS_SPECIAL = re.compile(r"[*?\[]").search
 
 _Physical = tuple[tuple[str | None, pa.DataType | None], ...]
-Locate = Callable[[Segment], str]
-Read = Callable[[Segment], pa.Table]
+LocateFile = Callable[[Segment], str]
+ReadSegment = Callable[[Segment], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class ScanRelation:
     """A SELECT, its files by the path that the engine reads, and its variables and rows by name.
 
     Before the SELECT can run, the variables in `bits` must be set and the Arrow tables in `rows`
@@ -61,15 +61,15 @@ class Relation:
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
-def relation(
+def build_relation(
     state: TableState,
     segments: Sequence[Segment],
-    locate: Locate,
-    read: Read,
+    locate: LocateFile,
+    read: ReadSegment,
     prefix: str,
     needed: frozenset[str] | None = None,
     hot: pa.Table | None = None,
-) -> Relation:
+) -> ScanRelation:
     """Return the relation of these segments, and of hot rows with the state's columns.
 
     `prefix` begins every name it uses. With `needed`, columns of other names may be omitted; at
@@ -78,11 +78,11 @@ def relation(
     Errors of `locate` for a missing or incomplete file pass through. `read` returns the live rows
     of a segment, for the rare file with a column named like the engine's row number.
     """
-    columns = _only(columns_of(state), needed)
+    columns = _needed_columns(columns_of(state), needed)
     for column in columns:
         check_engine_holds(column.name, column.type)
     if not segments and hot is None:
-        return _bracketed(_empty(columns))
+        return _bracket_relation(_empty_select(columns))
     files = {locate(segment): segment.path for segment in segments}
     legs: list[str] = []
     bits: dict[str, bytes] = {}
@@ -94,49 +94,49 @@ def relation(
         stored = repr(segment.stored) if segment.stored else ""
         kind = (segment.schema_id, segment.absent, stored)
         if kind not in known:
-            physical = _physical(state, segment, columns)
+            physical = _physical_columns(state, segment, columns)
             known[kind] = physical, shapes.setdefault(physical, [])
         physical, alike = known[kind]
         if not segment.deletes:
             alike.append(file)
         elif _has_row_number(state, segment):
-            legs.append(_registered(read(segment), columns, prefix, rows))
+            legs.append(_register_rows(read(segment), columns, prefix, rows))
         else:
             name = f"{prefix}bits_{len(bits)}"
             bits[name] = deleted_bits(segment)
-            test = f"get_bit(getvariable({literal(name)}), {ROW_NUMBER}::INTEGER) = 0"
+            test = f"get_bit(getvariable({quote_text(name)}), {ROW_NUMBER}::INTEGER) = 0"
             chosen = _select_list(tuple(columns), physical)
-            legs.append(f"{_select(chosen, _reading([file]))} WHERE {test}")
+            legs.append(f"{_select(chosen, _parquet_source([file]))} WHERE {test}")
     if hot is not None:
-        legs.append(_registered(hot, columns, prefix, rows))
+        legs.append(_register_rows(hot, columns, prefix, rows))
     plain_legs = [(physical, some) for physical, some in shapes.items() if some]
-    if not legs and len(plain_legs) == 1 and _names_all(state, needed):
+    if not legs and len(plain_legs) == 1 and _names_only_columns(state, needed):
         physical, some = plain_legs[0]
-        if _select_list(tuple(columns), physical) == _names(columns):
+        if _select_list(tuple(columns), physical) == _column_list(columns):
             # The query can read the files directly: one nesting level less saves a binder pass.
-            sql = _select(_names(columns), _reading(some))
-            return Relation(sql, _reading(some), files)
+            sql = _select(_column_list(columns), _parquet_source(some))
+            return ScanRelation(sql, _parquet_source(some), files)
     legs += [
-        _select(_select_list(tuple(columns), physical), _reading(some))
+        _select(_select_list(tuple(columns), physical), _parquet_source(some))
         for physical, some in plain_legs
     ]
-    return _bracketed(" UNION ALL ".join(legs), files, bits, rows)
+    return _bracket_relation(" UNION ALL ".join(legs), files, bits, rows)
 
 
-def _registered(
-    found: pa.Table, columns: Sequence[Column], prefix: str, rows: dict[str, pa.Table]
+def _register_rows(
+    found: pa.Table, columns: Sequence[TableColumn], prefix: str, rows: dict[str, pa.Table]
 ) -> str:
     """Return the SELECT of rows that are registered under a name."""
     name = f"{prefix}rows_{len(rows)}"
-    rows[name] = _readable(found.select([column.name for column in columns]))
+    rows[name] = _convert_for_engine(found.select([column.name for column in columns]))
     present = tuple((column.name, None) for column in columns)
-    return _select(_select_list(tuple(columns), present), quoted(name))
+    return _select(_select_list(tuple(columns), present), quote_identifier(name))
 
 
-def _readable(found: pa.Table) -> pa.Table:
+def _convert_for_engine(found: pa.Table) -> pa.Table:
     """Return rows in types that the engine reads like the same columns of a Parquet file."""
     for place, old in enumerate(found.schema):
-        kind = engine_arrow(old.type)
+        kind = engine_arrow_type(old.type)
         if kind != old.type:
             column = found.column(place)
             if kinds.is_date64(old.type):
@@ -145,16 +145,16 @@ def _readable(found: pa.Table) -> pa.Table:
     return found
 
 
-def _bracketed(
+def _bracket_relation(
     sql: str,
     files: Mapping[str, str] | None = None,
     bits: Mapping[str, bytes] | None = None,
     rows: Mapping[str, pa.Table] | None = None,
-) -> Relation:
-    return Relation(sql, f"({sql})", files or {}, bits or {}, rows or {})
+) -> ScanRelation:
+    return ScanRelation(sql, f"({sql})", files or {}, bits or {}, rows or {})
 
 
-def _names_all(state: TableState, needed: frozenset[str] | None) -> bool:
+def _names_only_columns(state: TableState, needed: frozenset[str] | None) -> bool:
     """Tell whether every name that a query mentions is a column of the table.
 
     Any other name could be a virtual column of files, such as their path.
@@ -163,27 +163,29 @@ def _names_all(state: TableState, needed: frozenset[str] | None) -> bool:
     return needed is not None and bool(needed) and needed <= known
 
 
-def _names(columns: Sequence[Column]) -> str:
-    return ", ".join(quoted(column.name) for column in columns)
+def _column_list(columns: Sequence[TableColumn]) -> str:
+    return ", ".join(quote_identifier(column.name) for column in columns)
 
 
 def names_needed(state: TableState, needed: frozenset[str] | None) -> list[str] | None:
     """Return the columns that hot rows must have for a relation of this state; None for all."""
     if needed is None:
         return None
-    return [column.name for column in _only(columns_of(state), needed)]
+    return [column.name for column in _needed_columns(columns_of(state), needed)]
 
 
-def _only(columns: Sequence[Column], needed: frozenset[str] | None) -> Sequence[Column]:
+def _needed_columns(
+    columns: Sequence[TableColumn], needed: frozenset[str] | None
+) -> Sequence[TableColumn]:
     if needed is None:
         return columns
     kept = [column for column in columns if column.name.lower() in needed]
     # Without a match the query counts rows, or it has a wrong name: with all columns in the
     # relation, the engine's error can list them.
-    return kept or (columns if needed else _countable(columns))
+    return kept or (columns if needed else _counting_columns(columns))
 
 
-def _countable(columns: Sequence[Column]) -> Sequence[Column]:
+def _counting_columns(columns: Sequence[TableColumn]) -> Sequence[TableColumn]:
     """Return one column to count rows by: the first that is never null, such as the time column."""
     return [column for column in columns if not column.nullable][:1] or columns[:1]
 
@@ -193,9 +195,9 @@ def _has_row_number(state: TableState, segment: Segment) -> bool:
     return any(column.name.lower() == ROW_NUMBER for column in stored)
 
 
-def file_relation(path: str) -> Relation:
+def file_relation(path: str) -> ScanRelation:
     """Return the relation of one plain Parquet file, with the columns it has."""
-    return _bracketed(_select("*", _reading([path])), {path: path})
+    return _bracket_relation(_select("*", _parquet_source([path])), {path: path})
 
 
 def file_pattern(path: str) -> str:
@@ -210,7 +212,7 @@ def deleted_bits(segment: Segment) -> bytes:
     return np.packbits(gone).tobytes()
 
 
-def columns_of(state: TableState) -> Sequence[Column]:
+def columns_of(state: TableState) -> Sequence[TableColumn]:
     """Return the columns of a relation of this state.
 
     A table without any append has no columns yet. The names of its time column and entity columns
@@ -218,19 +220,21 @@ def columns_of(state: TableState) -> Sequence[Column]:
     """
     if state.schema.columns:
         return state.schema.columns
-    time = Column(0, state.spec.time_column, pa.timestamp("us"), nullable=False)
-    return [time, *(Column(0, name, pa.string()) for name in state.spec.entity_columns)]
+    time = TableColumn(0, state.spec.time_column, pa.timestamp("us"), nullable=False)
+    return [time, *(TableColumn(0, name, pa.string()) for name in state.spec.entity_columns)]
 
 
-_plain = lru_cache(maxsize=1024)(plain)
+_plain = lru_cache(maxsize=1024)(plain_type)
 
 
-def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) -> _Physical:
+def _physical_columns(
+    state: TableState, segment: Segment, columns: Sequence[TableColumn]
+) -> _Physical:
     """Return the name and type of each column in a segment's file."""
     then = state.schemas[segment.schema_id]
     found: list[tuple[str | None, pa.DataType | None]] = []
     for column in columns:
-        name = stored_name(state, segment, column)
+        name = find_stored_name(state, segment, column)
         stored = segment.stored.get(str(column.id))
         if name is None:
             found.append((None, None))
@@ -241,7 +245,7 @@ def _physical(state: TableState, segment: Segment, columns: Sequence[Column]) ->
 
 
 @lru_cache(maxsize=256)
-def _select_list(columns: tuple[Column, ...], physical: _Physical) -> str:
+def _select_list(columns: tuple[TableColumn, ...], physical: _Physical) -> str:
     """Return the SELECT list for files that have the columns under these names and types.
 
     Casts without effect are omitted: each costs the engine's parser and binder 50 microseconds a
@@ -249,11 +253,17 @@ def _select_list(columns: tuple[Column, ...], physical: _Physical) -> str:
     """
     found = []
     for column, (name, kind) in zip(columns, physical, strict=True):
-        if name is not None and kind == plain(column.type) and is_read_as_is(column.type):
-            value = quoted(name)
+        if name is not None and kind == plain_type(column.type) and is_read_as_is(column.type):
+            value = quote_identifier(name)
         else:
-            value = f"CAST({quoted(name) if name else 'NULL'} AS {engine_type(column.type)})"
-        found.append(value if value == quoted(column.name) else f"{value} AS {quoted(column.name)}")
+            value = (
+                f"CAST({quote_identifier(name) if name else 'NULL'} AS {engine_type(column.type)})"
+            )
+        found.append(
+            value
+            if value == quote_identifier(column.name)
+            else f"{value} AS {quote_identifier(column.name)}"
+        )
     return ", ".join(found)
 
 
@@ -261,11 +271,11 @@ def _select(chosen: str, source: str) -> str:
     return f"SELECT {chosen} FROM {source}"  # noqa: S608  # names and paths are quoted
 
 
-def _reading(files: Iterable[str]) -> str:
-    listed = ", ".join(literal(file_pattern(file)) for file in files)
+def _parquet_source(files: Iterable[str]) -> str:
+    listed = ", ".join(quote_text(file_pattern(file)) for file in files)
     return f"read_parquet([{listed}], hive_partitioning = false)"
 
 
-def _empty(columns: Sequence[Column]) -> str:
+def _empty_select(columns: Sequence[TableColumn]) -> str:
     nothing = ((None, None),) * len(columns)
     return f"SELECT {_select_list(tuple(columns), nothing)} WHERE false"

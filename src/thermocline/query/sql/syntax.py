@@ -19,56 +19,56 @@ import duckdb
 import orjson
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import Rewritten
+from thermocline.query.sql.asof import RewrittenText
 
 Tree: TypeAlias = dict[str, Any]
 
 TEXT_BYTES_MAX = 100_000
 NOWHERE = 1 << 62  # nodes that the parser itself added have a position past this
-_PLACES = frozenset({"query_location", "query_location_length"})
+_POSITION_KEYS = frozenset({"query_location", "query_location_length"})
 _READ = "select system.main.json_serialize_sql($1)"
 _READ_BOTH = "select system.main.json_serialize_sql($1), system.main.json_serialize_sql($2)"
 _WRITE = "select system.main.json_deserialize_sql($1)"
-_ready: dict[str, duckdb.Statement] = {}
+_prepared_statements: dict[str, duckdb.Statement] = {}
 
 
-class Reading(NamedTuple):
+class ParserOutput(NamedTuple):
     """The parser's serialized output for a text; it may hold an error."""
 
     text: str
     serialized: str
 
 
-def parse(cursor: duckdb.DuckDBPyConnection, rewritten: Rewritten) -> Tree:
+def parse(cursor: duckdb.DuckDBPyConnection, rewritten: RewrittenText) -> Tree:
     """Return the tree of the one SELECT statement in the text; `Invalid` for anything else."""
-    return tree_of(read(cursor, rewritten.text), rewritten)
+    return tree_of(run_parser(cursor, rewritten.text), rewritten)
 
 
-def read(cursor: duckdb.DuckDBPyConnection, text: str) -> Reading:
+def run_parser(cursor: duckdb.DuckDBPyConnection, text: str) -> ParserOutput:
     """Run the parser on a text; `Invalid` when the engine cannot take the text."""
     check_length(text)
     try:
-        return Reading(text, _asked(cursor, _READ, text)[0])
+        return ParserOutput(text, _query_row(cursor, _READ, text)[0])
     except (duckdb.Error, UnicodeError) as error:
         raise Invalid("the query text cannot be read", error=str(error)) from error
 
 
-def read_both(
+def run_parser_pair(
     cursor: duckdb.DuckDBPyConnection, text: str, other: str
-) -> tuple[Reading, Reading | None]:
+) -> tuple[ParserOutput, ParserOutput | None]:
     """Run the parser on two texts at once; the second output is None when the call fails.
 
     Two texts take one and a half times as long as one.
     """
     check_length(text)
     try:
-        first, second = _asked(cursor, _READ_BOTH, text, other)
-        return Reading(text, first), Reading(other, second)
+        first, second = _query_row(cursor, _READ_BOTH, text, other)
+        return ParserOutput(text, first), ParserOutput(other, second)
     except (duckdb.Error, UnicodeError):
-        return read(cursor, text), None
+        return run_parser(cursor, text), None
 
 
-def tree_of(reading: Reading, rewritten: Rewritten) -> Tree:
+def tree_of(reading: ParserOutput, rewritten: RewrittenText) -> Tree:
     """Return the tree of a parser output; `Invalid` as from `parse`."""
     try:
         answer: Tree = orjson.loads(reading.serialized)
@@ -100,16 +100,16 @@ def check_length(text: str) -> None:
         )
 
 
-def _asked(cursor: duckdb.DuckDBPyConnection, sql: str, *texts: str) -> Sequence[Any]:
+def _query_row(cursor: duckdb.DuckDBPyConnection, sql: str, *texts: str) -> Sequence[Any]:
     """Run one of this module's queries with these texts; return its only row."""
-    ready = _ready.get(sql)
+    ready = _prepared_statements.get(sql)
     if ready is None:
-        ready = _ready[sql] = cursor.extract_statements(sql)[0]
+        ready = _prepared_statements[sql] = cursor.extract_statements(sql)[0]
     row: Sequence[Any] = cursor.execute(ready, list(texts)).fetchall()[0]
     return row
 
 
-def _refusal(answer: Tree, rewritten: Rewritten) -> Invalid:
+def _refusal(answer: Tree, rewritten: RewrittenText) -> Invalid:
     message = str(answer.get("error_message", "unknown error"))
     if answer.get("error_type") == "not implemented":
         if "SELECT" in message:
@@ -118,7 +118,7 @@ def _refusal(answer: Tree, rewritten: Rewritten) -> Invalid:
         return Invalid("the query cannot be run", error=message)
     facts: dict[str, Any] = {"error": message}
     if "position" in answer:
-        place = rewritten.origin(int(answer["position"]))
+        place = rewritten.original_position(int(answer["position"]))
         # The engine counts bytes of the rewritten text; the fact is a position in the user's text.
         facts["position"] = place
     return Invalid("the query has a syntax error", hint="fix the SQL at this position", **facts)
@@ -140,7 +140,9 @@ def expression_text(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> str:
         "sample": None,
         "qualify": None,
     }
-    parameters = [{"key": key, "value": place} for place, key in enumerate(named(expression), 1)]
+    parameters = [
+        {"key": key, "value": place} for place, key in enumerate(parameter_names(expression), 1)
+    ]
     statement = {"node": node, "named_param_map": parameters}
     return statement_text(cursor, statement).removeprefix("SELECT ")
 
@@ -149,23 +151,23 @@ def statement_text(cursor: duckdb.DuckDBPyConnection, statement: Tree) -> str:
     """Return the SQL text of a tree, as the engine writes it."""
     whole = {"error": False, "statements": [statement]}
     try:
-        return str(_asked(cursor, _WRITE, orjson.dumps(whole).decode())[0])
+        return str(_query_row(cursor, _WRITE, orjson.dumps(whole).decode())[0])
     except duckdb.Error as error:
         raise Invalid("an expression cannot be converted to SQL text", error=str(error)) from error
 
 
-def named(tree: Any) -> list[str]:
+def parameter_names(tree: Any) -> list[str]:
     """Return the parameters that a part of a tree uses, each once."""
-    return named_among(parts(tree))
+    return parameter_names_among(tree_nodes(tree))
 
 
-def named_among(nodes: Iterable[Tree]) -> list[str]:
+def parameter_names_among(nodes: Iterable[Tree]) -> list[str]:
     """Return the parameters among these dictionaries of a tree, each once."""
     found = {node["identifier"]: None for node in nodes if node.get("class") == "PARAMETER"}
     return list(found)
 
 
-def parts(tree: Any) -> list[Tree]:
+def tree_nodes(tree: Any) -> list[Tree]:
     """Return every dictionary of a tree, the outer ones first."""
     # A list instead of recursion: the depth of a tree is the sender's choice.
     found: list[Tree] = []
@@ -181,7 +183,7 @@ def parts(tree: Any) -> list[Tree]:
     return found
 
 
-def is_same(old: Tree, new: Tree, replaced: Mapping[int, Tree]) -> bool:
+def is_same_tree(old: Tree, new: Tree, replaced: Mapping[int, Tree]) -> bool:
     """Tell whether a tree equals the old one except for positions and for replaced nodes.
 
     `replaced` maps the `id` of a node of the old tree to the node that must be in its place.
@@ -205,6 +207,6 @@ def is_same(old: Tree, new: Tree, replaced: Mapping[int, Tree]) -> bool:
                 return False
             if kind is dict or kind is list:
                 waiting.append((value, beside))
-            elif value != beside and key not in _PLACES:
+            elif value != beside and key not in _POSITION_KEYS:
                 return False
     return True

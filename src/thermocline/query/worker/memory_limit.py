@@ -47,7 +47,7 @@ def private_bytes() -> int:
         ) from error
 
 
-def build_wall(budget_bytes: int, allowance_bytes: int = ALLOWANCE_BYTES) -> int:
+def set_memory_limit(budget_bytes: int, allowance_bytes: int = ALLOWANCE_BYTES) -> int:
     """Limit this process to its present memory plus budget and allowance; return the limit.
 
     It cannot be undone. Threads started later count, each with its stack.
@@ -62,13 +62,13 @@ def build_wall(budget_bytes: int, allowance_bytes: int = ALLOWANCE_BYTES) -> int
     return limit
 
 
-def allow_files() -> None:
+def raise_file_limit() -> None:
     """Raise the limit of open files to its hard limit: an engine keeps about 100 files open."""
     _, hardest = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hardest, hardest))
 
 
-def has_room(size_bytes: int) -> bool:
+def can_allocate(size_bytes: int) -> bool:
     """Tell whether this process could allocate so much more memory now, without keeping it."""
     try:
         mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()

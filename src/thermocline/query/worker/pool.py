@@ -32,12 +32,12 @@ from thermocline.errors import Conflict, Invalid, Overloaded, Unavailable
 from thermocline.format.argument import check_parameters, check_seconds, check_text
 from thermocline.hot.tier import HotSnapshot
 from thermocline.machine import core_count
-from thermocline.query.worker.protocol import REQUEST_BYTES_MAX, packed
-from thermocline.query.worker.request import Request, Settings, TableNote
-from thermocline.query.worker.result_stream import Answer
-from thermocline.query.worker.running_query import NotTaken, Run
+from thermocline.query.worker.protocol import REQUEST_BYTES_MAX, pack_value
+from thermocline.query.worker.request import TableLocation, WorkerRequest, WorkerSettings
+from thermocline.query.worker.result_stream import ResultStream
+from thermocline.query.worker.running_query import QueryRun, RequestNotAccepted
 from thermocline.query.worker.shared_memory import SharedParts
-from thermocline.query.worker.watchdog import Watch
+from thermocline.query.worker.watchdog import QueryWatchdog
 from thermocline.query.worker.worker_process import WorkerProcess
 
 WORKERS_DEFAULT = 2
@@ -66,13 +66,13 @@ class TableRef:
     hot: Callable[[], HotSnapshot] | None = None
 
 
-class _Asked(NamedTuple):
+class _PendingQuery(NamedTuple):
     """A query and its two requests: `first` with the tables, `again` for a worker that has them."""
 
     query_id: str
     first: bytes
     again: bytes
-    tables: tuple[TableNote, ...]
+    tables: tuple[TableLocation, ...]
     hot: Mapping[str, Callable[[], HotSnapshot]]
     limit_s: float
 
@@ -103,14 +103,14 @@ class QueryPool:
         self._wait_s = wait_s
         self._answer_bytes_max = answer_bytes_max
         threads = max(1, core_count() // workers)
-        self._settings = Settings(memory_bytes, spill_bytes, threads)
+        self._settings = WorkerSettings(memory_bytes, spill_bytes, threads)
         self._changed = threading.Condition()
         self._workers: set[WorkerProcess] = set()
         self._idle: list[WorkerProcess] = []
         self._count = 0  # workers that run or are being started
         self._waiting = 0
         self._is_closed = False
-        self._watch = Watch()
+        self._watchdog = QueryWatchdog()
         self._shared = SharedParts()
         weakref.finalize(self, _discard_all, self._workers)
 
@@ -152,7 +152,7 @@ class QueryPool:
         tables: Mapping[str, TableRef] | None = None,
         timeout_s: float | None = None,
         query_id: str | None = None,
-    ) -> Answer:
+    ) -> ResultStream:
         """Return the answer of one SELECT as a stream of batches.
 
         `tables` are those that it may name, in place of the pool's.
@@ -173,38 +173,40 @@ class QueryPool:
             )
         refs = list((self._tables() if tables is None else tables).values())
         notes = tuple(
-            TableNote(ref.name, os.fspath(ref.root), ref.storage_options, ref.hot is not None)
+            TableLocation(ref.name, os.fspath(ref.root), ref.storage_options, ref.hot is not None)
             for ref in refs
         )
-        asked = _Asked(
+        asked = _PendingQuery(
             query_id or uuid.uuid4().hex,
-            _packed_request(Request(query, params, limit_s, notes)),
-            _packed_request(Request(query, params, limit_s, None)),
+            _encode_request(WorkerRequest(query, params, limit_s, notes)),
+            _encode_request(WorkerRequest(query, params, limit_s, None)),
             notes,
             {ref.name: ref.hot for ref in refs if ref.hot is not None},
             limit_s,
         )
         for _ in range(TRIES_MAX):
-            with suppress(NotTaken):
-                return self._begun(asked)
+            with suppress(RequestNotAccepted):
+                return self._begin_query(asked)
         raise Unavailable(
             "query workers end before they accept a query",
             hint="check the memory and the process limits of the machine",
         )
 
-    def _begun(self, asked: "_Asked") -> Answer:
+    def _begin_query(self, asked: "_PendingQuery") -> ResultStream:
         worker = self._checkout(asked.tables)
-        run = Run(asked.query_id, worker, asked.hot, self._shared, asked.limit_s, self._release)
-        if not self._watch.add(run):
+        run = QueryRun(
+            asked.query_id, worker, asked.hot, self._shared, asked.limit_s, self._release
+        )
+        if not self._watchdog.add(run):
             self._give_back(worker, is_fit=True)
             hint = "choose another id, or wait"
             raise Conflict("a query of this id is running", hint=hint, query_id=run.query_id)
         try:
             same = worker.tables == asked.tables
             run.begin(asked.again if same else asked.first, asked.tables)
-            return Answer(run, self._watch.abandon)
+            return ResultStream(run, self._watchdog.abandon)
         except BaseException:
-            self._watch.abandon(run)
+            self._watchdog.abandon(run)
             raise
 
     def cancel(self, query_id: str) -> bool:
@@ -215,9 +217,9 @@ class QueryPool:
         check_text(query_id, "query_id")
         hint = "a client cancelled it by its id; run it again if its answer is needed"
         reason = Unavailable("the query was cancelled", hint=hint, query_id=query_id)
-        return self._watch.stop(query_id, reason)
+        return self._watchdog.stop(query_id, reason)
 
-    def _checkout(self, tables: tuple[TableNote, ...]) -> WorkerProcess:
+    def _checkout(self, tables: tuple[TableLocation, ...]) -> WorkerProcess:
         """Return a worker for one query: an idle one, a new one, or the next that becomes idle.
 
         It prefers a worker that already has these tables open.
@@ -225,7 +227,7 @@ class QueryPool:
         until_s = time.monotonic() + self._wait_s
         with self._changed:
             if self._waiting >= WAITING_MAX:
-                raise self._busy()
+                raise self._busy_error()
             self._waiting += 1
             try:
                 while True:
@@ -240,12 +242,12 @@ class QueryPool:
                         self._count += 1
                         break
                     if not self._changed.wait(max(0.0, until_s - time.monotonic())):
-                        raise self._busy()
+                        raise self._busy_error()
             finally:
                 self._waiting -= 1
-        return self._started()
+        return self._start_worker()
 
-    def _started(self) -> WorkerProcess:
+    def _start_worker(self) -> WorkerProcess:
         worker = None
         try:
             worker = WorkerProcess(self._settings)
@@ -261,7 +263,7 @@ class QueryPool:
             self._check_open()
         return worker
 
-    def _busy(self) -> Overloaded:
+    def _busy_error(self) -> Overloaded:
         return Overloaded(
             "all query workers are busy",
             hint="try again in a moment",
@@ -270,8 +272,8 @@ class QueryPool:
             waiting=self._waiting,
         )
 
-    def _release(self, run: Run, is_fit: bool) -> None:
-        self._watch.remove(run)
+    def _release(self, run: QueryRun, is_fit: bool) -> None:
+        self._watchdog.remove(run)
         self._give_back(run.worker, is_fit=is_fit)
 
     def _give_back(self, worker: WorkerProcess, *, is_fit: bool) -> None:
@@ -307,7 +309,7 @@ class QueryPool:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._watch.stop_all(Unavailable("the pool was closed", hint="open another pool"))
+        self._watchdog.stop_all(Unavailable("the pool was closed", hint="open another pool"))
         with self._changed:
             workers, self._idle = list(self._workers), []
         for worker in workers:
@@ -321,9 +323,9 @@ class QueryPool:
         self.close()
 
 
-def _packed_request(request: Request) -> bytes:
+def _encode_request(request: WorkerRequest) -> bytes:
     try:
-        data = packed(request)
+        data = pack_value(request)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise Invalid(
             "a parameter is of a type that cannot be sent to a worker",

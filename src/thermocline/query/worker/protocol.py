@@ -34,14 +34,14 @@ FIT, WORN = b"f", b"w"
 """The first byte of `END` and of `FAILED`: whether the worker can take another query."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The kind of a message; the first three go to the worker, the others come from it."""
 
     REQUEST = 1
     INTERRUPT = 2
     HOT = 3
     READY = 4
-    TAKEN = 5
+    ACCEPTED = 5
     HOT_WANTED = 6
     ROWS = 7
     END = 8
@@ -49,11 +49,11 @@ class Kind(IntEnum):
     REPORT = 10
 
 
-class Gone(Exception):
+class PeerGone(Exception):
     """The process at the other end of the socket has ended. It never leaves `query/`."""
 
 
-def send(channel: socket.socket, kind: Kind, *parts: Any, flags: int = 0) -> None:
+def send(channel: socket.socket, kind: MessageKind, *parts: Any, flags: int = 0) -> None:
     """Send one message with these parts as its payload."""
     views = [memoryview(part).cast("B") for part in parts]
     length = sum(len(view) for view in views)
@@ -73,27 +73,27 @@ def send(channel: socket.socket, kind: Kind, *parts: Any, flags: int = 0) -> Non
             if sent:
                 waiting[0] = waiting[0][sent:]
     except OSError as error:
-        raise Gone from error
+        raise PeerGone from error
 
 
-def receive(channel: socket.socket) -> tuple[Kind, bytearray]:
+def receive(channel: socket.socket) -> tuple[MessageKind, bytearray]:
     """Return the next message; waits up to the timeout of the socket."""
-    kind, length = _HEADER.unpack(_exactly(channel, _HEADER.size))
-    if length > MESSAGE_BYTES_MAX or kind not in Kind.__members__.values():
-        raise Gone
-    return Kind(kind), _exactly(channel, length)
+    kind, length = _HEADER.unpack(_receive_exactly(channel, _HEADER.size))
+    if length > MESSAGE_BYTES_MAX or kind not in MessageKind.__members__.values():
+        raise PeerGone
+    return MessageKind(kind), _receive_exactly(channel, length)
 
 
-def _exactly(channel: socket.socket, length: int) -> bytearray:
+def _receive_exactly(channel: socket.socket, length: int) -> bytearray:
     data = bytearray(length)
     rest = memoryview(data)
     while rest:
         try:
             count = channel.recv_into(rest)
         except OSError as error:
-            raise Gone from error
+            raise PeerGone from error
         if not count:
-            raise Gone
+            raise PeerGone
         rest = rest[count:]
     return data
 
@@ -104,7 +104,7 @@ def send_files(channel: socket.socket, files: Sequence[int]) -> None:
         for start in range(0, len(files), FILES_PER_SEND_MAX):
             socket.send_fds(channel, [b"."], list(files[start : start + FILES_PER_SEND_MAX]))
     except OSError as error:
-        raise Gone from error
+        raise PeerGone from error
 
 
 def receive_files(channel: socket.socket, count: int) -> list[int]:
@@ -115,14 +115,14 @@ def receive_files(channel: socket.socket, count: int) -> list[int]:
         try:
             data, files, _, _ = socket.recv_fds(channel, 1, wanted)
         except OSError as error:
-            raise Gone from error
+            raise PeerGone from error
         if not data:
-            raise Gone
+            raise PeerGone
         found += files
     return found
 
 
-def packed(value: Any) -> bytes:
+def pack_value(value: Any) -> bytes:
     """Return a value as bytes for the other process; an error keeps kind, message and facts."""
     try:
         return pickle.dumps(value)
@@ -133,12 +133,12 @@ def packed(value: Any) -> bytes:
         return pickle.dumps(type(value)(value.message, hint=value.hint, **facts))
 
 
-def unpacked(data: bytes | bytearray) -> Any:
+def unpack_value(data: bytes | bytearray) -> Any:
     """Return the value of `pack_value`; both ends run this program and trust each other."""
     return pickle.loads(data)  # noqa: S301  # the other end of a private socket
 
 
-def lost_files() -> Unavailable:
+def lost_files_error() -> Unavailable:
     """Return the error of a process that could not open all files it was sent."""
     return Unavailable(
         "too many files are open for the hot rows of this query",

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """What a worker gets when it starts; `folder` is only for spilled rows."""
 
     memory_bytes: int
@@ -16,7 +16,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class TableNote:
+class TableLocation:
     """A table that a query may name: where it is, and whether it has hot rows to request."""
 
     name: str
@@ -26,10 +26,10 @@ class TableNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WorkerRequest:
     """One query; `tables` is None when they are the same as in the previous request."""
 
     query: str
     params: Any
     timeout_s: float
-    tables: tuple[TableNote, ...] | None
+    tables: tuple[TableLocation, ...] | None

@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from thermocline.errors import Unavailable
-from thermocline.query.worker.running_query import Run
+from thermocline.query.worker.running_query import QueryRun
 
 
-class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
+class ResultStream(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types
     """A reader of batches that gives its worker back when it is closed or dropped."""
 
-    def __init__(self, run: Run, abandon: Callable[[Run], None]) -> None:
+    def __init__(self, run: QueryRun, abandon: Callable[[QueryRun], None]) -> None:
         self.query_id = run.query_id
-        self._source = _Bytes(run, abandon)
+        self._source = _AnswerBytes(run, abandon)
         try:
             super().__init__(pa.PythonFile(self._source, "r"))
         except pa.ArrowException as error:
@@ -41,37 +41,37 @@ class Answer(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has
         self.close()
 
 
-class _Bytes:
+class _AnswerBytes:
     """The bytes of an answer in the sizes that Arrow reads, without a copy within one message."""
 
     closed = False
 
-    def __init__(self, run: Run, abandon: Callable[[Run], None]) -> None:
+    def __init__(self, run: QueryRun, abandon: Callable[[QueryRun], None]) -> None:
         self._run = run
         self._abandon = abandon
-        self._held = memoryview(b"")
+        self._pending = memoryview(b"")
         self._is_whole = False
         self._is_closed = False
 
     def read(self, size_bytes: int) -> bytes:
-        return bytes(self._taken(size_bytes))
+        return bytes(self._read_bytes(size_bytes))
 
     def read_buffer(self, size_bytes: int) -> Any:
-        return pa.py_buffer(self._taken(size_bytes))
+        return pa.py_buffer(self._read_bytes(size_bytes))
 
-    def _taken(self, size_bytes: int) -> memoryview | bytes:
+    def _read_bytes(self, size_bytes: int) -> memoryview | bytes:
         # Invariant: only one thread reads a run, and after `abandon` this thread must not.
         if self._is_closed and not self._is_whole:
             hint = "run the query again and read its answer to the end"
             raise Unavailable("the answer was closed", hint=hint)
         found: memoryview | bytes = b""
         while not self._is_whole and size_bytes > len(found):
-            if not self._held:
-                more = self._run.rows()
+            if not self._pending:
+                more = self._run.next_bytes()
                 self._is_whole = more is None
-                self._held = more or memoryview(b"")
+                self._pending = more or memoryview(b"")
             count = size_bytes - len(found)
-            part, self._held = self._held[:count], self._held[count:]
+            part, self._pending = self._pending[:count], self._pending[count:]
             found = b"".join((found, part)) if found else part
         return found
 

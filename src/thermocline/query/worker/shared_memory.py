@@ -28,7 +28,7 @@ FILES_KEPT_MAX = 256
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-class PartNote(NamedTuple):
+class PartHeader(NamedTuple):
     """The metadata of a part that is sent beside its rows."""
 
     mark: int
@@ -37,16 +37,16 @@ class PartNote(NamedTuple):
     length_bytes: int
 
 
-class SnapshotNote(NamedTuple):
+class SnapshotHeader(NamedTuple):
     """The metadata of a snapshot; the files of its parts follow in the same order."""
 
     source: str
     mark: int
-    parts: tuple[PartNote, ...]
+    parts: tuple[PartHeader, ...]
     pairing: HotVersion | None
 
 
-class _Shared(NamedTuple):
+class _SharedFile(NamedTuple):
     batch: "weakref.ref[pa.RecordBatch]"
     file: int
     length_bytes: int
@@ -58,21 +58,21 @@ class SharedParts:
     def __init__(self) -> None:
         # Re-entrant: the garbage collector may free rows, and so their file, at any allocation.
         self._lock = threading.RLock()
-        self._kept: dict[int, _Shared] = {}
+        self._kept: dict[int, _SharedFile] = {}
 
     @contextmanager
-    def lent(self, snapshot: HotSnapshot) -> Iterator[tuple[SnapshotNote, list[int]]]:
+    def lend(self, snapshot: HotSnapshot) -> Iterator[tuple[SnapshotHeader, list[int]]]:
         """Yield the header and the open files of a snapshot while the block runs."""
         passing: list[int] = []
-        notes: list[PartNote] = []
+        notes: list[PartHeader] = []
         files: list[int] = []
         try:
             for part in snapshot.parts:
                 file, length_bytes, is_kept = self._file_of(part.batch)
                 passing += [] if is_kept else [file]
                 files.append(file)
-                notes.append(PartNote(part.mark, part.schema_id, part.size_bytes, length_bytes))
-            noted = SnapshotNote(snapshot.source, snapshot.mark, tuple(notes), snapshot.pairing)
+                notes.append(PartHeader(part.mark, part.schema_id, part.size_bytes, length_bytes))
+            noted = SnapshotHeader(snapshot.source, snapshot.mark, tuple(notes), snapshot.pairing)
             yield noted, files
         finally:
             for file in passing:
@@ -84,11 +84,11 @@ class SharedParts:
             kept = self._kept.get(key)
             if kept is not None and kept.batch() is batch:
                 return kept.file, kept.length_bytes, True
-            file, length_bytes = _written(batch)
+            file, length_bytes = _create_shared_file(batch)
             if len(self._kept) >= FILES_KEPT_MAX:
                 return file, length_bytes, False
             gone = weakref.ref(batch, lambda _: self._drop(key, file))
-            self._kept[key] = _Shared(gone, file, length_bytes)
+            self._kept[key] = _SharedFile(gone, file, length_bytes)
             return file, length_bytes, True
 
     def _drop(self, key: int, file: int) -> None:
@@ -111,7 +111,7 @@ class SharedParts:
             os.close(shared.file)
 
 
-def _written(batch: pa.RecordBatch) -> tuple[int, int]:
+def _create_shared_file(batch: pa.RecordBatch) -> tuple[int, int]:
     """Return an open file with a batch in it, and its length."""
     try:
         file = os.memfd_create("thermocline-hot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -136,10 +136,10 @@ def _written(batch: pa.RecordBatch) -> tuple[int, int]:
         ) from error
 
 
-def borrowed(note: SnapshotNote, files: Sequence[int]) -> HotSnapshot:
+def map_snapshot(note: SnapshotHeader, files: Sequence[int]) -> HotSnapshot:
     """Return the shared snapshot, mapped from its files, and close the files."""
     try:
-        parts = tuple(_mapped(one, file) for one, file in zip(note.parts, files, strict=True))
+        parts = tuple(_map_part(one, file) for one, file in zip(note.parts, files, strict=True))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Unavailable(
             "shared hot rows cannot be mapped", hint="run the query again", error=str(error)
@@ -150,7 +150,7 @@ def borrowed(note: SnapshotNote, files: Sequence[int]) -> HotSnapshot:
     return HotSnapshot(note.source, Mark(note.mark), parts, note.pairing)
 
 
-def _mapped(note: PartNote, file: int) -> HotPart:
+def _map_part(note: PartHeader, file: int) -> HotPart:
     # A shared read-only mapping does not count towards the memory limit of this process.
     data = mmap.mmap(file, note.length_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
     batch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()

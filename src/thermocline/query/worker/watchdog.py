@@ -13,35 +13,35 @@ import threading
 import time
 
 from thermocline.errors import ThermoclineError, Unavailable
-from thermocline.query.worker.running_query import Run
+from thermocline.query.worker.running_query import QueryRun
 
 LINGER_S = 2.0
 
 
-class Watch:
+class QueryWatchdog:
     """The runs of a pool by id."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # its lock is re-entrant
-        self._runs: dict[str, Run] = {}
-        self._unread: list[Run] = []
+        self._runs: dict[str, QueryRun] = {}
+        self._abandoned: list[QueryRun] = []
         self._thread: threading.Thread | None = None
         self._wakes_at_s = 0.0
 
-    def add(self, run: Run) -> bool:
+    def add(self, run: QueryRun) -> bool:
         """Watch a run from now on; False when a run of its id is watched already."""
         with self._changed:
             if run.query_id in self._runs:
                 return False
             self._runs[run.query_id] = run
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
+                self._thread = threading.Thread(target=self._watch_runs, name="watch", daemon=True)
                 self._thread.start()
             elif run.deadline_s < self._wakes_at_s:
                 self._changed.notify_all()
             return True
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: QueryRun) -> None:
         """Stop watching a run that is over."""
         with self._changed:
             if self._runs.get(run.query_id) is run:
@@ -64,25 +64,25 @@ class Watch:
                 self.stop(query_id, reason)
             self._changed.notify_all()
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: QueryRun) -> None:
         """Stop a run whose client stopped reading, so that its worker becomes free soon."""
         with self._changed:
-            if self._runs.get(run.query_id) is run and not run.is_unread:
-                run.is_unread = True
+            if self._runs.get(run.query_id) is run and not run.is_abandoned:
+                run.is_abandoned = True
                 hint = "run the query again and read its answer to the end"
                 run.stop(Unavailable("the client stopped reading the answer", hint=hint))
-                self._unread.append(run)
+                self._abandoned.append(run)
                 self._changed.notify_all()
 
-    def _look(self) -> None:
+    def _watch_runs(self) -> None:
         with self._changed:
             while True:
                 now_s = time.monotonic()
-                unread, self._unread = self._unread, []
+                unread, self._abandoned = self._abandoned, []
                 for run in unread:
-                    threading.Thread(target=run.settle, name="settle", daemon=True).start()
+                    threading.Thread(target=run.drain, name="settle", daemon=True).start()
                 had_runs = bool(self._runs)
-                times = [run.look(now_s) for run in list(self._runs.values())]
+                times = [run.check_deadline(now_s) for run in list(self._runs.values())]
                 # It is set while lingering too, so that a run with an earlier deadline wakes it.
                 self._wakes_at_s = min(
                     (at for at in times if at is not None), default=now_s + LINGER_S

@@ -24,15 +24,15 @@ from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.query import spill
 from thermocline.query.worker.protocol import (
     WORN,
-    Gone,
-    Kind,
-    packed,
+    MessageKind,
+    PeerGone,
+    pack_value,
     receive,
     send,
     send_files,
-    unpacked,
+    unpack_value,
 )
-from thermocline.query.worker.request import Settings, TableNote
+from thermocline.query.worker.request import TableLocation, WorkerSettings
 
 START_S_MAX = 30.0
 END_S_MAX = 2.0
@@ -58,26 +58,30 @@ class WorkerProcess:
     `Unavailable` when it does not start. `tables` are those of the last request sent to it.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.tables: tuple[TableNote, ...] | None = None
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.tables: tuple[TableLocation, ...] | None = None
         self._sending = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel, theirs = _pair()
+        self._channel, theirs = _open_socket_pair()
         self._folder = ""
         try:
-            self._folder = spill.new_folder()
+            self._folder = spill.make_folder()
             with theirs:
                 self._process = self._spawn(theirs.fileno())
             self._channel.settimeout(START_S_MAX)
-            send(self._channel, Kind.REQUEST, packed(replace(settings, folder=self._folder)))
+            send(
+                self._channel,
+                MessageKind.REQUEST,
+                pack_value(replace(settings, folder=self._folder)),
+            )
             kind, data = receive(self._channel)
-            if kind is Kind.FAILED:
-                error: ThermoclineError = unpacked(data[len(WORN) :])
+            if kind is MessageKind.FAILED:
+                error: ThermoclineError = unpack_value(data[len(WORN) :])
                 raise error
             self._channel.settimeout(None)
-        except (Gone, OSError, ValueError) as error:
+        except (PeerGone, OSError, ValueError) as error:
             self.discard()
-            raise _not_started(self._process) from error
+            raise _start_error(self._process) from error
         except BaseException:
             self.discard()
             raise
@@ -107,18 +111,18 @@ class WorkerProcess:
         """Whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
-    def send(self, kind: Kind, *parts: Any) -> None:
+    def send(self, kind: MessageKind, *parts: Any) -> None:
         """Send one message; blocks while the worker does not read."""
         with self._sending:
             send(self._channel, kind, *parts)
 
-    def send_with(self, kind: Kind, data: bytes, files: list[int]) -> None:
+    def send_with_files(self, kind: MessageKind, data: bytes, files: list[int]) -> None:
         """Send a message and the open files that it announces."""
         with self._sending:
             send(self._channel, kind, data)
             send_files(self._channel, files)
 
-    def receive(self) -> tuple[Kind, bytearray]:
+    def receive(self) -> tuple[MessageKind, bytearray]:
         """Return the next message of the worker."""
         return receive(self._channel)
 
@@ -127,8 +131,8 @@ class WorkerProcess:
         # If another thread is in the middle of a message, do not wait for it: a kill follows.
         if self._sending.acquire(blocking=False):
             try:
-                with suppress(Gone):
-                    send(self._channel, Kind.INTERRUPT, flags=socket.MSG_DONTWAIT)
+                with suppress(PeerGone):
+                    send(self._channel, MessageKind.INTERRUPT, flags=socket.MSG_DONTWAIT)
             finally:
                 self._sending.release()
 
@@ -155,17 +159,17 @@ class WorkerProcess:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S_MAX)
         self._channel.close()
-        spill.remove(self._folder)
+        spill.remove_folder(self._folder)
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
+def _open_socket_pair() -> tuple[socket.socket, socket.socket]:
     try:
         return socket.socketpair()
     except OSError as error:
-        raise _not_started(None) from error
+        raise _start_error(None) from error
 
 
-def _not_started(process: "subprocess.Popen[bytes] | None") -> Unavailable:
+def _start_error(process: "subprocess.Popen[bytes] | None") -> Unavailable:
     return Unavailable(
         "a query worker does not start",
         hint="check the limits of processes, memory and open files; then check that "

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from thermocline.errors import ThermoclineError
-from thermocline.server.access.private_files import append_line, held_lock
-from thermocline.server.observe.log import Log, encoded
+from thermocline.server.access.private_files import append_line, hold_lock
+from thermocline.server.observe.log import EventLog, encode_line
 
 AUDIT_NAME = "audit.jsonl"
 LOCK_NAME = ".audit.lock"
@@ -34,7 +34,7 @@ class Audit:
     def __init__(
         self,
         folder: str,
-        log: Log | None = None,
+        log: EventLog | None = None,
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
         now_s: Callable[[], float] = clock.time,
@@ -47,11 +47,11 @@ class Audit:
         self._second = 0
         self._refusals = 0
 
-    def action(self, name: str, actor: str, **facts: Any) -> bool:
+    def record_action(self, name: str, actor: str, **facts: Any) -> bool:
         """Record an action; the line is durable when this returns True."""
         return self._write({"action": name, "actor": actor, **facts}, is_durable=True)
 
-    def refused(self, code: str, actor: str, **facts: Any) -> bool:
+    def record_refusal(self, code: str, actor: str, **facts: Any) -> bool:
         """Record a refusal; past `REFUSALS_PER_S` only their number is recorded."""
         with self._lock:
             second = int(self._now_s())
@@ -70,7 +70,7 @@ class Audit:
     def _write(self, facts: dict[str, Any], *, is_durable: bool) -> bool:
         time = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
         try:
-            line = encoded({"time": time.replace("+00:00", "Z"), **facts})
+            line = encode_line({"time": time.replace("+00:00", "Z"), **facts})
             size_bytes = append_line(self._path, line, is_durable=is_durable)
             if size_bytes >= self._file_bytes_max:
                 self._rotate()
@@ -82,7 +82,7 @@ class Audit:
 
     def _rotate(self) -> None:
         lock = os.path.join(os.path.dirname(self._path), LOCK_NAME)
-        with held_lock(lock, what="rotates the audit file"):
+        with hold_lock(lock, what="rotates the audit file"):
             if os.path.getsize(self._path) < self._file_bytes_max:
                 return  # another process was first
             stem = self._path.removesuffix(".jsonl")

@@ -27,10 +27,10 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.keys import NS_PER_S, SCOPES, Key, Keys, KeyStore
-from thermocline.server.observe.log import Log
+from thermocline.server.access.keys import NS_PER_S, SCOPES, Key, KeySet, KeyStore
+from thermocline.server.observe.log import EventLog
 
-LOOK_S = 0.25
+KEYS_CHECK_S = 0.25
 STALE_S = 5.0
 HEADER_LENGTH_MAX = 256
 ANONYMOUS_ID = "anonymous"
@@ -61,7 +61,7 @@ class Guard:
         self,
         store: KeyStore,
         audit: Audit | None = None,
-        log: Log | None = None,
+        log: EventLog | None = None,
         *,
         may_be_open: bool = True,
         now_s: Callable[[], float] = clock.monotonic,
@@ -74,7 +74,7 @@ class Guard:
         self._now_s = now_s
         self._now_ns = now_ns
         self._lock = threading.Lock()
-        self._keys = Keys()
+        self._keys = KeySet()
         self._callers: dict[str, Caller] = {}
         self._has_had_keys = False
         self._stamp: tuple[int, ...] | None = None
@@ -87,7 +87,7 @@ class Guard:
     @property
     def is_open(self) -> bool:
         """Whether requests need no key, because the node never had one."""
-        self._look()
+        self._refresh_keys()
         return self._may_be_open and not self._has_had_keys and self._trouble is None
 
     def caller(self, authorization: str | None, scope: str, *, peer: str = "") -> Caller:
@@ -96,21 +96,21 @@ class Guard:
         if self.is_open:
             return ANONYMOUS
         try:
-            return self._checked(authorization, scope)
+            return self._authenticate(authorization, scope)
         except (Unauthenticated, Forbidden) as error:
             if self._audit is not None:
                 actor = str(error.facts.get("key_id", "unknown"))
-                self._audit.refused(error.code, actor, scope=scope, peer=peer)
+                self._audit.record_refusal(error.code, actor, scope=scope, peer=peer)
             raise
 
-    def _checked(self, authorization: str | None, scope: str) -> Caller:
+    def _authenticate(self, authorization: str | None, scope: str) -> Caller:
         if self._trouble is not None and self._now_s() - self._good_s > STALE_S:
             hint = "see the node's log for why it cannot read its file of keys"
             raise Unavailable("the keys cannot be read", hint=hint, retry_after_s=5)
         if not authorization:
             raise Unauthenticated("there is no key in the request", hint=_HINT)
         kind, _, text = authorization[: HEADER_LENGTH_MAX + 1].partition(" ")
-        key = self._keys.found(text.strip())
+        key = self._keys.find(text.strip())
         if key is None or kind.lower() != "bearer" or len(authorization) > HEADER_LENGTH_MAX:
             raise Unauthenticated("the key is not valid", hint=_HINT)
         now_ns = self._now_ns()
@@ -126,21 +126,21 @@ class Guard:
 
     def reload(self) -> None:
         """Read the keys now; raise the error if they cannot be read."""
-        self._looked_s = self._now_s() - 2 * LOOK_S
+        self._looked_s = self._now_s() - 2 * KEYS_CHECK_S
         self._stamp, self._is_fresh = None, False
-        self._look()
+        self._refresh_keys()
         if self._trouble is not None:
             raise self._trouble
 
-    def _look(self) -> None:
-        if self._now_s() - self._looked_s < LOOK_S:
+    def _refresh_keys(self) -> None:
+        if self._now_s() - self._looked_s < KEYS_CHECK_S:
             return
         with self._lock:
             now_s = self._now_s()
-            if now_s - self._looked_s < LOOK_S:
+            if now_s - self._looked_s < KEYS_CHECK_S:
                 return
             try:
-                self._take(self.store.stamp())
+                self._load_keys(self.store.stamp())
             except ThermoclineError as error:
                 if self._trouble is None and self._log is not None:
                     self._log.error("keys unreadable", error=error)
@@ -149,11 +149,11 @@ class Guard:
                 self._trouble, self._good_s = None, now_s
             self._looked_s = now_s
 
-    def _take(self, stamp: tuple[int, ...] | None) -> None:
+    def _load_keys(self, stamp: tuple[int, ...] | None) -> None:
         if self._is_fresh and stamp == self._stamp:
             return
         # A file that is removed while the node runs ends every key at once.
-        keys = Keys() if stamp is None and self._has_had_keys else self.store.read()
+        keys = KeySet() if stamp is None and self._has_had_keys else self.store.read()
         self._callers = {key.key_id: _caller(key) for key in keys.by_id.values()}
         self._keys = keys
         self._has_had_keys = self._has_had_keys or bool(keys.by_id)
@@ -165,7 +165,7 @@ class Guard:
         """Write to disk when each key was last used; a thread calls this periodically."""
         used = dict(self._used_ns)
         if used != self._used_written:
-            self.store.note_uses(used)
+            self.store.write_uses(used)
             self._used_written = used
 
 
@@ -173,7 +173,7 @@ def _caller(key: Key) -> Caller:
     return Caller(key.tenant, key.key_id, key.scopes)
 
 
-def exposed(node: NodeSettings) -> list[str]:
+def exposed_listeners(node: NodeSettings) -> list[str]:
     """Return the settings of the listeners that other machines can reach."""
     return [name for name, address in node.listeners().items() if not address.is_loopback]
 
@@ -183,7 +183,7 @@ def check_exposure(node: NodeSettings, *, has_keys: bool) -> None:
 
     The setting `allow_insecure` permits it.
     """
-    names = exposed(node)
+    names = exposed_listeners(node)
     has_tls = bool(node.tls_certificate)
     if not names or node.allow_insecure or (has_keys and has_tls):
         return

@@ -16,19 +16,21 @@ from urllib.parse import urlsplit
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Stranger(Enum):
+class HostRefusal(Enum):
     """Why a request to a node without keys is refused."""
 
     NAME = "the node does not answer to this name"
     PAGE = "a page from elsewhere may not ask"
 
 
-def stranger(names: Collection[str], hosts: Sequence[str], origin: str | None) -> Stranger | None:
+def host_refusal(
+    names: Collection[str], hosts: Sequence[str], origin: str | None
+) -> HostRefusal | None:
     """Return why to refuse a request to a node without keys; None to accept it."""
     if len(hosts) != 1 or host_of(f"//{hosts[0]}") not in names:
-        return Stranger.NAME
+        return HostRefusal.NAME
     if origin is not None and _netloc(origin) != hosts[0].lower():
-        return Stranger.PAGE
+        return HostRefusal.PAGE
     return None
 
 

@@ -36,10 +36,10 @@ import orjson
 
 from thermocline.cold.catalog import check_owner, read_lake_id
 from thermocline.cold.tenants import DEFAULT_TENANT
-from thermocline.disk import OsDisk, translated
+from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
 from thermocline.format.sealed_json import seal, seal_encoded, unseal
-from thermocline.server.access.private_files import held_lock, write_private
+from thermocline.server.access.private_files import hold_lock, write_private
 
 KEYS_NAME = "keys.json"
 USES_NAME = "key_uses.json"
@@ -67,7 +67,7 @@ _OLDER_HINT = (
     "revoke the keys that were revoked since this copy was made"
 )
 _USES_HINT = "remove this file; it only has the times when keys were last used"
-_NOBODY = hashlib.sha256(b"").digest()
+_EMPTY_DIGEST = hashlib.sha256(b"").digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Key:
     expires_ns: int | None = None
     revoked_ns: int | None = None
     note: str = ""
-    digest: bytes = field(default=_NOBODY, repr=False)
+    digest: bytes = field(default=_EMPTY_DIGEST, repr=False)
 
     def state(self, now_ns: int) -> str:
         """Return `valid`, `expired` or `revoked`."""
@@ -92,7 +92,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class NewKey:
+class CreatedKey:
     """A key that was just created, with its text, which is shown once."""
 
     key: Key
@@ -100,7 +100,7 @@ class NewKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeySet:
     """The keys of the file at one moment."""
 
     by_id: Mapping[str, Key] = field(default_factory=dict)
@@ -110,23 +110,25 @@ class Keys:
         """The number of changes of the keys: each is created once, and revoked at most once."""
         return len(self.by_id) + sum(key.revoked_ns is not None for key in self.by_id.values())
 
-    def found(self, text: str) -> Key | None:
+    def find(self, text: str) -> Key | None:
         """Return the key with this text, in any state; None when no key has it.
 
         The comparison takes constant time: it does not reveal how much of a text is right.
         """
         written = _TEXT.fullmatch(text)
         key = self.by_id.get(written.group(1)) if written else None
-        is_same = hmac.compare_digest(digest_of(text), _NOBODY if key is None else key.digest)
+        is_same = hmac.compare_digest(
+            key_digest(text), _EMPTY_DIGEST if key is None else key.digest
+        )
         return key if is_same and key is not None else None
 
 
-def digest_of(text: str) -> bytes:
+def key_digest(text: str) -> bytes:
     """Return the hash that is stored of a key's text."""
     return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
-def checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
+def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     """Return the scopes; `Invalid` when there are none, or one is unknown."""
     wanted = frozenset(scopes)
     if not wanted or not wanted <= set(SCOPES):
@@ -147,26 +149,26 @@ class KeyStore:
 
     def stamp(self) -> tuple[int, ...] | None:
         """Return a value that changes whenever the file does; None when there is no file."""
-        with translated(self.path):
+        with translate_errors(self.path):
             try:
                 found = os.stat(self.path)
             except FileNotFoundError:
                 return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 
-    def read(self) -> Keys:
+    def read(self) -> KeySet:
         """Return the keys; an empty set for a folder that never had a key.
 
         `Corruption` when the file is damaged, an older copy, or missing in a folder that has had
         a key.
         """
         # Order matters: a writer changes `keys.json` before `keys_exist.json`.
-        remembered = self._remembered_changes()
+        remembered = self._read_remembered_changes()
         data = _read_file(self.path)
         if data is None:
-            self._check_never()
-            return Keys()
-        keys = Keys({key.key_id: key for key in _decoded(data, self.path, self._lake_id())})
+            self._check_never_had_keys()
+            return KeySet()
+        keys = KeySet({key.key_id: key for key in _decode_keys(data, self.path, self._lake_id())})
         if remembered is not None and keys.changes < remembered:
             raise Corruption(
                 "the file of keys is an older copy",
@@ -178,7 +180,7 @@ class KeyStore:
             )
         return keys
 
-    def _check_never(self) -> None:
+    def _check_never_had_keys(self) -> None:
         """Raise `Corruption` if `keys.json` is missing and another file shows that keys existed."""
         for path in (self._exist_path, self._uses_path):
             if _read_file(path) is not None:
@@ -189,41 +191,41 @@ class KeyStore:
                     remembered_by=path,
                 )
 
-    def settle(self) -> Keys:
+    def read_at_start(self) -> KeySet:
         """Return the keys, and write `keys_exist.json` if there is a key.
 
         The start of a node calls this. It also adds the checksum to a file of an older release.
         """
         if _read_file(self.path) is None:
             return self.read()
-        with self._changing() as keys:
+        with self._lock_keys() as keys:
             if b'"checksum"' not in (_read_file(self.path) or b""):
                 self._write(keys.by_id)
             else:
                 self._remember(keys)
             return keys
 
-    def reset(self, note: str = "") -> NewKey:
+    def reset(self, note: str = "") -> CreatedKey:
         """Replace unreadable keys by one new first key; every other key becomes invalid.
 
         The damaged file is kept as `keys.json.damaged`. `Conflict` if the keys can be read: revoke
         each by its id instead.
         """
-        with held_lock(f"{self.folder}/{LOCK_NAME}", what="is changing the keys"):
+        with hold_lock(f"{self.folder}/{LOCK_NAME}", what="is changing the keys"):
             try:
                 keys = self.read()
             except Corruption:
                 damaged = _read_file(self.path)
                 if damaged is not None:
                     write_private(f"{self.folder}/{DAMAGED_NAME}", damaged)
-                return self._added(Keys(), DEFAULT_TENANT, frozenset(SCOPES), None, note)
+                return self._add_key(KeySet(), DEFAULT_TENANT, frozenset(SCOPES), None, note)
         hint = "use `thermocline key revoke` and `thermocline key create`"
         raise Conflict("the keys of this node can be read", hint=hint, keys=len(keys.by_id))
 
     def _lake_id(self) -> str | None:
         return read_lake_id(OsDisk(), self.folder)
 
-    def _remembered_changes(self) -> int | None:
+    def _read_remembered_changes(self) -> int | None:
         """Return the number of changes in `keys_exist.json`; None if it is unknown."""
         data = _read_file(self._exist_path)
         if data is None:
@@ -234,8 +236,8 @@ class KeyStore:
             return None
         return changes if isinstance(changes, int) else None
 
-    def _remember(self, keys: Keys) -> None:
-        if self._remembered_changes() == keys.changes:
+    def _remember(self, keys: KeySet) -> None:
+        if self._read_remembered_changes() == keys.changes:
             return
         fields = {
             "format": FORMAT_VERSION,
@@ -252,29 +254,29 @@ class KeyStore:
         *,
         lifetime_s: float | None = None,
         note: str = "",
-    ) -> NewKey:
+    ) -> CreatedKey:
         """Create a key. It is valid within a second; only this answer has its text."""
-        wanted = checked_scopes(scopes)
-        with self._changing() as keys:
-            return self._added(keys, tenant, wanted, lifetime_s, note)
+        wanted = check_scopes(scopes)
+        with self._lock_keys() as keys:
+            return self._add_key(keys, tenant, wanted, lifetime_s, note)
 
-    def create_first(self, note: str = "") -> NewKey:
+    def create_first(self, note: str = "") -> CreatedKey:
         """Create the first key, with every scope of the default tenant; `Conflict` if keys exist.
 
         If several processes call this at once, exactly one gets a key.
         """
-        with self._changing() as keys:
+        with self._lock_keys() as keys:
             if keys.by_id:
                 hint = "use that key, or make another with `thermocline key create`"
                 raise Conflict("there is a key already", hint=hint, keys=len(keys.by_id))
-            return self._added(keys, DEFAULT_TENANT, frozenset(SCOPES), None, note)
+            return self._add_key(keys, DEFAULT_TENANT, frozenset(SCOPES), None, note)
 
     def revoke(self, key_id: str, *, tenant: str | None = None) -> Key:
         """Revoke a key permanently; the node refuses it within a second.
 
         `NotFound` when no key has this id, or when `tenant` is given and the key is another's.
         """
-        with self._changing() as keys:
+        with self._lock_keys() as keys:
             key = keys.by_id.get(key_id)
             if key is None or tenant not in (None, key.tenant):
                 hint = "`thermocline key list` shows the keys by their ids"
@@ -284,32 +286,32 @@ class KeyStore:
                 self._write({**keys.by_id, key_id: key})
             return key
 
-    def uses(self) -> dict[str, int]:
+    def read_uses(self) -> dict[str, int]:
         """Return when each key was last used, as of the node's last write of the file."""
         data = _read_file(self._uses_path)
         if data is None:
             return {}
         path = self._uses_path
         if b'"checksum"' not in data:
-            return _decoded_uses(_decoded_older_uses(data, path), path)
+            return _decode_uses(_decode_older_uses(data, path), path)
         found = unseal(data, path, hint=_USES_HINT)
         check_owner(found, path, self._lake_id(), hint=_USES_HINT)
-        return _decoded_uses(found.get("uses"), path)
+        return _decode_uses(found.get("uses"), path)
 
-    def note_uses(self, used_ns: Mapping[str, int]) -> None:
+    def write_uses(self, used_ns: Mapping[str, int]) -> None:
         """Write the times when keys were last used."""
-        kept = self.uses()
+        kept = self.read_uses()
         for key_id, time_ns in used_ns.items():
             kept[key_id] = max(time_ns, kept.get(key_id, 0))
         fields = {"format": FORMAT_VERSION, "lake_id": self._lake_id(), "uses": kept}
         write_private(self._uses_path, seal(fields))
 
-    def _changing(self) -> "_Changing":
-        return _Changing(self)
+    def _lock_keys(self) -> "_LockedKeys":
+        return _LockedKeys(self)
 
-    def _added(
-        self, keys: Keys, tenant: str, scopes: frozenset[str], lifetime_s: float | None, note: str
-    ) -> NewKey:
+    def _add_key(
+        self, keys: KeySet, tenant: str, scopes: frozenset[str], lifetime_s: float | None, note: str
+    ) -> CreatedKey:
         if len(keys.by_id) >= KEYS_MAX:
             hint = "share a key between clients"
             raise Overloaded("the node has the maximum number of keys", hint=hint, max=KEYS_MAX)
@@ -324,30 +326,30 @@ class KeyStore:
         text = f"tck_{key_id}_{secret.decode()}"
         now_ns = self._now_ns()
         expires_ns = None if lifetime_s is None else now_ns + int(lifetime_s * NS_PER_S)
-        key = Key(key_id, tenant, scopes, now_ns, expires_ns, None, note, digest_of(text))
+        key = Key(key_id, tenant, scopes, now_ns, expires_ns, None, note, key_digest(text))
         self._write({**keys.by_id, key_id: key})
-        return NewKey(key, text)
+        return CreatedKey(key, text)
 
     def _write(self, keys: Mapping[str, Key]) -> None:
         body = {
             "format": FORMAT_VERSION,
             "lake_id": self._lake_id(),
-            "keys": [_encoded(key) for key in keys.values()],
+            "keys": [_encode_key(key) for key in keys.values()],
         }
         encoded = orjson.dumps(body, option=orjson.OPT_INDENT_2)
         write_private(self.path, seal_encoded(encoded))
         # Crash here: `keys.json` has the keys, and the next start writes `keys_exist.json`.
-        self._remember(Keys(keys))
+        self._remember(KeySet(keys))
 
 
-class _Changing:
+class _LockedKeys:
     """The keys, read under the lock that every change of them takes."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
-        self._lock = held_lock(f"{store.folder}/{LOCK_NAME}", what="is changing the keys")
+        self._lock = hold_lock(f"{store.folder}/{LOCK_NAME}", what="is changing the keys")
 
-    def __enter__(self) -> Keys:
+    def __enter__(self) -> KeySet:
         self._lock.__enter__()
         try:
             return self._store.read()
@@ -366,7 +368,7 @@ def _new_id(taken: Mapping[str, Key]) -> str:
             return key_id
 
 
-def _encoded(key: Key) -> dict[str, Any]:
+def _encode_key(key: Key) -> dict[str, Any]:
     return {
         "id": key.key_id,
         "tenant": key.tenant,
@@ -380,14 +382,14 @@ def _encoded(key: Key) -> dict[str, Any]:
 
 
 def _read_file(path: str) -> bytes | None:
-    with translated(path):
+    with translate_errors(path):
         try:
             return OsDisk().read(path)
         except FileNotFoundError:
             return None
 
 
-def _decoded_older_uses(data: bytes, path: str) -> Any:
+def _decode_older_uses(data: bytes, path: str) -> Any:
     """Return the content of a file without a checksum: only ids and times."""
     try:
         found = orjson.loads(data)
@@ -398,7 +400,7 @@ def _decoded_older_uses(data: bytes, path: str) -> Any:
     raise Corruption("the file of keys' uses cannot be read", hint=_USES_HINT, path=path)
 
 
-def _decoded_uses(found: Any, path: str) -> dict[str, int]:
+def _decode_uses(found: Any, path: str) -> dict[str, int]:
     try:
         return {str(key_id): int(used_ns) for key_id, used_ns in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
@@ -406,14 +408,14 @@ def _decoded_uses(found: Any, path: str) -> dict[str, int]:
         raise Corruption("the times of keys' uses are damaged", hint=hint, path=path) from error
 
 
-def _decoded(data: bytes, path: str, lake_id: str | None) -> list[Key]:
+def _decode_keys(data: bytes, path: str, lake_id: str | None) -> list[Key]:
     found = unseal(data, path, hint=_KEYS_HINT, unsealed_fields=_UNSEALED)
     check_owner(found, path, lake_id, hint=_KEYS_HINT)
     try:
         if int(found["format"]) > FORMAT_VERSION:
             hint = "run that newer version"
             raise Unsupported("the keys were written by a newer Thermocline", hint=hint, path=path)
-        keys = [_decoded_key(one) for one in found["keys"]]
+        keys = [_decode_key(one) for one in found["keys"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corruption("the file of keys cannot be read", hint=_KEYS_HINT, path=path) from error
     if not keys:  # a file is written with its first key, and a key is never removed
@@ -421,7 +423,7 @@ def _decoded(data: bytes, path: str, lake_id: str | None) -> list[Key]:
     return keys
 
 
-def _decoded_key(one: dict[str, Any]) -> Key:
+def _decode_key(one: dict[str, Any]) -> Key:
     return Key(
         str(one["id"]),
         str(one["tenant"]),

@@ -13,12 +13,12 @@ import time as clock
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from thermocline.disk import OsDisk, OsWriter, Writer, translated
+from thermocline.disk import FileWriter, OsDisk, OsWriter, translate_errors
 from thermocline.errors import Conflict
 from thermocline.hot.wal.folder import replace_file
 
 LOCK_WAIT_S = 5.0
-LOCK_LOOK_S = 0.01
+LOCK_POLL_S = 0.01
 FILE_MODE = 0o600
 
 
@@ -26,18 +26,18 @@ class _PrivateWriter(OsWriter):
     """A new file that is created with mode 0600."""
 
     def __init__(self, path: str) -> None:
-        self._fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._fd = _open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
 class PrivateDisk(OsDisk):
     """The file system of this machine; only this user can read the files it creates."""
 
-    def create(self, path: str) -> Writer:
+    def create(self, path: str) -> FileWriter:
         """Create a new file with mode 0600; `FileExistsError` when it exists."""
         return _PrivateWriter(path)
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     try:
         os.fchmod(fd, FILE_MODE)  # an existing file may have another mode
@@ -52,13 +52,13 @@ def _opened(path: str, flags: int) -> int:
 
 def write_private(path: str, data: bytes) -> None:
     """Write a file, or replace it atomically; it is durable when this returns."""
-    with translated(path):
+    with translate_errors(path):
         replace_file(PrivateDisk(), os.path.dirname(path), path, data)
 
 
 def append_line(path: str, line: bytes, *, is_durable: bool) -> int:
     """Append a line in one write and return the file's size; raises `OSError` untranslated."""
-    fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = _open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(fd, line)
         if is_durable:
@@ -69,10 +69,10 @@ def append_line(path: str, line: bytes, *, is_durable: bool) -> int:
 
 
 @contextmanager
-def held_lock(path: str, *, what: str, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+def hold_lock(path: str, *, what: str, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     """Hold a lock file while the block runs; `Conflict` if another process holds it too long."""
-    with translated(path):
-        os.close(_opened(path, os.O_RDWR | os.O_CREAT))
+    with translate_errors(path):
+        os.close(_open_private(path, os.O_RDWR | os.O_CREAT))
         lock = None
         end_s = clock.monotonic() + wait_s
         while lock is None:
@@ -87,7 +87,7 @@ def held_lock(path: str, *, what: str, wait_s: float = LOCK_WAIT_S) -> Iterator[
                         path=path,
                         process=process,
                     ) from error
-                clock.sleep(LOCK_LOOK_S)
+                clock.sleep(LOCK_POLL_S)
     try:
         yield
     finally:

@@ -93,7 +93,7 @@ class Quota:
         self._bytes_left = min(self._bytes_left + gained, burst)
 
     @contextmanager
-    def query(self) -> Iterator[None]:
+    def count_query(self) -> Iterator[None]:
         """Count one query while the block runs; `Overloaded` at the limit."""
         with self._lock:
             most = self._settings.queries_max
@@ -157,9 +157,9 @@ class Quotas:
         """Count a tenant's incoming bytes; `Overloaded` when it exceeds its rate."""
         self.of(tenant).take_ingest(size_bytes)
 
-    def query(self, tenant: str) -> AbstractContextManager[None]:
+    def count_query(self, tenant: str) -> AbstractContextManager[None]:
         """Count one query of a tenant while the block runs; `Overloaded` at the limit."""
-        return self.of(tenant).query()
+        return self.of(tenant).count_query()
 
     def change(self, settings: NodeSettings) -> None:
         """Set new limits for all tenants."""

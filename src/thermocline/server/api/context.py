@@ -18,43 +18,43 @@ from thermocline.server.access.audit import Audit
 from thermocline.server.access.guard import Caller, Guard
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.access.quota import Quotas
-from thermocline.server.api.query_queue import Turns
-from thermocline.server.api.running_queries import Running
-from thermocline.server.api.threads import Threads
+from thermocline.server.api.query_queue import QueryQueue
+from thermocline.server.api.running_queries import RunningQueries
+from thermocline.server.api.threads import WorkerThreads
 from thermocline.server.observe.health import Health
-from thermocline.server.observe.log import Log
+from thermocline.server.observe.log import EventLog
 from thermocline.server.observe.metrics import Metrics
-from thermocline.server.otlp.memory_budget import Room
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
 READING_THREADS = 32
 
 
 @dataclass(slots=True)
-class Parts:
+class ApiContext:
     """The components that routes use; `held` is None until the node has started."""
 
     held: Node | None
     guard: Guard
     quota: Quotas
     metrics: Metrics
-    log: Log
+    log: EventLog
     health: Health = field(default_factory=Health)
     settings: NodeSettings | None = None
     audit: Audit | None = None
-    room: Room = field(default_factory=Room)
+    room: MemoryBudget = field(default_factory=MemoryBudget)
     hosts: Collection[str] = LOOPBACK_NAMES
-    running: Running = field(default_factory=Running)
-    work: Threads = field(default_factory=lambda: Threads("api"))
+    running: RunningQueries = field(default_factory=RunningQueries)
+    work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
     # Separate threads: health answers even while every other thread waits for the disk.
-    health_work: Threads = field(default_factory=lambda: Threads("health", threads=2))
-    turns: Turns = field(init=False)
-    reading: Threads = field(init=False)
+    health_work: WorkerThreads = field(default_factory=lambda: WorkerThreads("health", threads=2))
+    turns: QueryQueue = field(init=False)
+    reading: WorkerThreads = field(init=False)
 
     def __post_init__(self) -> None:
         workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
-        self.turns = Turns(workers)
+        self.turns = QueryQueue(workers)
         # Two for each query: an answer is closed while its last part is still being read.
-        self.reading = Threads("answer", threads=max(READING_THREADS, 2 * workers))
+        self.reading = WorkerThreads("answer", threads=max(READING_THREADS, 2 * workers))
 
     @property
     def node(self) -> Node:
@@ -81,4 +81,4 @@ class Parts:
         self.reading.close()
 
 
-__all__ = ["Caller", "Parts"]
+__all__ = ["ApiContext", "Caller"]

@@ -17,38 +17,38 @@ QUERIES_WAITING_MAX = 64
 QUERY_WAIT_S = 10.0
 RETRY_AFTER_S = 2
 
-Turn = asyncio.Future[None]
+QueryTurn = asyncio.Future[None]
 
 
-class Turns:
+class QueryQueue:
     """The free turns, and the queries that wait for one."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._free = count
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[QueryTurn] = deque()
 
     @property
     def waiting(self) -> int:
         """The number of waiting queries."""
         return len(self._waiting)
 
-    def ask(self) -> Turn:
+    def request_turn(self) -> QueryTurn:
         """Return a future that is done when the query may run; `Overloaded` if too many wait.
 
         The caller must call `leave` with it, also after an error.
         """
-        turn: Turn = asyncio.get_running_loop().create_future()
+        turn: QueryTurn = asyncio.get_running_loop().create_future()
         if self._free:
             self._free -= 1
             turn.set_result(None)
         elif len(self._waiting) >= QUERIES_WAITING_MAX:
-            raise self.busy()
+            raise self.busy_error()
         else:
             self._waiting.append(turn)
         return turn
 
-    def leave(self, turn: Turn) -> None:
+    def release_turn(self, turn: QueryTurn) -> None:
         """Pass the turn to the next query, or stop waiting for a turn."""
         if not turn.done():
             turn.cancel()
@@ -58,7 +58,7 @@ class Turns:
         else:
             self._free += 1
 
-    def busy(self) -> Overloaded:
+    def busy_error(self) -> Overloaded:
         """Return the error of a query that cannot get a turn."""
         return Overloaded(
             "all query workers are busy",

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from thermocline.server.api.types.response_types import Problem, QueryState
+from thermocline.server.api.types.response_types import ProblemResponse, QueryState
 
 FAILURES_KEPT_MAX = 1_000
 
@@ -25,7 +25,7 @@ class RunningQuery:
     tenant: str
     query_id: str
     started_s: float = field(default_factory=time.monotonic)
-    error: Problem | None = None
+    error: ProblemResponse | None = None
     is_cancelled: bool = False  # the task that runs it checks this and ends the query
 
     @property
@@ -40,7 +40,7 @@ class RunningQuery:
         return QueryState(self.query_id, "failed" if is_failed else "running", seconds, self.error)
 
 
-class Running:
+class RunningQueries:
     """Running and recently failed queries. Safe to use from any thread."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Running:
             self._running[query.engine_id] = query
             return True
 
-    def remove(self, query: RunningQuery, error: Problem | None) -> None:
+    def remove(self, query: RunningQuery, error: ProblemResponse | None) -> None:
         """Remove a query that has ended, and keep its error if it failed."""
         with self._lock:
             self._running.pop(query.engine_id, None)

@@ -21,7 +21,7 @@ WAITING_MAX = 128
 Result = TypeVar("Result")
 
 
-class Threads:
+class WorkerThreads:
     """Threads for one kind of work."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Threads:
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         future = asyncio.wrap_future(running)
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._finish)
         return future
 
     async def run(self, work: Callable[[], Result]) -> Result:
@@ -63,7 +63,7 @@ class Threads:
         """Whether a thread is working, even if no task awaits it any more."""
         return bool(self._running)
 
-    def _done(self, future: "asyncio.Future[Result]") -> None:
+    def _finish(self, future: "asyncio.Future[Result]") -> None:
         self._busy -= 1
         if not future.cancelled():
             future.exception()  # mark it as retrieved, even if no task awaits it any more

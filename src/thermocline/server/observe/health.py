@@ -27,7 +27,7 @@ RETRY_AFTER_S = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """The answer of one health route: yes or no, the reasons and facts."""
 
     is_ok: bool
@@ -71,21 +71,21 @@ class Health:
         self._quarantine_warning = ""
         self._export_reason = ""
 
-    def starting(self, phase: str, **facts: Any) -> None:
+    def report_phase(self, phase: str, **facts: Any) -> None:
         """Set the current phase of the start."""
         self._phase, self._facts = phase, facts
 
-    def failed(self, error: ThermoclineError) -> None:
+    def report_failure(self, error: ThermoclineError) -> None:
         """Record that the start failed; this is final."""
         self._failure = error
 
-    def started(self, node: Any) -> None:
+    def report_started(self, node: Any) -> None:
         """Record that the node is open, and check it."""
         self._node = node
         self._started_s = self._now_s()
-        self.look()
+        self.check()
 
-    def stopping(self) -> None:
+    def report_stopping(self) -> None:
         """Record that the node takes no more requests."""
         self._is_stopping = True
 
@@ -94,25 +94,25 @@ class Health:
         """Whether the node is shutting down."""
         return self._is_stopping
 
-    def live(self) -> Report:
+    def live(self) -> HealthReport:
         """Report that the process answers."""
-        return Report(is_ok=True, status="live", facts={"up_s": self._age_s(self._began_s)})
+        return HealthReport(is_ok=True, status="live", facts={"up_s": self._age_s(self._began_s)})
 
-    def startup(self) -> Report:
+    def startup(self) -> HealthReport:
         """Report whether the start is complete, and if not, its phase."""
         if self._failure is not None:
-            return Report(is_ok=False, status="failed", reasons=(self._failure.message,))
+            return HealthReport(is_ok=False, status="failed", reasons=(self._failure.message,))
         if self._started_s is None:
             took_s = self._age_s(self._began_s)
             facts = {"phase": self._phase, "took_s": took_s, **self._facts}
-            return Report(is_ok=False, status="starting", facts=facts)
+            return HealthReport(is_ok=False, status="starting", facts=facts)
         facts = {"took_s": round(self._started_s - self._began_s, 3)}
-        return Report(is_ok=True, status="started", facts=facts)
+        return HealthReport(is_ok=True, status="started", facts=facts)
 
-    def ready(self) -> Report:
+    def ready(self) -> HealthReport:
         """Report whether the node takes requests, and if not, why."""
         if not self.startup().is_ok:
-            return Report(is_ok=False, status="not ready", reasons=(self._phase_reason(),))
+            return HealthReport(is_ok=False, status="not ready", reasons=(self._phase_reason(),))
         reasons = [
             *(["the node is stopping"] if self._is_stopping else []),
             *([self._journal_reason] if self._journal_reason else []),
@@ -121,16 +121,16 @@ class Health:
         status = "not ready" if reasons else "ready"
         warnings = [one for one in (self._quarantine_warning, self._export_reason) if one]
         facts = {"warnings": warnings} if warnings else {}
-        return Report(is_ok=not reasons, status=status, reasons=tuple(reasons), facts=facts)
+        return HealthReport(is_ok=not reasons, status=status, reasons=tuple(reasons), facts=facts)
 
-    def look(self) -> Report:
+    def check(self) -> HealthReport:
         """Check the node and report whether it is ready; may block on the disk."""
         with self._lock:
             if self._node is not None and not self._is_stopping:
-                self._journal_reason = self._journal()
-                self._flush_reason = self._flushes()
-                self._quarantine_warning = self._quarantine()
-                self._export_reason = self._exports()
+                self._journal_reason = self._check_journal()
+                self._flush_reason = self._check_flushes()
+                self._quarantine_warning = self._check_quarantine()
+                self._export_reason = self._check_exports()
         return self.ready()
 
     def _phase_reason(self) -> str:
@@ -138,17 +138,17 @@ class Health:
             return f"the start failed: {self._failure.message}"
         return f"the node is {self._phase}"
 
-    def _journal(self) -> str:
+    def _check_journal(self) -> str:
         group = self._node.tier.group
         group.probe()
         trouble = group.trouble
         return "" if trouble is None else f"the journal cannot be written: {trouble.message}"
 
-    def _exports(self) -> str:
+    def _check_exports(self) -> str:
         error = self._node.export_error
         return "" if error is None else f"exports of entities fail: {error.message}"
 
-    def _flushes(self) -> str:
+    def _check_flushes(self) -> str:
         error = self._node.flush_error
         if error is None:
             self._flush_failed_s = None
@@ -159,7 +159,7 @@ class Health:
             return ""
         return f"flushes keep failing: {error.message}"
 
-    def _quarantine(self) -> str:
+    def _check_quarantine(self) -> str:
         """Return a warning if acknowledged rows are quarantined; the node serves all other rows."""
         held = self._node.tier.count_quarantined()
         if not held:

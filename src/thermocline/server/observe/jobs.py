@@ -19,10 +19,10 @@ from prometheus_client.core import GaugeMetricFamily
 
 from thermocline.errors import ThermoclineError
 from thermocline.pipeline.run.history import FAILED, NAME, NOT_RUN, last_runs
-from thermocline.pipeline.run.runner import BY_NAME, ORDER
+from thermocline.pipeline.run.runner import JOB_ORDER, REQUESTED_JOBS
 
-LOOK_EVERY_S = 15.0
-RUNS_LOOKED_AT = 200
+REFRESH_S = 15.0
+RUNS_READ_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,16 @@ class JobWatch:
         self._looked_s: float | None = None
         self._seen: dict[str, tuple[int, dict[tuple[str, str], LastRun]]] = {}
 
-    def last(self) -> dict[tuple[str, str], LastRun]:
+    def newest_runs(self) -> dict[tuple[str, str], LastRun]:
         """Return the newest run of each job and outcome, as of the last refresh."""
         with self._lock:
             now_s = self._now_s()
-            is_old = self._looked_s is None or now_s - self._looked_s >= LOOK_EVERY_S
+            is_old = self._looked_s is None or now_s - self._looked_s >= REFRESH_S
             if is_old:
                 self._looked_s = now_s
             seen = [runs for _, runs in self._seen.values()]
         if is_old:
-            threading.Thread(target=self.look, name="thermocline-jobs", daemon=True).start()
+            threading.Thread(target=self.refresh, name="thermocline-jobs", daemon=True).start()
         found: dict[tuple[str, str], LastRun] = {}
         for runs in seen:
             for key, run in runs.items():
@@ -60,23 +60,23 @@ class JobWatch:
                     found[key] = run
         return found
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the histories that have a new version."""
         try:
             for tenant in self._node.tenants():
                 lake = self._node.lake(tenant)
                 if NAME in lake.tables():
-                    self._look_at(tenant, lake.table(NAME).lake)
+                    self._read_history(tenant, lake.table(NAME).lake)
         except ThermoclineError:
             return  # the next refresh tries again; until then the last result is served
 
-    def _look_at(self, tenant: str, table: Any) -> None:
+    def _read_history(self, tenant: str, table: Any) -> None:
         version = table.state().version
         if self._seen.get(tenant, (0, {}))[0] == version:
             return
         runs: dict[tuple[str, str], LastRun] = {}
-        for row in last_runs(table, RUNS_LOOKED_AT):
-            if row["job"] in (*ORDER, *BY_NAME):
+        for row in last_runs(table, RUNS_READ_MAX):
+            if row["job"] in (*JOB_ORDER, *REQUESTED_JOBS):
                 run = LastRun(row["started_at"].timestamp(), (row["took_ms"] or 0) / 1000)
                 runs.setdefault((row["job"], row["state"]), run)
         with self._lock:

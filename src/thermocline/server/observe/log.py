@@ -37,7 +37,7 @@ _KEY = re.compile(
 _NAMED = re.compile(r"(?i)authorization|secret|password|token|api_?key|cookie")
 
 
-class Log:
+class EventLog:
     """Queues lines for a file descriptor. Safe to use from any thread."""
 
     def __init__(self, descriptor: int = 2, now_s: Callable[[], float] = clock.time) -> None:
@@ -52,7 +52,7 @@ class Log:
     def event(self, name: str, **facts: Any) -> None:
         """Log an event; returns at once, even if the line is dropped."""
         time = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
-        line = encoded({"time": time.replace("+00:00", "Z"), "event": name, **facts})
+        line = encode_line({"time": time.replace("+00:00", "Z"), "event": name, **facts})
         with self._changed:
             if not self._is_started:
                 self._is_started = True
@@ -89,12 +89,12 @@ class Log:
                 dropped, self.dropped = self.dropped, 0
                 self._is_writing = True
             if dropped:
-                line = encoded({"event": "lines dropped", "lines": dropped}) + line
-            if not self._written(line):
+                line = encode_line({"event": "lines dropped", "lines": dropped}) + line
+            if not self._write(line):
                 with self._changed:
                     self.dropped += dropped + 1
 
-    def _written(self, line: bytes) -> bool:
+    def _write(self, line: bytes) -> bool:
         rest = memoryview(line)
         try:
             while rest:
@@ -104,9 +104,9 @@ class Log:
         return True
 
 
-def encoded(facts: dict[str, Any]) -> bytes:
+def encode_line(facts: dict[str, Any]) -> bytes:
     """Return one line of JSON, with everything that looks like a key blanked."""
-    shown = {name: _blanked(name, value) for name, value in facts.items()}
+    shown = {name: _blank_secrets(name, value) for name, value in facts.items()}
     options = orjson.OPT_APPEND_NEWLINE
     line = orjson.dumps(shown, option=options)
     if len(line) > LINE_BYTES_MAX:
@@ -115,13 +115,13 @@ def encoded(facts: dict[str, Any]) -> bytes:
     return line
 
 
-def _blanked(name: Any, value: Any, depth: int = 0) -> Any:
+def _blank_secrets(name: Any, value: Any, depth: int = 0) -> Any:
     if isinstance(name, str) and _NAMED.search(name) and value:
         return BLANK
     if isinstance(value, dict) and depth < DEPTH_MAX:
-        return {_text(key): _blanked(key, one, depth + 1) for key, one in value.items()}
+        return {_text(key): _blank_secrets(key, one, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and depth < DEPTH_MAX:
-        return [_blanked(name, one, depth + 1) for one in value]
+        return [_blank_secrets(name, one, depth + 1) for one in value]
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:

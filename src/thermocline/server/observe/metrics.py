@@ -65,21 +65,21 @@ class Metrics:
         self._node = _NodeCollector()
         self.registry.register(self._node)
 
-    def request(self, listener: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, listener: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request; `route` is a path template, never the client's path."""
         self._child(self._requests, listener, route, str(status)).inc()
         self._child(self._request_seconds, listener).observe(seconds)
 
-    def ingested(self, signal: str, rows: int, size_bytes: int) -> None:
+    def count_ingested(self, signal: str, rows: int, size_bytes: int) -> None:
         """Count rows that are durable."""
         self._child(self._rows, signal).inc(rows)
         self._child(self._bytes, signal).inc(size_bytes)
 
-    def rejected(self, signal: str, rows: int) -> None:
+    def count_rejected(self, signal: str, rows: int) -> None:
         """Count refused rows."""
         self._child(self._rejected, signal).inc(rows)
 
-    def query(self, outcome: str, seconds: float) -> None:
+    def count_query(self, outcome: str, seconds: float) -> None:
         """Count a query that ended, by outcome: `ok`, `cancelled`, `timeout`, `error`, ..."""
         self._child(self._queries, outcome).inc()
         self._query_seconds.observe(seconds)
@@ -137,7 +137,7 @@ class _NodeCollector(Collector):
         for name, text, value in numbers:
             yield _gauge(f"thermocline_{name}", text, value)
         if self.jobs is not None:
-            yield from job_families(self.jobs.last())
+            yield from job_families(self.jobs.newest_runs())
 
 
 def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
@@ -146,21 +146,21 @@ def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
     now_s = clock.monotonic()
     since = [one.hot_since_s for one in tier.tables() if one.hot_since_s is not None]
     yield "journal_next_lsn", "The number of the journal's next write.", tier.next_lsn
-    yield "journal_failed", "Whether the journal's last write failed.", _is(tier.group.trouble)
+    yield "journal_failed", "Whether the journal's last write failed.", _flag(tier.group.trouble)
     quarantined = "Files in the journal's quarantine: rows set aside that a person must look at."
     yield "journal_quarantined_files", quarantined, tier.quarantined
     yield "hot_bytes", "Memory of rows that are not flushed.", tier.hot_bytes
     yield "hot_bytes_max", "The ceiling of hot_bytes.", tier.hot_bytes_max
     oldest_s = now_s - min(since) if since else 0.0
     yield "flush_age_seconds", "How long the oldest row has been hot.", oldest_s
-    yield "flush_failing", "Whether the last flush failed.", _is(node.flush_error)
-    yield "export_failing", "Whether the last export failed.", _is(node.export_error)
+    yield "flush_failing", "Whether the last flush failed.", _flag(node.flush_error)
+    yield "export_failing", "Whether the last export failed.", _flag(node.export_error)
     if node.pool is not None:
         workers = len(node.pool.worker_ids())
         yield "query_workers", "Processes that run queries now.", workers
 
 
-def _is(trouble: object) -> float:
+def _flag(trouble: object) -> float:
     return float(trouble is not None)
 
 

@@ -23,7 +23,7 @@ class Notifier:
         period = environment.get("WATCHDOG_USEC", "")
         self.watchdog_s = int(period) / 2e6 if period.isdigit() else None
 
-    def tell(self, *lines: str) -> bool:
+    def send(self, *lines: str) -> bool:
         """Send one message; return whether it was sent."""
         if not self._address:
             return False

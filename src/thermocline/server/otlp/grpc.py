@@ -24,11 +24,11 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
-from thermocline.ingest.otlp.answer import failure, success
-from thermocline.ingest.otlp.batch_decode import Body
-from thermocline.server.otlp.memory_budget import Hold
+from thermocline.ingest.otlp.answer import encode_failure, encode_success
+from thermocline.ingest.otlp.batch_decode import RequestBody
+from thermocline.server.otlp.memory_budget import Reservation
 from thermocline.server.otlp.receiver import Receiver
-from thermocline.server.otlp.status import UNAVAILABLE, Verdict, verdict
+from thermocline.server.otlp.status import UNAVAILABLE, OtlpStatus, otlp_status
 
 PORT = 4317
 LISTENER = "otlp_grpc"
@@ -98,7 +98,7 @@ class OtlpGrpc:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        methods = {name: self._exporting(signal, name) for name, signal in _SERVICES.items()}
+        methods = {name: self._make_export(signal, name) for name, signal in _SERVICES.items()}
         self._server.add_generic_rpc_handlers((_Methods(methods),))
         address = f"{self._host}:{self._port}"
         try:
@@ -119,14 +119,14 @@ class OtlpGrpc:
         if self._server is not None:
             await self._server.stop(deadline_s)
 
-    def _exporting(self, signal: str, name: str) -> Export:
+    def _make_export(self, signal: str, name: str) -> Export:
         async def export(messages: AsyncIterator[bytes], context: Any) -> bytes:
             began_s = clock.monotonic()
-            told: Verdict | None = None
+            told: OtlpStatus | None = None
             try:
-                answer = await self._taken(signal, messages, context)
+                answer = await self._receive(signal, messages, context)
             except Exception as error:  # noqa: BLE001  a client drops rows after any other status
-                told = verdict(error)
+                told = otlp_status(error)
                 if not isinstance(error, ThermoclineError):
                     about = {"message": "a call failed", "exception": error}
                     asyncio.get_running_loop().call_exception_handler(about)
@@ -138,25 +138,25 @@ class OtlpGrpc:
 
         return export
 
-    async def _taken(self, signal: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
+    async def _receive(self, signal: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
         receiver = self._receiver
         metadata = dict(context.invocation_metadata() or ())
         # Order matters: the key is checked before any byte of the message is requested.
         tenant = receiver.tenant(_text(metadata.get("authorization")))
-        hold = receiver.room.hold()
+        hold = receiver.room.reserve()
         try:
-            message = await self._read(messages, hold)
+            message = await self._read_message(messages, hold)
         except BaseException:
             hold.release()
             raise
-        body = Body("protobuf", _coding(message), message)
+        body = RequestBody("protobuf", _coding(message), message)
         taking = asyncio.ensure_future(
-            receiver.take(tenant, signal, body, _text(metadata.get("idempotency-key")))
+            receiver.ingest(tenant, signal, body, _text(metadata.get("idempotency-key")))
         )
         taking.add_done_callback(lambda _: hold.release())
-        return success(await asyncio.shield(taking), "protobuf")
+        return encode_success(await asyncio.shield(taking), "protobuf")
 
-    async def _read(self, messages: AsyncIterator[bytes], hold: Hold) -> bytes:
+    async def _read_message(self, messages: AsyncIterator[bytes], hold: Reservation) -> bytes:
         """Return the one message of a call within `READ_WAIT_S`, and reserve memory for it."""
         try:
             async with asyncio.timeout(READ_WAIT_S), self._reading:
@@ -196,9 +196,9 @@ def _coding(message: bytes) -> str:
     return "gzip" if message[:1] == bytes([_GZIP_FIRST_BYTE]) else "identity"
 
 
-async def _abort(context: Any, told: Verdict) -> None:
+async def _abort(context: Any, told: OtlpStatus) -> None:
     wait_s = told.retry_after_s if told.code == UNAVAILABLE else None
-    details = failure(told.code, told.message, "protobuf", retry_after_s=wait_s)
+    details = encode_failure(told.code, told.message, "protobuf", retry_after_s=wait_s)
     trailers = (("grpc-status-details-bin", details),)
     await context.abort(_CODES[told.code], _ascii(told.message), trailing_metadata=trailers)
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 
 from thermocline.errors import ThermoclineError
 from thermocline.ingest.inflate import CODINGS
-from thermocline.ingest.otlp.answer import failure, success
-from thermocline.ingest.otlp.batch_decode import Body
+from thermocline.ingest.otlp.answer import encode_failure, encode_success
+from thermocline.ingest.otlp.batch_decode import RequestBody
 from thermocline.ingest.otlp.protobuf import SIGNALS
-from thermocline.server.access.host_check import LOOPBACK_NAMES, Stranger, stranger
-from thermocline.server.otlp.http1.head import Head, Refused
+from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
+from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
 from thermocline.server.otlp.http1.route import (
+    Http1Request,
+    Http1Response,
+    Http1Route,
     HttpLimits,
-    Request,
-    Response,
-    Route,
-    refused_headers,
+    refusal_headers,
 )
 from thermocline.server.otlp.http1.server import Http1Server
 from thermocline.server.otlp.receiver import Receiver
@@ -39,7 +39,7 @@ from thermocline.server.otlp.status import (
     UNAUTHENTICATED,
     UNAVAILABLE,
     UNIMPLEMENTED,
-    verdict,
+    otlp_status,
 )
 
 PORT = 4318
@@ -85,7 +85,7 @@ class OtlpHttp:
         self._receiver = receiver
         self._hosts, self._is_open = frozenset(hosts), is_open
         routes = {
-            ("POST", f"/v1/{signal}"): Route(self._answering(signal), self._admit)
+            ("POST", f"/v1/{signal}"): Http1Route(self._make_answer(signal), self._admit)
             for signal in SIGNALS
         }
         self._server = Http1Server(
@@ -94,7 +94,7 @@ class OtlpHttp:
             port=port,
             room=receiver.room,
             limits=limits,
-            refusal=_refusal,
+            refusal=_refusal_response,
             observe=lambda path, status, s: receiver.observe(LISTENER, path, status, s),
             tls=tls,
         )
@@ -117,58 +117,60 @@ class OtlpHttp:
         """Refuse new requests, answer those in progress, close; at the deadline abort the rest."""
         await self._server.stop(deadline_s)
 
-    def _admit(self, head: Head) -> _Admitted:
+    def _admit(self, head: RequestHead) -> _Admitted:
         if self._is_open():
             self._check_name(head)
         try:
             tenant = self._receiver.tenant(head.text(b"authorization"))
         except ThermoclineError as error:
-            raise _refused(error) from error
+            raise _as_refusal(error) from error
         encoding = _encoding(head)
         if encoding is None:
-            raise Refused(415, f"the content type must be one of {', '.join(_ENCODINGS)}")
+            raise RequestRefused(415, f"the content type must be one of {', '.join(_ENCODINGS)}")
         coding = (head.text(b"content-encoding") or "identity").lower()
         if coding not in CODINGS:
-            raise Refused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
+            raise RequestRefused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
         return _Admitted(tenant, encoding, coding, head.text(b"idempotency-key"))
 
-    def _check_name(self, head: Head) -> None:
+    def _check_name(self, head: RequestHead) -> None:
         host = head.text(b"host")
-        found = stranger(self._hosts, [] if host is None else [host], head.text(b"origin"))
+        found = host_refusal(self._hosts, [] if host is None else [host], head.text(b"origin"))
         if found is not None:
-            raise Refused(421 if found is Stranger.NAME else 403, found.value)
+            raise RequestRefused(421 if found is HostRefusal.NAME else 403, found.value)
 
-    def _answering(self, signal: str) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
+    def _make_answer(self, signal: str) -> Callable[[Http1Request], Awaitable[Http1Response]]:
+        async def answer(request: Http1Request) -> Http1Response:
             admitted: _Admitted = request.admitted
-            body = Body(admitted.encoding, admitted.coding, request.body)
+            body = RequestBody(admitted.encoding, admitted.coding, request.body)
             try:
-                taken = await self._receiver.take(
+                taken = await self._receiver.ingest(
                     admitted.tenant, signal, body, admitted.request_id
                 )
             except ThermoclineError as error:
-                raise _refused(error) from error
-            answered = success(taken, admitted.encoding)
-            return Response(200, answered, _TYPES[admitted.encoding])
+                raise _as_refusal(error) from error
+            answered = encode_success(taken, admitted.encoding)
+            return Http1Response(200, answered, _TYPES[admitted.encoding])
 
         return answer
 
 
-def _encoding(head: Head) -> str | None:
+def _encoding(head: RequestHead) -> str | None:
     kind = (head.text(b"content-type") or "").partition(";")[0].strip().lower()
     return _ENCODINGS.get(kind)
 
 
-def _refused(error: ThermoclineError) -> Refused:
-    told = verdict(error)
+def _as_refusal(error: ThermoclineError) -> RequestRefused:
+    told = otlp_status(error)
     headers = (("WWW-Authenticate", "Bearer"),) if told.status == 401 else ()
-    return Refused(told.status, told.message, retry_after_s=told.retry_after_s, headers=headers)
+    return RequestRefused(
+        told.status, told.message, retry_after_s=told.retry_after_s, headers=headers
+    )
 
 
-def _refusal(refused: Refused, head: Head | None) -> Response:
+def _refusal_response(refused: RequestRefused, head: RequestHead | None) -> Http1Response:
     """Return a refusal as `google.rpc.Status`, in the request's encoding if it is known."""
     encoding = (_encoding(head) if head is not None else None) or "json"
     code = _CODES.get(refused.status, INVALID_ARGUMENT)
     wait_s = refused.retry_after_s
-    body = failure(code, refused.message, encoding, retry_after_s=wait_s)
-    return Response(refused.status, body, _TYPES[encoding], refused_headers(refused))
+    body = encode_failure(code, refused.message, encoding, retry_after_s=wait_s)
+    return Http1Response(refused.status, body, _TYPES[encoding], refusal_headers(refused))

@@ -32,16 +32,21 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.ingest.otlp.batch_decode import Body, Share, Way, decode_bodies
-from thermocline.ingest.otlp.outcome import ITEMS, Decoded, Limits
+from thermocline.ingest.otlp.batch_decode import (
+    DecodedGroup,
+    DecodeOptions,
+    RequestBody,
+    decode_bodies,
+)
+from thermocline.ingest.otlp.outcome import ITEMS, DecodedRequest, DecodeLimits
 from thermocline.ingest.otlp.tables import TABLES
-from thermocline.ingest.rows import Made
+from thermocline.ingest.rows import TrustedRows
 
-Result = Decoded | ThermoclineError
+Result = DecodedRequest | ThermoclineError
 Settle = Callable[[Sequence[tuple[int, Result]]], None]
 
 
-class SinkTable(Protocol):
+class IngestTable(Protocol):
     """A table that takes rows."""
 
     def submit(
@@ -60,79 +65,81 @@ class SinkTable(Protocol):
         ...
 
 
-class SinkLake(Protocol):
+class IngestLake(Protocol):
     """The tables of one tenant."""
 
-    def table(self, name: str) -> SinkTable:
+    def table(self, name: str) -> IngestTable:
         """Return a table; `NotFound` when no table has this name."""
         ...
 
-    def create_table(self, name: str, **creation: Any) -> SinkTable:
+    def create_table(self, name: str, **creation: Any) -> IngestTable:
         """Create a table; `Conflict` when a table has this name."""
         ...
 
 
-class Sink(Protocol):
+class TenantLakes(Protocol):
     """The lakes of all tenants, which the rows are written to."""
 
-    def lake(self, tenant: str) -> SinkLake:
+    def lake(self, tenant: str) -> IngestLake:
         """Return a tenant's lake; `NotFound` when there is no such tenant."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """A body, and its position in the group."""
 
-    place: int
-    body: Body
+    position: int
+    body: RequestBody
 
 
-class Writing:
+class GroupWriter:
     """Decodes and writes groups. Safe to use from any thread."""
 
     def __init__(
-        self, sink: Sink, *, limits: Limits, body_bytes_max: int, write_wait_s: float
+        self, sink: TenantLakes, *, limits: DecodeLimits, body_bytes_max: int, write_wait_s: float
     ) -> None:
         self._sink = sink
         self._limits = limits
         self._body_bytes_max = body_bytes_max
         self._write_wait_s = write_wait_s
 
-    def take(
+    def write_group(
         self,
         tenant: str,
         signal: str,
-        members: Sequence[Member],
+        members: Sequence[GroupMember],
         request_id: str | None,
         settle: Settle,
     ) -> None:
         """Decode and write a group. `settle` gets each member's result once, on any thread."""
-        gathering = _Gathering(settle, [member.place for member in members])
+        gathering = _GroupResults(settle, [member.position for member in members])
         try:
-            group = _Group(tenant, signal, members, request_id)
-            for shares in self._decoded(signal, members):
+            group = _RequestGroup(tenant, signal, members, request_id)
+            for shares in self._decode(signal, members):
                 for share in shares:
-                    places = [members[place].place for place in share.places]
+                    places = [members[place].position for place in share.positions]
                     gathering.put(places, share.outcome)
-                self._write(group, shares, gathering)
+                self._write_tables(group, shares, gathering)
         except ThermoclineError as error:
             gathering.fail(error)
         except Exception as error:  # noqa: BLE001  every waiting client must get a result
-            gathering.fail(_bug("a request could not be taken", error))
+            gathering.fail(_internal_error("a request could not be taken", error))
         finally:
-            gathering.leave()
+            gathering.finish_write()
 
-    def _decoded(
-        self, signal: str, members: Sequence[Member], *, is_together: bool = True
-    ) -> Iterator[list[Share]]:
-        way = Way(clock.time_ns(), self._limits, self._body_bytes_max, is_together)
+    def _decode(
+        self, signal: str, members: Sequence[GroupMember], *, is_together: bool = True
+    ) -> Iterator[list[DecodedGroup]]:
+        way = DecodeOptions(clock.time_ns(), self._limits, self._body_bytes_max, is_together)
         return decode_bodies(signal, [member.body for member in members], way)
 
-    def _write(self, group: "_Group", shares: list[Share], gathering: "_Gathering") -> None:
-        tables = _by_table(shares, group.members)
+    def _write_tables(
+        self, group: "_RequestGroup", shares: list[DecodedGroup], gathering: "_GroupResults"
+    ) -> None:
+        tables = _rows_by_table(shares, group.members)
         for name, (rows, members) in tables.items():
-            places = [member.place for member in members]
+            places = [member.position for member in members]
             try:
                 self._submit(group, name, rows, places, gathering)
             except (Invalid, Overloaded) as error:
@@ -148,13 +155,13 @@ class Writing:
                 else:  # a client without rows for this table need not send again
                     self._write_each(replace(group, members=members), name, gathering)
 
-    def _write_each(self, group: "_Group", name: str, gathering: "_Gathering") -> None:
+    def _write_each(self, group: "_RequestGroup", name: str, gathering: "_GroupResults") -> None:
         """Write the table's rows of each member alone, to find the member that it refuses."""
-        rounds = self._decoded(group.signal, group.members, is_together=False)
+        rounds = self._decode(group.signal, group.members, is_together=False)
         for share in (one for shares in rounds for one in shares):
-            place = group.members[share.places[0]].place
+            place = group.members[share.positions[0]].position
             gathering.separate(place, share.outcome)
-            if isinstance(share.outcome, Decoded) and name in share.outcome.batches:
+            if isinstance(share.outcome, DecodedRequest) and name in share.outcome.batches:
                 batch = share.outcome.batches[name]
                 rows = pa.Table.from_batches([batch])
                 try:
@@ -169,48 +176,48 @@ class Writing:
 
     def _submit(
         self,
-        group: "_Group",
+        group: "_RequestGroup",
         name: str,
         rows: pa.Table,
         places: Sequence[int],
-        gathering: "_Gathering",
+        gathering: "_GroupResults",
     ) -> None:
         table = self._table(group.tenant, name)
         future = table.submit(
-            Made(rows), request_id=group.request_id, evolve=True, wait_s=self._write_wait_s
+            TrustedRows(rows), request_id=group.request_id, evolve=True, wait_s=self._write_wait_s
         )
-        gathering.enter()
+        gathering.add_write()
 
         def done(finished: "Future[int]") -> None:
             error = finished.exception()
             if isinstance(error, ThermoclineError):
                 gathering.fail(error, places)
             elif error is not None:
-                gathering.fail(_bug("a write failed", error), places)
-            gathering.leave()
+                gathering.fail(_internal_error("a write failed", error), places)
+            gathering.finish_write()
 
         future.add_done_callback(done)
 
-    def _table(self, tenant: str, name: str) -> SinkTable:
+    def _table(self, tenant: str, name: str) -> IngestTable:
         lake = self._sink.lake(tenant)
         try:
             return lake.table(name)
         except NotFound:
             try:
-                return lake.create_table(name, **TABLES[name].creation())
+                return lake.create_table(name, **TABLES[name].creation_options())
             except Conflict:
                 return lake.table(name)  # another worker was first
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _RequestGroup:
     tenant: str
     signal: str
-    members: Sequence[Member]
+    members: Sequence[GroupMember]
     request_id: str | None
 
 
-class _Gathering:
+class _GroupResults:
     """The results of a group, settled when the last of its writes is done."""
 
     def __init__(self, settle: Settle, places: Sequence[int]) -> None:
@@ -224,7 +231,7 @@ class _Gathering:
     def put(self, places: Sequence[int], outcome: Result) -> None:
         """Set the outcome of bodies that were decoded together; the first has their total count."""
         for place in places:
-            self._results[place] = _told(outcome, is_first=place == places[0])
+            self._results[place] = _without_rows(outcome, is_first=place == places[0])
         if len(places) > 1:
             self._joined.update(places)
 
@@ -233,14 +240,14 @@ class _Gathering:
         with self._lock:
             if place in self._joined:
                 self._joined.discard(place)
-                if isinstance(self._results[place], Decoded):
-                    self._results[place] = _told(outcome, is_first=True)
+                if isinstance(self._results[place], DecodedRequest):
+                    self._results[place] = _without_rows(outcome, is_first=True)
 
     def refuse(self, place: int, rows: int, error: ThermoclineError) -> None:
         """Record that a table refused a body's rows for good."""
         with self._lock:
             result = self._results[place]
-            if isinstance(result, Decoded):
+            if isinstance(result, DecodedRequest):
                 what = f"refused {rows} {ITEMS[result.signal]}: {error.message}"
                 message = f"{result.message}; {what}" if result.message else what
                 self._results[place] = replace(
@@ -254,15 +261,15 @@ class _Gathering:
         """Record that these bodies, or all decoded ones, must be sent again."""
         with self._lock:
             for place in self._results if places is None else places:
-                if isinstance(self._results[place], Decoded):
+                if isinstance(self._results[place], DecodedRequest):
                     self._results[place] = error
 
-    def enter(self) -> None:
+    def add_write(self) -> None:
         """Count one more write in progress."""
         with self._lock:
             self._open += 1
 
-    def leave(self) -> None:
+    def finish_write(self) -> None:
         """Count a write as finished; after the last one, settle the results."""
         with self._lock:
             self._open -= 1
@@ -271,29 +278,29 @@ class _Gathering:
             self._settle(list(self._results.items()))
 
 
-def _told(outcome: Decoded | ThermoclineError, *, is_first: bool) -> Result:
+def _without_rows(outcome: DecodedRequest | ThermoclineError, *, is_first: bool) -> Result:
     """Return an outcome without its rows; the first of several bodies has their total count."""
-    if not isinstance(outcome, Decoded):
+    if not isinstance(outcome, DecodedRequest):
         return outcome
     accepted = outcome.accepted if is_first else 0
-    return Decoded(outcome.signal, {}, accepted, outcome.rejected, outcome.message)
+    return DecodedRequest(outcome.signal, {}, accepted, outcome.rejected, outcome.message)
 
 
-def _by_table(
-    shares: list[Share], members: Sequence[Member]
-) -> dict[str, tuple[pa.Table, list[Member]]]:
+def _rows_by_table(
+    shares: list[DecodedGroup], members: Sequence[GroupMember]
+) -> dict[str, tuple[pa.Table, list[GroupMember]]]:
     """Return the rows of all shares by table, and the members they came from."""
-    found: dict[str, tuple[list[pa.RecordBatch], list[Member]]] = {}
+    found: dict[str, tuple[list[pa.RecordBatch], list[GroupMember]]] = {}
     for share in shares:
-        if isinstance(share.outcome, Decoded):
+        if isinstance(share.outcome, DecodedRequest):
             for name, batch in share.outcome.batches.items():
                 batches, whose = found.setdefault(name, ([], []))
                 batches.append(batch)
-                whose += [members[place] for place in share.places]
+                whose += [members[place] for place in share.positions]
     return {name: (pa.Table.from_batches(rows), whose) for name, (rows, whose) in found.items()}
 
 
-def _bug(message: str, error: BaseException) -> Unavailable:
+def _internal_error(message: str, error: BaseException) -> Unavailable:
     """Return the client's error for a bug; the bug itself is its cause."""
     told = Unavailable(message, why=repr(error))
     told.__cause__ = error

@@ -15,32 +15,32 @@ ROOM_BYTES_MAX = 256 << 20
 REQUEST_BYTES = 4 << 10  # the memory of a request besides its body
 
 
-class Room:
+class MemoryBudget:
     """The bytes that all requests in flight may reserve together."""
 
     def __init__(self, bytes_max: int = ROOM_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
 
-    def hold(self, size_bytes: int = 0) -> "Hold":
+    def reserve(self, size_bytes: int = 0) -> "Reservation":
         """Reserve memory for a request of this size; `Overloaded` when it does not fit."""
-        made = Hold(self)
+        made = Reservation(self)
         made.grow(REQUEST_BYTES + size_bytes)
         return made
 
 
-class Hold:
+class Reservation:
     """The memory reserved for one request, until it is released."""
 
-    __slots__ = ("_room", "size_bytes")
+    __slots__ = ("_budget", "size_bytes")
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, room: MemoryBudget) -> None:
+        self._budget = room
         self.size_bytes = 0
 
     def grow(self, size_bytes: int) -> None:
         """Reserve more; `Overloaded` when it does not fit, and the reservation is unchanged."""
-        room = self._room
+        room = self._budget
         # A request that is alone always fits: other limits bound its size.
         if room.held_bytes > self.size_bytes and room.held_bytes + size_bytes > room.bytes_max:
             raise Overloaded(
@@ -54,5 +54,5 @@ class Hold:
 
     def release(self) -> None:
         """Release everything; a second call has no effect."""
-        self._room.held_bytes -= self.size_bytes
+        self._budget.held_bytes -= self.size_bytes
         self.size_bytes = 0

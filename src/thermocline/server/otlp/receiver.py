@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.batch_decode import Body
-from thermocline.ingest.otlp.outcome import Decoded
-from thermocline.server.otlp.ingest_queue import Delivery, Lane
-from thermocline.server.otlp.memory_budget import Room
+from thermocline.ingest.otlp.batch_decode import RequestBody
+from thermocline.ingest.otlp.outcome import DecodedRequest
+from thermocline.server.otlp.ingest_queue import IngestQueue, IngestRequest
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
 SCOPE = "ingest"
 REQUEST_ID_LENGTH_MAX = 255
 
 
-class Caller(Protocol):
+class SenderIdentity(Protocol):
     """The client of a request."""
 
     @property
@@ -30,15 +30,15 @@ class Caller(Protocol):
         ...
 
 
-class Gate(Protocol):
+class KeyGate(Protocol):
     """Authenticates a client by its key."""
 
-    def caller(self, authorization: str | None, scope: str) -> Caller:
+    def caller(self, authorization: str | None, scope: str) -> SenderIdentity:
         """Return the caller; `Unauthenticated`, `Forbidden`."""
         ...
 
 
-class Quotas(Protocol):
+class IngestQuotas(Protocol):
     """The tenants' limits on incoming bytes."""
 
     def take_ingest(self, tenant: str, size_bytes: int) -> None:
@@ -46,18 +46,18 @@ class Quotas(Protocol):
         ...
 
 
-class Meter(Protocol):
+class IngestMeter(Protocol):
     """Counts requests and rows for the metrics."""
 
-    def request(self, listener: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, listener: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request."""
         ...
 
-    def ingested(self, signal: str, rows: int, size_bytes: int) -> None:
+    def count_ingested(self, signal: str, rows: int, size_bytes: int) -> None:
         """Count rows that are durable."""
         ...
 
-    def rejected(self, signal: str, rows: int) -> None:
+    def count_rejected(self, signal: str, rows: int) -> None:
         """Count refused rows."""
         ...
 
@@ -66,19 +66,19 @@ class Meter(Protocol):
 class Receiver:
     """The ingest queue, with the checks that precede it."""
 
-    lane: Lane
-    room: Room
-    gate: Gate
-    quotas: Quotas | None = None
-    meter: Meter | None = None
+    queue: IngestQueue
+    room: MemoryBudget
+    gate: KeyGate
+    quotas: IngestQuotas | None = None
+    meter: IngestMeter | None = None
 
     def tenant(self, authorization: str | None) -> str:
         """Return the tenant of a client's key; `Unauthenticated`, `Forbidden`."""
         return self.gate.caller(authorization, SCOPE).tenant
 
-    async def take(
-        self, tenant: str, signal: str, body: Body, request_id: str | None = None
-    ) -> Decoded:
+    async def ingest(
+        self, tenant: str, signal: str, body: RequestBody, request_id: str | None = None
+    ) -> DecodedRequest:
         """Return the counts of a body once its rows are durable; raise the client's error."""
         if request_id is not None and not 0 < len(request_id) <= REQUEST_ID_LENGTH_MAX:
             raise Invalid(
@@ -89,14 +89,14 @@ class Receiver:
         size_bytes = len(body.data)
         if self.quotas is not None:
             self.quotas.take_ingest(tenant, size_bytes)
-        taken = await self.lane.offer(Delivery(tenant, signal, body, request_id))
+        taken = await self.queue.offer(IngestRequest(tenant, signal, body, request_id))
         if self.meter is not None:
-            self.meter.ingested(signal, max(0, taken.accepted), size_bytes)
+            self.meter.count_ingested(signal, max(0, taken.accepted), size_bytes)
             if taken.rejected > 0:
-                self.meter.rejected(signal, taken.rejected)
+                self.meter.count_rejected(signal, taken.rejected)
         return taken
 
     def observe(self, listener: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request."""
         if self.meter is not None:
-            self.meter.request(listener, route, status, seconds)
+            self.meter.count_request(listener, route, status, seconds)

@@ -28,7 +28,7 @@ RETRY_AFTER_S = (1, 5)
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 3, 5, 7, 8
 UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 12, 14, 16
 
-_OWN_FAULT: tuple[tuple[type[ThermoclineError], int, int], ...] = (
+_CLIENT_FAULTS: tuple[tuple[type[ThermoclineError], int, int], ...] = (
     (BodyTooLarge, 413, RESOURCE_EXHAUSTED),  # before `Invalid`, which it is
     (Invalid, 400, INVALID_ARGUMENT),
     (Unauthenticated, 401, UNAUTHENTICATED),
@@ -38,7 +38,7 @@ _OWN_FAULT: tuple[tuple[type[ThermoclineError], int, int], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OtlpStatus:
     """An error in the terms of both protocols; without `retry_after_s` it is final."""
 
     status: int
@@ -47,20 +47,20 @@ class Verdict:
     retry_after_s: int | None = None
 
 
-def verdict(error: BaseException) -> Verdict:
+def otlp_status(error: BaseException) -> OtlpStatus:
     """Return the answer for an error."""
-    for kind, status, code in _OWN_FAULT:
-        if isinstance(error, kind) and not _is_of_the_node(error):
-            return Verdict(status, code, str(error))
+    for kind, status, code in _CLIENT_FAULTS:
+        if isinstance(error, kind) and not _is_internal(error):
+            return OtlpStatus(status, code, str(error))
     low, high = RETRY_AFTER_S
     if not isinstance(error, ThermoclineError):
-        return Verdict(503, UNAVAILABLE, "the node cannot take this now", low)
+        return OtlpStatus(503, UNAVAILABLE, "the node cannot take this now", low)
     wish = error.facts.get("retry_after_s", low)
     wait_s = min(max(int(wish), low), high) if isinstance(wish, int | float) else low
     status = 429 if isinstance(error, Overloaded) else 503
-    return Verdict(status, UNAVAILABLE, error.message, wait_s)
+    return OtlpStatus(status, UNAVAILABLE, error.message, wait_s)
 
 
-def _is_of_the_node(error: ThermoclineError) -> bool:
+def _is_internal(error: ThermoclineError) -> bool:
     """Tell whether something internal to the node is missing, such as a file."""
     return isinstance(error, NotFound) and "tenant" not in error.facts

@@ -31,12 +31,12 @@ BACKLOG = 1_024
 IDLE_TIMEOUT_S = 30
 HEAD_TIMEOUT_S = 10.0
 HEAD_BYTES_MAX = 64 << 10
-START_LOOK_S = 0.005
+START_POLL_S = 0.005
 SEND_WAIT_S = 30.0
 SEND_BYTES_MIN = 64 << 10
 
 
-class _Quiet(uvicorn.Server):
+class _SignalFreeServer(uvicorn.Server):
     """A server that installs no signal handlers."""
 
     @contextmanager
@@ -44,7 +44,7 @@ class _Quiet(uvicorn.Server):
         yield
 
 
-class _Bounded(HttpToolsProtocol):
+class _BoundedProtocol(HttpToolsProtocol):
     """A connection with limits on a request head's size and time, and on a slow reader."""
 
     connections_max = 1
@@ -53,29 +53,29 @@ class _Bounded(HttpToolsProtocol):
     _is_fed = False
     _idle_bytes = 0
     _timer: asyncio.TimerHandle | None = None
-    _looking: asyncio.TimerHandle | None = None
+    _progress_timer: asyncio.TimerHandle | None = None
     _unsent_bytes = 0
     _is_drained = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._looking = self.loop.call_later(SEND_WAIT_S, self._look)
+        self._progress_timer = self.loop.call_later(SEND_WAIT_S, self._check_progress)
         if len(self.connections) > self.connections_max:
             transport.abort()
         else:
-            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._end_late)
+            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
         self._is_drained = True
         super().resume_writing()
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """End a connection whose client reads too little of what is sent."""
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         is_slow = self._unsent_bytes > max(0, before - SEND_BYTES_MIN)
@@ -83,9 +83,9 @@ class _Bounded(HttpToolsProtocol):
             self.transport.abort()
             return
         self._is_drained = False
-        self._looking = self.loop.call_later(SEND_WAIT_S, self._look)
+        self._progress_timer = self.loop.call_later(SEND_WAIT_S, self._check_progress)
 
-    def _end_late(self) -> None:
+    def _close_late(self) -> None:
         if not self._has_head and not self.transport.is_closing():
             self.transport.close()
 
@@ -98,7 +98,7 @@ class _Bounded(HttpToolsProtocol):
         super().on_message_begin()
         self._has_head, self._head_bytes, self._idle_bytes = False, 0, 0
         self._stop_timer()
-        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._end_late)
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_late)
 
     def on_headers_complete(self) -> None:
         self._has_head = True
@@ -149,7 +149,7 @@ class ApiListener:
         config = uvicorn.Config(
             app,
             loop="none",
-            http=type("_Connection", (_Bounded,), limits),
+            http=type("_Connection", (_BoundedProtocol,), limits),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -161,7 +161,7 @@ class ApiListener:
             ssl_certfile=certificate or None,
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
-        self._server = _Quiet(config)
+        self._server = _SignalFreeServer(config)
 
     @property
     def port(self) -> int:
@@ -170,14 +170,14 @@ class ApiListener:
 
     async def start(self) -> None:
         """Listen; the server answers requests when this returns."""
-        self._socket = bound(self._address)
+        self._socket = bind_socket(self._address)
         self._address = Address(self._address.host, self._socket.getsockname()[1])
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         while not self._server.started:
             if self._serving.done():
                 await self._serving  # raises the error of the start
                 raise Invalid("the API did not start", hint="see the node's log")
-            await asyncio.sleep(START_LOOK_S)
+            await asyncio.sleep(START_POLL_S)
 
     async def stop(self, deadline_s: float) -> None:
         """Refuse new requests and answer those in progress; at the deadline cancel the rest."""
@@ -192,16 +192,16 @@ class ApiListener:
             await self._serving
 
 
-def bound(address: Address) -> socket.socket:
+def bind_socket(address: Address) -> socket.socket:
     """Return a socket that listens on the address; `Conflict` when the address is in use."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise not_bound(address, error) from error
+        raise bind_error(address, error) from error
 
 
-def not_bound(address: Address, error: OSError) -> Conflict:
+def bind_error(address: Address, error: OSError) -> Conflict:
     """Return the error of an address that cannot be bound."""
     return Conflict(
         "the address cannot be listened on",

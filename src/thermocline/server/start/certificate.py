@@ -11,20 +11,20 @@ Out:  a context for HTTP and credentials for gRPC; after a reload both use the n
 from typing import Any
 
 from thermocline.config import NodeSettings
-from thermocline.server.start.startup_checks import tls_context, unreadable
+from thermocline.server.start.startup_checks import certificate_error, tls_context
 
 
-class Certificate:
+class TlsCertificate:
     """The certificate and its key, as last read from disk."""
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
-        self._pair = _pair(settings)
+        self._pair = _read_pair(settings)
         self.context = tls_context(settings)
 
     def reload(self) -> None:
         """Read the files again; `Invalid` if they do not match, and the old pair stays in use."""
-        pair = _pair(self._settings)
+        pair = _read_pair(self._settings)
         tls_context(self._settings, self.context)
         self._pair = pair
 
@@ -46,12 +46,12 @@ class Certificate:
         return grpc.dynamic_ssl_server_credentials(first, changed)
 
 
-def _pair(settings: NodeSettings) -> tuple[bytes, bytes]:
+def _read_pair(settings: NodeSettings) -> tuple[bytes, bytes]:
     """Return the key and the certificate, in gRPC's order."""
     try:
         return _read(settings.tls_key), _read(settings.tls_certificate)
     except OSError as error:
-        raise unreadable(settings, error) from error
+        raise certificate_error(settings, error) from error
 
 
 def _read(path: str) -> bytes:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from thermocline.disk import OsDisk, translated
+from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Unsupported
 
 PROBE_BYTES = 4_096
@@ -24,7 +24,7 @@ FLEETING = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
 
 
 @contextmanager
-def _names(folder: str, count: int) -> Iterator[list[str]]:
+def _probe_names(folder: str, count: int) -> Iterator[list[str]]:
     stem = f"{folder}/.probe-{uuid.uuid4().hex}"
     names = [f"{stem}-{place}.tmp" for place in range(count)]
     try:
@@ -35,7 +35,7 @@ def _names(folder: str, count: int) -> Iterator[list[str]]:
                 OsDisk().unlink(name)
 
 
-def _written(path: str) -> None:
+def _write_probe(path: str) -> None:
     writer = OsDisk().create(path)
     try:
         writer.write(bytes(PROBE_BYTES))
@@ -47,9 +47,9 @@ def _written(path: str) -> None:
 def probe_link(folder: str) -> None:
     """Test that an existing name cannot be linked again."""
     disk = OsDisk()
-    with translated(folder), _names(folder, 3) as (one, two, name):
-        _written(one)
-        _written(two)
+    with translate_errors(folder), _probe_names(folder, 3) as (one, two, name):
+        _write_probe(one)
+        _write_probe(two)
         try:
             disk.link(one, name)
         except OSError as error:
@@ -65,9 +65,9 @@ def probe_link(folder: str) -> None:
 
 def probe_sync(folder: str) -> float:
     """Test that bytes and names can be synced; return the seconds it takes."""
-    with translated(folder), _names(folder, 1) as (path,):
+    with translate_errors(folder), _probe_names(folder, 1) as (path,):
         began_s = clock.perf_counter()
-        _written(path)
+        _write_probe(path)
         OsDisk().sync_folder(folder)
         return clock.perf_counter() - began_s
 
@@ -75,7 +75,7 @@ def probe_sync(folder: str) -> float:
 def probe_lock(folder: str) -> None:
     """Test that a lock excludes a second holder."""
     disk = OsDisk()
-    with translated(folder), _names(folder, 1) as (path,):
+    with translate_errors(folder), _probe_names(folder, 1) as (path,):
         held = disk.lock(path, b"")
         try:
             disk.lock(path, b"").release()

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from thermocline.config import Address, NodeSettings
 from thermocline.server.access.host_check import LOOPBACK_NAMES
-from thermocline.server.api.context import Parts
+from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.app import make_app
 from thermocline.server.otlp.http import OtlpHttp
 from thermocline.server.otlp.http1.route import HttpLimits
-from thermocline.server.otlp.ingest_queue import Lane
-from thermocline.server.otlp.memory_budget import Room
+from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.memory_budget import MemoryBudget
 from thermocline.server.otlp.receiver import Receiver
-from thermocline.server.start.api_listener import ApiListener, not_bound
-from thermocline.server.start.certificate import Certificate
+from thermocline.server.start.api_listener import ApiListener, bind_error
+from thermocline.server.start.certificate import TlsCertificate
 
 
 class Listener(Protocol):
@@ -34,10 +34,10 @@ class Listener(Protocol):
     async def stop(self, deadline_s: float) -> None: ...
 
 
-class _Bound:
+class _BoundListener:
     """A listener that raises an error of this package when its address is in use."""
 
-    def __init__(self, listener: Any, address: Address, parts: Parts | None = None) -> None:
+    def __init__(self, listener: Any, address: Address, parts: ApiContext | None = None) -> None:
         self._listener = listener
         self._address = address
         self.parts = parts
@@ -52,19 +52,19 @@ class _Bound:
         try:
             await self._listener.start()
         except OSError as error:
-            raise not_bound(self._address, error) from error
+            raise bind_error(self._address, error) from error
 
     async def stop(self, deadline_s: float) -> None:
         """Stop within the deadline."""
         await self._listener.stop(deadline_s)
 
 
-class _Lane:
+class _QueueListener:
     """The ingest queue as a listener without a port."""
 
     port = 0
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: IngestQueue) -> None:
         self._lane = lane
 
     async def start(self) -> None:
@@ -76,25 +76,25 @@ class _Lane:
         await self._lane.stop(deadline_s)
 
 
-def listeners_of(server: Any) -> dict[str, Listener]:
+def make_listeners(server: Any) -> dict[str, Listener]:
     """Return the listeners that the settings ask for, in the order to start them."""
     settings: NodeSettings = server.settings
-    room = Room(settings.inflight_bytes_max)
+    room = MemoryBudget(settings.inflight_bytes_max)
     made: dict[str, Listener] = {}
     if settings.http is not None or settings.grpc is not None:
-        lane = Lane(server.door, body_bytes_max=settings.body_bytes_max)
-        made["lane"] = _Lane(lane)
+        lane = IngestQueue(server.door, body_bytes_max=settings.body_bytes_max)
+        made["lane"] = _QueueListener(lane)
         receiver = Receiver(lane, room, server.door, server.quotas, server.metrics)
         if settings.http is not None:
-            made["http"] = _http(server, receiver, settings.http)
+            made["http"] = _make_http(server, receiver, settings.http)
         if settings.grpc is not None:
-            made["grpc"] = _grpc(server, receiver, settings.grpc)
+            made["grpc"] = _make_grpc(server, receiver, settings.grpc)
     if settings.api is not None:
-        made["api"] = _api(server, room, settings.api)
+        made["api"] = _make_api(server, room, settings.api)
     return made
 
 
-def _http(server: Any, receiver: Receiver, address: Address) -> Listener:
+def _make_http(server: Any, receiver: Receiver, address: Address) -> Listener:
     settings: NodeSettings = server.settings
     limits = HttpLimits(
         body_bytes_max=settings.body_bytes_max, connections_max=settings.connections_max
@@ -106,17 +106,17 @@ def _http(server: Any, receiver: Receiver, address: Address) -> Listener:
         port=port,
         limits=limits,
         tls=server.tls,
-        hosts=_names(address),
+        hosts=_host_names(address),
         is_open=lambda: server.guard.is_open,
     )
-    return _Bound(listener, address)
+    return _BoundListener(listener, address)
 
 
-def _grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
+def _make_grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
     from thermocline.server.otlp.grpc import OtlpGrpc
 
     settings: NodeSettings = server.settings
-    certificate: Certificate | None = server.certificate
+    certificate: TlsCertificate | None = server.certificate
     host = f"[{address.host}]" if ":" in address.host else address.host
     listener = OtlpGrpc(
         receiver,
@@ -126,15 +126,15 @@ def _grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
         connections_max=settings.connections_max,
         credentials=None if certificate is None else certificate.grpc_credentials(),
     )
-    return _Bound(listener, address)
+    return _BoundListener(listener, address)
 
 
-def _names(address: Address) -> frozenset[str]:
+def _host_names(address: Address) -> frozenset[str]:
     """Return the host names that a listener answers to while the node has no key."""
     return LOOPBACK_NAMES | {address.host.lower(), socket.gethostname().lower()}
 
 
-def _api(server: Any, room: Room, address: Address) -> Listener:
+def _make_api(server: Any, room: MemoryBudget, address: Address) -> Listener:
     settings: NodeSettings = server.settings
     app = make_app(
         None,
@@ -146,7 +146,7 @@ def _api(server: Any, room: Room, address: Address) -> Listener:
         settings=settings,
         audit=server.audit,
         room=room,
-        hosts=_names(address),
+        hosts=_host_names(address),
     )
     listener = ApiListener(
         app,
@@ -155,4 +155,4 @@ def _api(server: Any, room: Room, address: Address) -> Listener:
         tls=server.tls,
         certificate=settings.tls_certificate,
     )
-    return _Bound(listener, address, app.state.parts)
+    return _BoundListener(listener, address, app.state.parts)

@@ -23,9 +23,9 @@ from thermocline.cold.catalog import JOURNAL_FOLDER, Catalog
 from thermocline.config import NodeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid
-from thermocline.hot.wal.folder import LOCK_NAME, held, numbers
+from thermocline.hot.wal.folder import LOCK_NAME, list_file_numbers, lock_journal
 from thermocline.node import Node
-from thermocline.server.observe.log import Log
+from thermocline.server.observe.log import EventLog
 from thermocline.server.start.filesystem_probe import probe
 
 OPEN_FILES_MAX = 65_536
@@ -43,10 +43,10 @@ def prepare_process() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class _Forward(logging.Handler):
+class _LogForwarder(logging.Handler):
     """Forwards log records of libraries to the node's log."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
@@ -59,7 +59,7 @@ class _Forward(logging.Handler):
 
 
 @contextmanager
-def forwarded_logging(log: Log) -> Iterator[None]:
+def forward_logging(log: EventLog) -> Iterator[None]:
     """Forward the warnings of libraries to the node's log while the block runs.
 
     The handler is removed afterwards: it would keep this package's modules alive at the end of the
@@ -67,7 +67,7 @@ def forwarded_logging(log: Log) -> Iterator[None]:
     """
     root = logging.getLogger()
     before = root.handlers[:], root.level
-    root.handlers[:] = [_Forward(log)]
+    root.handlers[:] = [_LogForwarder(log)]
     root.setLevel(logging.WARNING)
     try:
         yield
@@ -94,7 +94,7 @@ def check_unlocked(settings: NodeSettings) -> None:
     folder = os.path.join(settings.data, JOURNAL_FOLDER)
     if os.path.exists(os.path.join(folder, LOCK_NAME)):
         hint = "stop that process first; only one node at a time can use a data folder"
-        held(OsDisk(), folder, hint=hint).release()
+        lock_journal(OsDisk(), folder, hint=hint).release()
 
 
 def journal_bytes(data: str) -> int:
@@ -102,11 +102,11 @@ def journal_bytes(data: str) -> int:
     folder = os.path.join(data, JOURNAL_FOLDER)
     if not os.path.isdir(folder):
         return 0
-    names = {f"{number:020d}.wal" for number in numbers(OsDisk(), folder)}
+    names = {f"{number:020d}.wal" for number in list_file_numbers(OsDisk(), folder)}
     return sum(one.size_bytes for one in OsDisk().entries(folder) if one.name in names)
 
 
-def opened_node(settings: NodeSettings) -> Node:
+def open_node(settings: NodeSettings) -> Node:
     """Open the node, and test its file system's guarantees."""
     node = Node(settings.data, settings.lake)
     try:
@@ -127,11 +127,11 @@ def tls_context(settings: NodeSettings, context: ssl.SSLContext | None = None) -
         for one in (made,) if context is None else (made, context):
             one.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise unreadable(settings, error) from error
+        raise certificate_error(settings, error) from error
     return context or made
 
 
-def unreadable(settings: NodeSettings, error: Exception) -> Invalid:
+def certificate_error(settings: NodeSettings, error: Exception) -> Invalid:
     """Return the error of a certificate and key that are missing or do not match."""
     return Invalid(
         "the certificate or its key cannot be read",

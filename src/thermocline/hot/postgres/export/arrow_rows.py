@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from msgspec.structs import astuple
 
 from thermocline.contract.contract import Contract
-from thermocline.contract.document.canonical import canonical
+from thermocline.contract.document.canonical import to_canonical
 from thermocline.contract.document.column import NULLS, ContractColumn
-from thermocline.contract.document.kind import Kind, KindField
+from thermocline.contract.document.kind import ColumnKind, KindField
 from thermocline.contract.document.row import (
     ABSENT,
     has_either,
@@ -31,12 +31,12 @@ from thermocline.contract.document.row import (
     to_arrow,
 )
 from thermocline.hot.postgres.schema.layout import HotColumn, Layout, can_be_decoded
-from thermocline.hot.postgres.store.operation import Entity
+from thermocline.hot.postgres.store.operation import StoredEntity
 
 StoredRow = tuple[Any, ...]
 """A row of a type's table: key, version, contract version, time, `rest` as text, columns."""
 
-_AS_ARROW_TAKES_IT = frozenset({"string", "uuid", "enum", "integer", "number", "boolean"})
+_NATIVE_KINDS = frozenset({"string", "uuid", "enum", "integer", "number", "boolean"})
 
 WRITTEN_AT, ID, VER, SCHEMA_VERSION = "_written_at", "_id", "_ver", "_schema_version"
 FIXED = (
@@ -67,23 +67,23 @@ def cold_rows(layout: Layout, stored: Iterable[StoredRow]) -> pa.Table:
     by_version: dict[int, list[StoredRow]] = {}
     for row in stored:
         by_version.setdefault(row[2], []).append(row)
-    parts = [_rows(layout, version, some) for version, some in sorted(by_version.items())]
-    return joined(layout, parts)
+    parts = [_convert_rows(layout, version, some) for version, some in sorted(by_version.items())]
+    return concat_rows(layout, parts)
 
 
-def joined(layout: Layout, parts: Sequence[pa.Table]) -> pa.Table:
+def concat_rows(layout: Layout, parts: Sequence[pa.Table]) -> pa.Table:
     """Return tables of lake rows as one table; without parts, an empty one with its columns."""
     schema = cold_schema(layout.contract)
     return pa.concat_tables(parts).combine_chunks() if parts else schema.empty_table()
 
 
-def _rows(layout: Layout, version: int, rows: Sequence[StoredRow]) -> pa.Table:
+def _convert_rows(layout: Layout, version: int, rows: Sequence[StoredRow]) -> pa.Table:
     contract = layout.contract_of(version)
     # Not by `zip`: it makes an iterator per row, which costs garbage collection.
     by_place = [list(map(itemgetter(place), rows)) for place in range(len(rows[0]))]
     keys, vers, versions, times, rests, *values = by_place
     if _is_columnar(layout, contract):
-        found = _columns(layout, contract, values, rests)
+        found = _contract_columns(layout, contract, values, rests)
     else:
         documents = layout.documents_of(versions, values, rests)
         found = dict(enumerate(contract.arrow_rows(documents).columns))
@@ -117,13 +117,13 @@ def _is_columnar(layout: Layout, contract: Contract) -> bool:
     )
 
 
-def _is_exact(kind: Kind) -> bool:
+def _is_exact(kind: ColumnKind) -> bool:
     """Tell whether a number of this kind may have more digits than a double."""
     is_one = kind.name == "json" or (kind.name == "decimal" and not kind.is_text)
     return is_one or any(_is_exact(part) for part in kind.parts())
 
 
-def _columns(
+def _contract_columns(
     layout: Layout,
     contract: Contract,
     values: Sequence[Sequence[Any]],
@@ -131,7 +131,7 @@ def _columns(
 ) -> dict[int, pa.Array]:
     """Return a contract's columns by index: from the PostgreSQL column, else from `rest`."""
     parts = {part.name: part for part in contract.kind.fields}
-    in_rest = _Rests(contract.kind.fields, rests)
+    in_rest = _RestColumns(contract.kind.fields, rests)
     hot = {column.name: (column, some) for column, some in zip(layout.columns, values, strict=True)}
     found: dict[int, pa.Array] = {}
     for place, column in enumerate(contract.columns):
@@ -171,7 +171,7 @@ def _decoder(parts: tuple[KindField, ...], *, is_exact: bool) -> msgspec.json.De
     return msgspec.json.Decoder(list[record], float_hook=float_hook)  # type: ignore[valid-type]
 
 
-class _Rests:
+class _RestColumns:
     """The `rest` values of many rows by property; exact kinds are decoded separately."""
 
     def __init__(self, parts: Sequence[KindField], rests: Sequence[str]) -> None:
@@ -188,11 +188,11 @@ class _Rests:
         if _is_exact(kind):
             # PostgreSQL may write numbers in another form than the document had.
             forms = [
-                None if value is ABSENT else to_arrow(kind, canonical(kind, value, (name,), []))
+                None if value is ABSENT else to_arrow(kind, to_canonical(kind, value, (name,), []))
                 for value in values
             ]
             return pa.array(forms, column.type)
-        if kind.name in _AS_ARROW_TAKES_IT:
+        if kind.name in _NATIVE_KINDS:
             return pa.array(list(values), column.type)
         return pa.array([to_arrow(kind, value) for value in values], column.type)
 
@@ -234,11 +234,11 @@ def _plain_values(column: HotColumn, values: Sequence[Any]) -> Sequence[Any]:
     return [None if value is None else str(value) for value in values]
 
 
-def entity_of(layout: Layout, row: Mapping[str, Any]) -> Entity:
+def entity_of(layout: Layout, row: Mapping[str, Any]) -> StoredEntity:
     """Return the entity of one lake row, given as Python values by column name."""
     version = int(row[SCHEMA_VERSION])
     contract = layout.contract_of(version)
     now = {column.id: column.name for column in kept_columns(layout.contract)}
     values = {column.name: row[now[column.id]] for column in contract.columns}
     document = contract.document_of(values)
-    return Entity(row[ID], int(row[VER]), version, row[WRITTEN_AT], document)
+    return StoredEntity(row[ID], int(row[VER]), version, row[WRITTEN_AT], document)

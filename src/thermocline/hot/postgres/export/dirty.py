@@ -33,16 +33,16 @@ from thermocline.hot.postgres.export.arrow_rows import (
     ID,
     cold_rows,
     cold_schema,
-    joined,
+    concat_rows,
 )
 from thermocline.hot.postgres.page.condition import ROW
 from thermocline.hot.postgres.page.page_query import entities_of, row_text
-from thermocline.hot.postgres.schema.layout import Layout, Stale
+from thermocline.hot.postgres.schema.layout import Layout, StaleLayout
 from thermocline.hot.postgres.session.commit_outcome import CHECKPOINT
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.session.opening import Isolation
-from thermocline.hot.postgres.store.operation import Entity
-from thermocline.hot.postgres.store.statement import array_of
+from thermocline.hot.postgres.store.operation import StoredEntity
+from thermocline.hot.postgres.store.statement import array_text
 from thermocline.hot.postgres.store.store import EntityStore
 
 DIRTY_KEYS_MAX = 1_000_000
@@ -50,18 +50,18 @@ READ_LIMIT_S = 120.0
 FETCH_ROWS = 10_000
 
 T = TypeVar("T")
-_HEAD = (
+_HEAD_COLUMNS = (
     *("version", "as_of", "epoch", "cluster_id::text", "now()"),
     "(select max(schema_version) from type_version where type_id = %(type)s)",
 )
-_MOMENT = (
-    f"select {', '.join(_HEAD)}, pg_postmaster_start_time()::text, {CHECKPOINT}, "  # noqa: S608
+_MOMENT_QUERY = (
+    f"select {', '.join(_HEAD_COLUMNS)}, pg_postmaster_start_time()::text, {CHECKPOINT}, "  # noqa: S608
     "pg_current_snapshot()::text from lake_head where type_id = %(type)s"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LakeHead:
     """The lake version that PostgreSQL goes with; `as_of` is the time of its export.
 
     `epoch` counts the export attempts; `store_id` identifies this PostgreSQL permanently.
@@ -81,7 +81,7 @@ class DirtySnapshot:
     PostgreSQL snapshot: two snapshots with the same token are equal.
     """
 
-    head: Head
+    head: LakeHead
     taken_at: datetime
     token: tuple[str, ...]
     layout: Layout
@@ -95,7 +95,7 @@ class DirtySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenChanges:
     """What one export carries: all change ids of a snapshot, its keys and their rows."""
 
     snapshot: DirtySnapshot
@@ -103,13 +103,13 @@ class Frozen:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeyLookup:
     """PostgreSQL's state of one key: its entity; whether it is dirty, or only in the lake."""
 
-    head: Head
+    head: LakeHead
     taken_at: datetime
     layout: Layout
-    entity: Entity | None
+    entity: StoredEntity | None
     is_dirty: bool
     is_moved: bool
 
@@ -130,9 +130,9 @@ class DirtySet:
         self._lock = threading.Lock()
         self._last: DirtySnapshot | None = None
 
-    def head(self) -> Head:
+    def head(self) -> LakeHead:
         """Return the lake version that PostgreSQL goes with now."""
-        return self._run(lambda layout, connection: _moment(connection, layout)[0])
+        return self._run_in_snapshot(lambda layout, connection: _read_moment(connection, layout)[0])
 
     def snapshot(self) -> DirtySnapshot:
         """Return the dirty keys and their rows, with the lake version they go with.
@@ -143,10 +143,12 @@ class DirtySet:
             last = self._last
         made = None
         if last is not None:
-            made = self._store.as_known(lambda layout: self._unchanged(layout, last))
+            made = self._store.run_with_layout(
+                lambda layout: self._reuse_if_unchanged(layout, last)
+            )
         if made is None:
-            made = self._run(
-                lambda layout, connection: _snapshot(
+            made = self._run_in_snapshot(
+                lambda layout, connection: _take_snapshot(
                     connection, layout, last, keys_max=DIRTY_KEYS_MAX
                 )
             )
@@ -154,21 +156,21 @@ class DirtySet:
             self._last = made
         return made
 
-    def _unchanged(self, layout: Layout, last: DirtySnapshot) -> DirtySnapshot | None:
+    def _reuse_if_unchanged(self, layout: Layout, last: DirtySnapshot) -> DirtySnapshot | None:
         """Return the last snapshot with the current time, if nothing changed; one round trip."""
-        rows = self._store.ask(_MOMENT, {"type": layout.type_id}, lambda rows: rows)
-        head, taken_at, token = _moment_of(layout, rows[0] if rows else ())
-        is_same = token == last.token and _goes_on(last, layout, head, token)
+        rows = self._store.run_query(_MOMENT_QUERY, {"type": layout.type_id}, lambda rows: rows)
+        head, taken_at, token = _parse_moment(layout, rows[0] if rows else ())
+        is_same = token == last.token and _is_continuation(last, layout, head, token)
         return replace(last, taken_at=taken_at) if is_same else None
 
-    def freeze(self) -> Frozen | None:
+    def freeze(self) -> FrozenChanges | None:
         """Return what an export has to carry, or None when nothing is dirty.
 
         When this returns, its transaction has ended. It ignores the cache and reads everything: a
         key missing here would be lost when the export drops its change.
         """
 
-        return self._run(lambda layout, connection: frozen_in(connection, layout))
+        return self._run_in_snapshot(lambda layout, connection: freeze_in(connection, layout))
 
     def pressure(self) -> Pressure:
         """Return the number of changes, counted up to `DIRTY_KEYS_MAX` + 1, and their age."""
@@ -185,40 +187,40 @@ class DirtySet:
             assert row is not None
             return Pressure(int(row[0]), float(row[1]))
 
-        return self._run(look)
+        return self._run_in_snapshot(look)
 
-    def find(self, key: str) -> Found:
+    def find(self, key: str) -> KeyLookup:
         """Return PostgreSQL's state of one key, in one snapshot."""
-        return self._store.as_known(lambda layout: self._found(layout, key))
+        return self._store.run_with_layout(lambda layout: self._find(layout, key))
 
-    def _found(self, layout: Layout, key: str) -> Found:
+    def _find(self, layout: Layout, key: str) -> KeyLookup:
         # One statement has one snapshot, and takes one round trip.
         query = (
-            f"select {row_text(layout)}, {', '.join(_HEAD)}, "  # noqa: S608
+            f"select {row_text(layout)}, {', '.join(_HEAD_COLUMNS)}, "  # noqa: S608
             "exists (select from change where type_id = %(type)s and id = %(id)s), "
             "(select why::text from gone where type_id = %(type)s and id = %(id)s) "
             f"from lake_head left join {layout.table} as {ROW} on {ROW}.id = %(id)s "
             "where lake_head.type_id = %(type)s"
         )
         values = {"type": layout.type_id, "id": key}
-        rows = self._store.ask(query, values, lambda rows: rows)
+        rows = self._store.run_query(query, values, lambda rows: rows)
         *own, is_dirty, why = rows[0] if rows else (None, None)
-        head, taken_at = _head_of(layout, own[-len(_HEAD) :])
+        head, taken_at = _parse_head(layout, own[-len(_HEAD_COLUMNS) :])
         entity = None if own[0] is None else entities_of(layout, [tuple(own)])[0]
-        return Found(head, taken_at, layout, entity, is_dirty=is_dirty, is_moved=why == "e")
+        return KeyLookup(head, taken_at, layout, entity, is_dirty=is_dirty, is_moved=why == "e")
 
-    def everything(self) -> tuple[Head, datetime, pa.Table]:
+    def read_all(self) -> tuple[LakeHead, datetime, pa.Table]:
         """Return every row in PostgreSQL, dirty or not: used when the lake is unavailable."""
 
-        def read(layout: Layout, connection: Connection) -> tuple[Head, datetime, pa.Table]:
-            head, taken_at, _ = _moment(connection, layout)
-            return head, taken_at, _live_rows(connection, layout, None, is_all=True)
+        def read(layout: Layout, connection: Connection) -> tuple[LakeHead, datetime, pa.Table]:
+            head, taken_at, _ = _read_moment(connection, layout)
+            return head, taken_at, _read_live_rows(connection, layout, None, is_all=True)
 
-        return self._run(read)
+        return self._run_in_snapshot(read)
 
-    def _run(self, work: Callable[[Layout, Connection], T]) -> T:
+    def _run_in_snapshot(self, work: Callable[[Layout, Connection], T]) -> T:
         """Run in one snapshot."""
-        return self._store.as_known(
+        return self._store.run_with_layout(
             lambda layout: self._store.pool.run(
                 self._store.tenant,
                 lambda connection: work(layout, connection),
@@ -229,7 +231,9 @@ class DirtySet:
         )
 
 
-def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) -> Frozen | None:
+def freeze_in(
+    connection: Connection, layout: Layout, *, has_rows: bool = True
+) -> FrozenChanges | None:
     """Return what an export has to carry, as the running transaction sees it; None if nothing.
 
     Without `has_rows` the rows are omitted, for exporters that read them in key ranges.
@@ -245,10 +249,10 @@ def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) 
     changes = np.sort(np.array(row[0], dtype=np.int64))
     if has_rows:
         # The limit of reads does not apply: only an export makes the dirty set smaller.
-        snapshot = _snapshot(connection, layout, None, keys_max=None)
+        snapshot = _take_snapshot(connection, layout, None, keys_max=None)
     else:
-        head, taken_at, token = _moment(connection, layout)
-        keys, none = _changed(connection, layout, None), joined(layout, [])
+        head, taken_at, token = _read_moment(connection, layout)
+        keys, none = _changed_keys(connection, layout, None), concat_rows(layout, [])
         snapshot = DirtySnapshot(head, taken_at, token, layout, keys, none)
     if len(snapshot.keys) != row[1]:
         raise Corruption(
@@ -258,10 +262,12 @@ def frozen_in(connection: Connection, layout: Layout, *, has_rows: bool = True) 
             keys=len(snapshot.keys),
             changed=row[1],
         )
-    return Frozen(snapshot, changes)
+    return FrozenChanges(snapshot, changes)
 
 
-def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tuple[str, ...]]:
+def _read_moment(
+    connection: Connection, layout: Layout
+) -> tuple[LakeHead, datetime, tuple[str, ...]]:
     """Return the head, the time up to which the snapshot has every commit, and its token.
 
     The token says which transactions the snapshot sees. It contains the server's start time and
@@ -269,52 +275,54 @@ def _moment(connection: Connection, layout: Layout) -> tuple[Head, datetime, tup
     a recovery from a backend's crash, which does not restart the server but ends with a checkpoint.
     `Stale` when the type has a newer contract than the layout.
     """
-    row = connection.execute(_MOMENT, {"type": layout.type_id}).fetchone()
-    return _moment_of(layout, row or ())
+    row = connection.execute(_MOMENT_QUERY, {"type": layout.type_id}).fetchone()
+    return _parse_moment(layout, row or ())
 
 
-def _moment_of(layout: Layout, row: Row) -> tuple[Head, datetime, tuple[str, ...]]:
-    head, taken_at = _head_of(layout, row[: len(_HEAD)])
-    return head, taken_at, (head.store_id, *row[len(_HEAD) :])
+def _parse_moment(layout: Layout, row: Row) -> tuple[LakeHead, datetime, tuple[str, ...]]:
+    head, taken_at = _parse_head(layout, row[: len(_HEAD_COLUMNS)])
+    return head, taken_at, (head.store_id, *row[len(_HEAD_COLUMNS) :])
 
 
-def _head_of(layout: Layout, row: Sequence[Any]) -> tuple[Head, datetime]:
+def _parse_head(layout: Layout, row: Sequence[Any]) -> tuple[LakeHead, datetime]:
     """Return the head in a row of `_HEAD`, and the time of the read."""
     if not row:
         raise NotFound("no such type", hint="register it first", type=layout.name)
     version, as_of, epoch, store_id, taken_at, newest = row
     if newest > max(layout.contracts):
-        raise Stale
-    return Head(Version(version), _utc(as_of), epoch, store_id), taken_at.astimezone(UTC)
+        raise StaleLayout
+    return LakeHead(Version(version), _utc(as_of), epoch, store_id), taken_at.astimezone(UTC)
 
 
 def _utc(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone(UTC)
 
 
-def _snapshot(
+def _take_snapshot(
     connection: Connection, layout: Layout, last: DirtySnapshot | None, *, keys_max: int | None
 ) -> DirtySnapshot:
-    head, taken_at, token = _moment(connection, layout)
-    if last is None or not _goes_on(last, layout, head, token):
-        found = _checked(_changed(connection, layout, None), keys_max)
-        rows = _live_rows(connection, layout, None)
+    head, taken_at, token = _read_moment(connection, layout)
+    if last is None or not _is_continuation(last, layout, head, token):
+        found = _check_key_count(_changed_keys(connection, layout, None), keys_max)
+        rows = _read_live_rows(connection, layout, None)
         return DirtySnapshot(head, taken_at, token, layout, found, rows)
-    found = _changed(connection, layout, last.token[-1])
+    found = _changed_keys(connection, layout, last.token[-1])
     if not len(found):
         return replace(last, taken_at=taken_at, token=token)
     # Without newly dirty keys the array stays the same object, so that caches by identity hold.
     new = found.filter(pc.invert(pc.is_in(found, value_set=last.keys)))
     keys = last.keys
     if len(new):
-        keys = _checked(pa.concat_arrays([keys, new]), keys_max)
+        keys = _check_key_count(pa.concat_arrays([keys, new]), keys_max)
         keys = keys.take(pc.sort_indices(keys))
     kept = last.rows.filter(pc.invert(pc.is_in(last.rows.column(ID), value_set=found)))
-    rows = joined(layout, [kept, _live_rows(connection, layout, found.to_pylist())])
+    rows = concat_rows(layout, [kept, _read_live_rows(connection, layout, found.to_pylist())])
     return DirtySnapshot(head, taken_at, token, layout, keys, rows)
 
 
-def _goes_on(last: DirtySnapshot, layout: Layout, head: Head, token: tuple[str, ...]) -> bool:
+def _is_continuation(
+    last: DirtySnapshot, layout: Layout, head: LakeHead, token: tuple[str, ...]
+) -> bool:
     """Tell whether the dirty set is the last one plus the changes made since.
 
     Changes are removed only when the head moves. On the same server, without a recovery since,
@@ -324,7 +332,7 @@ def _goes_on(last: DirtySnapshot, layout: Layout, head: Head, token: tuple[str, 
     return is_same_type and last.head.version == head.version and last.token[:-1] == token[:-1]
 
 
-def _changed(connection: Connection, layout: Layout, since: str | None) -> pa.Array:
+def _changed_keys(connection: Connection, layout: Layout, since: str | None) -> pa.Array:
     """Return the sorted keys of all changes, or of those that a snapshot did not see."""
     # One value instead of a row per key: 50,000 rows take the driver ten times as long. Keys have
     # no line breaks, and their number is compared.
@@ -346,7 +354,7 @@ def _changed(connection: Connection, layout: Layout, since: str | None) -> pa.Ar
     return pa.array(keys, pa.string())
 
 
-def _checked(keys: pa.Array, keys_max: int | None) -> pa.Array:
+def _check_key_count(keys: pa.Array, keys_max: int | None) -> pa.Array:
     if keys_max is not None and len(keys) > keys_max:
         raise Overloaded(
             "more keys are dirty than one read may hold",
@@ -357,7 +365,7 @@ def _checked(keys: pa.Array, keys_max: int | None) -> pa.Array:
     return keys
 
 
-def _live_rows(
+def _read_live_rows(
     connection: Connection, layout: Layout, keys: Sequence[str] | None, *, is_all: bool = False
 ) -> pa.Table:
     """Return the rows of these keys, or of all dirty keys if None, or with `is_all` all rows."""
@@ -365,7 +373,7 @@ def _live_rows(
     values: dict[str, Any] = {"type": layout.type_id}
     if keys is not None:
         text += " where id = any(%(keys)s::text[])"
-        values["keys"] = array_of(keys)
+        values["keys"] = array_text(keys)
     elif not is_all:
         text += " where id in (select id from change where type_id = %(type)s)"
     query = sql.SQL(text).format(layout.names, sql.Identifier(layout.table))
@@ -375,4 +383,4 @@ def _live_rows(
         cursor.execute(query, values)
         while rows := cursor.fetchmany(FETCH_ROWS):
             parts.append(cold_rows(layout, rows))
-    return joined(layout, parts)
+    return concat_rows(layout, parts)

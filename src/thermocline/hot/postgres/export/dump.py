@@ -40,7 +40,7 @@ _COUNTERS = {"type": "type_id", "change": "cid"}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DumpTable:
     """One table of a dump: its columns in order, and how many parts its rows are in.
 
     `checksums` are those of the parts; None where an older release wrote none.
@@ -58,7 +58,7 @@ class Dump:
 
     tenant: str
     store_id: str
-    tables: tuple[Table, ...]
+    tables: tuple[DumpTable, ...]
     counters: Mapping[str, int]
     heads: Mapping[str, Version]
 
@@ -108,9 +108,9 @@ def parse_dump(data: bytes, path: str, tenant: str) -> Dump:
     return dumped
 
 
-def _parsed_table(one: Mapping[str, Any]) -> Table:
+def _parsed_table(one: Mapping[str, Any]) -> DumpTable:
     checksums = one.get("checksums")
-    return Table(
+    return DumpTable(
         str(one["name"]),
         tuple(map(str, one["columns"])),
         int(one["parts"]),
@@ -133,18 +133,18 @@ def dump(pool: Pool, tenant: Tenant, put: Callable[[str, bytes], None]) -> Dump:
         assert store is not None
         types = connection.execute("select table_name from type order by type_id").fetchall()
         names = [*_FIXED, *(row[0] for row in types)]
-        tables = tuple(_dumped(connection, name, put) for name in names)
+        tables = tuple(_dump_table(connection, name, put) for name in names)
         heads = connection.execute(
             "select lake_table_id, version from lake_head join type using (type_id) "
             "where lake_table_id is not null"
         ).fetchall()
-        counters = {name: _last(connection, name) for name in _COUNTERS}
+        counters = {name: _last_number(connection, name) for name in _COUNTERS}
     return Dump(
         tenant.name, store[0], tables, counters, {key: Version(found) for key, found in heads}
     )
 
 
-def _dumped(connection: Connection, name: str, put: Callable[[str, bytes], None]) -> Table:
+def _dump_table(connection: Connection, name: str, put: Callable[[str, bytes], None]) -> DumpTable:
     rows = connection.execute(
         "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 "
         "and not attisdropped order by attnum",
@@ -152,14 +152,14 @@ def _dumped(connection: Connection, name: str, put: Callable[[str, bytes], None]
     ).fetchall()
     columns = tuple(row[0] for row in rows if (name, row[0]) not in _NOT_KEPT)
     checksums: list[str] = []
-    with connection.cursor().copy(_copy(name, columns, "to stdout")) as copy:
-        for data in _parts(bytes(block) for block in copy):
+    with connection.cursor().copy(_copy_text(name, columns, "to stdout")) as copy:
+        for data in _join_blocks(bytes(block) for block in copy):
             put(part_name(name, len(checksums)), data)
             checksums.append(crc32c(data))
-    return Table(name, columns, len(checksums), tuple(checksums))
+    return DumpTable(name, columns, len(checksums), tuple(checksums))
 
 
-def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _join_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Join blocks to parts of about `PART_BYTES`."""
     held: list[bytes] = []
     size_bytes = 0
@@ -173,20 +173,22 @@ def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _copy(name: str, columns: tuple[str, ...], way: str) -> sql.Composed:
+def _copy_text(name: str, columns: tuple[str, ...], way: str) -> sql.Composed:
     listed = sql.SQL(", ").join(map(sql.Identifier, columns))
     return sql.SQL("copy {} ({}) " + way).format(sql.Identifier(name), listed)
 
 
-def _last(connection: Connection, name: str) -> int:
+def _last_number(connection: Connection, name: str) -> int:
     """Return the last number that a table's sequence issued, or the next one."""
-    query = sql.SQL("select last_value from {}").format(sql.Identifier(_counter(connection, name)))
+    query = sql.SQL("select last_value from {}").format(
+        sql.Identifier(_counter_name(connection, name))
+    )
     row = connection.execute(query).fetchone()
     assert row is not None
     return int(row[0])
 
 
-def _counter(connection: Connection, name: str) -> str:
+def _counter_name(connection: Connection, name: str) -> str:
     row = connection.execute(
         "select relname from pg_class where oid = pg_get_serial_sequence(%s, %s)::regclass",
         [name, _COUNTERS[name]],
@@ -203,23 +205,25 @@ def load(pool: Pool, tenant: Tenant, dumped: Dump, read: Callable[[str], bytes])
     with pool.transaction(tenant, limit_s=LIMIT_S) as connection:
         connection.execute("set local statement_timeout = 0")
         connection.execute("lock table store in exclusive mode")
-        if _is_there(connection, dumped):
+        if _is_loaded(connection, dumped):
             return False
         connection.execute("delete from store")
         for table in dumped.tables:
             if table.name not in _FIXED:
-                _make(connection, table.name)
-            with connection.cursor().copy(_copy(table.name, table.columns, "from stdin")) as copy:
+                _make_table(connection, table.name)
+            with connection.cursor().copy(
+                _copy_text(table.name, table.columns, "from stdin")
+            ) as copy:
                 for number in range(table.parts):
                     copy.write(read(part_name(table.name, number)))
-        _index(connection)
+        _make_indexes(connection)
         for name, last in dumped.counters.items():
-            counter = _counter(connection, name)
+            counter = _counter_name(connection, name)
             connection.execute("select setval(%s::regclass, %s)", [f'"{counter}"', last])
     return True
 
 
-def _is_there(connection: Connection, dumped: Dump) -> bool:
+def _is_loaded(connection: Connection, dumped: Dump) -> bool:
     row = connection.execute(
         "select store_id::text, exists (select from type) from store"
     ).fetchone()
@@ -236,7 +240,7 @@ def _is_there(connection: Connection, dumped: Dump) -> bool:
     return False
 
 
-def _make(connection: Connection, name: str) -> None:
+def _make_table(connection: Connection, name: str) -> None:
     columns = connection.execute(
         "select column_id, pg_type from type_column join type using (type_id) "
         "where table_name = %s order by column_id",
@@ -245,7 +249,7 @@ def _make(connection: Connection, name: str) -> None:
     create_table(connection, name, columns)
 
 
-def _index(connection: Connection) -> None:
+def _make_indexes(connection: Connection) -> None:
     """Create the indexes of columns that are ready; promotion indexes the others later."""
     rows = connection.execute(
         "select type_id, table_name, column_id from type_column join type using (type_id) "

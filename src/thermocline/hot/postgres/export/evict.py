@@ -32,7 +32,7 @@ def evict(store: EntityStore, written_before: datetime, rows_max: int = EVICT_RO
 
     def write(connection: Connection) -> int:
         keys = lock_clean(connection, layout, written_before, rows_max)
-        return take_clean(connection, layout, keys) if keys else 0
+        return delete_clean(connection, layout, keys) if keys else 0
 
     return store.pool.run(store.tenant, write)
 
@@ -50,7 +50,7 @@ def lock_clean(
     return [row[0] for row in connection.execute(query, values).fetchall()]
 
 
-def take_clean(connection: Connection, layout: Layout, keys: list[str]) -> int:
+def delete_clean(connection: Connection, layout: Layout, keys: list[str]) -> int:
     """Delete those of these locked rows that are clean, keep their versions; return how many.
 
     This is a separate statement, so it sees every commit before the rows were locked.

@@ -31,15 +31,17 @@ def forget(store: EntityStore, kept_max: int, rows_max: int = FORGET_ROWS_MAX) -
     type_id = store.layout.type_id
     # A separate transaction: two that both read and then lock the table would deadlock.
     held = store.pool.run(
-        store.tenant, lambda connection: _held(connection, type_id), is_read_only=True
+        store.tenant, lambda connection: _count_deleted(connection, type_id), is_read_only=True
     )
     wanted = min(held - kept_max, rows_max)
     if wanted <= 0:
         return 0
-    return store.pool.run(store.tenant, lambda connection: _forget(connection, type_id, wanted))
+    return store.pool.run(
+        store.tenant, lambda connection: _forget_keys(connection, type_id, wanted)
+    )
 
 
-def _held(connection: Connection, type_id: int) -> int:
+def _count_deleted(connection: Connection, type_id: int) -> int:
     row = connection.execute(
         "select count(*) from gone where type_id = %s and why = 'd'", [type_id]
     ).fetchone()
@@ -47,7 +49,7 @@ def _held(connection: Connection, type_id: int) -> int:
     return int(row[0])
 
 
-def _forget(connection: Connection, type_id: int, wanted: int) -> int:
+def _forget_keys(connection: Connection, type_id: int, wanted: int) -> int:
     connection.execute(
         sql.SQL("set local lock_timeout = {}").format(LOCK_TIMEOUT_MS), prepare=False
     )

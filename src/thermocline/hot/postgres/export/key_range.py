@@ -23,9 +23,9 @@ from psycopg import sql
 
 from thermocline.errors import Unavailable
 from thermocline.hot.postgres.export.arrow_rows import ID, cold_rows
-from thermocline.hot.postgres.export.dirty import FETCH_ROWS, Frozen, frozen_in
+from thermocline.hot.postgres.export.dirty import FETCH_ROWS, FrozenChanges, freeze_in
 from thermocline.hot.postgres.schema.layout import Layout
-from thermocline.hot.postgres.schema.registry import layout_in
+from thermocline.hot.postgres.schema.registry import read_layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection, PoolSettings
 from thermocline.hot.postgres.session.opening import Isolation
@@ -36,15 +36,15 @@ SHARE_LIMIT_S = 6 * 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SharedSnapshot:
     """A snapshot that other sessions may import, and what its export carries except the rows."""
 
     snapshot_id: str
-    frozen: Frozen
+    frozen: FrozenChanges
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyRange:
     """A range of the dirty keys of one snapshot, from `low` to `high`, both included.
 
     It is self-contained: any process can read it.
@@ -59,7 +59,9 @@ class Part:
 
 
 @contextmanager
-def shared_moment(store: EntityStore, *, limit_s: float = SHARE_LIMIT_S) -> Iterator[Moment | None]:
+def share_snapshot(
+    store: EntityStore, *, limit_s: float = SHARE_LIMIT_S
+) -> Iterator[SharedSnapshot | None]:
     """Yield what is dirty in one snapshot, which other sessions can read until the block ends.
 
     None when nothing is dirty. The block keeps dead rows from being vacuumed: end it early.
@@ -67,14 +69,16 @@ def shared_moment(store: EntityStore, *, limit_s: float = SHARE_LIMIT_S) -> Iter
     with store.pool.transaction(
         store.tenant, isolation=Isolation.REPEATABLE_READ, is_read_only=True, limit_s=limit_s
     ) as connection:
-        _unhurry(connection, limit_s)
+        _raise_timeouts(connection, limit_s)
         row = connection.execute("select pg_export_snapshot()").fetchone()
         assert row is not None
-        frozen = frozen_in(connection, layout_in(connection, store.type_name), has_rows=False)
-        yield None if frozen is None else Moment(str(row[0]), frozen)
+        frozen = freeze_in(connection, read_layout(connection, store.type_name), has_rows=False)
+        yield None if frozen is None else SharedSnapshot(str(row[0]), frozen)
 
 
-def part_rows(part: Part, *, limit_s: float = SHARE_LIMIT_S) -> Iterator[tuple[Layout, pa.Table]]:
+def read_key_range(
+    part: KeyRange, *, limit_s: float = SHARE_LIMIT_S
+) -> Iterator[tuple[Layout, pa.Table]]:
     """Yield the rows of a part, sorted by key, in bounded batches, with their type.
 
     `Unavailable` when the snapshot has ended: the export must start again with a new one.
@@ -84,16 +88,16 @@ def part_rows(part: Part, *, limit_s: float = SHARE_LIMIT_S) -> Iterator[tuple[L
         with pool.transaction(
             part.tenant, isolation=Isolation.REPEATABLE_READ, is_read_only=True, limit_s=limit_s
         ) as connection:
-            _import(connection, part.snapshot_id)
-            _unhurry(connection, limit_s)
-            layout = layout_in(connection, part.type_name)
-            for rows in _rows(connection, layout, part):
+            _import_snapshot(connection, part.snapshot_id)
+            _raise_timeouts(connection, limit_s)
+            layout = read_layout(connection, part.type_name)
+            for rows in _fetch_rows(connection, layout, part):
                 yield layout, cold_rows(layout, rows).sort_by(ID)
     finally:
         pool.close()
 
 
-def _import(connection: Connection, snapshot_id: str) -> None:
+def _import_snapshot(connection: Connection, snapshot_id: str) -> None:
     """Import a snapshot; it must come before the transaction's first read."""
     text = sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id))
     try:
@@ -108,7 +112,7 @@ def _import(connection: Connection, snapshot_id: str) -> None:
         ) from error
 
 
-def _unhurry(connection: Connection, limit_s: float) -> None:
+def _raise_timeouts(connection: Connection, limit_s: float) -> None:
     """Raise the transaction's timeouts to its limit: it waits for others, and reads much."""
     limit_ms = int(limit_s * 1000)
     connection.execute(
@@ -118,7 +122,9 @@ def _unhurry(connection: Connection, limit_s: float) -> None:
     )
 
 
-def _rows(connection: Connection, layout: Layout, part: Part) -> Iterator[list[tuple[Any, ...]]]:
+def _fetch_rows(
+    connection: Connection, layout: Layout, part: KeyRange
+) -> Iterator[list[tuple[Any, ...]]]:
     text = (
         "select id, ver, schema_version, written_at, rest::text{} from {} where id in "
         "(select id from change where type_id = %(type)s and id between %(low)s and %(high)s) "

@@ -17,7 +17,7 @@ from thermocline.hot.postgres.store.store import EntityStore
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
+class PurgeResult:
     """The rows removed for some keys, and the rows that remain."""
 
     tombstones: int
@@ -25,7 +25,7 @@ class Purged:
     changes_left: int
 
 
-def purge(store: EntityStore, keys: list[str]) -> Purged:
+def purge(store: EntityStore, keys: list[str]) -> PurgeResult:
     """Remove the tombstones of keys in one transaction."""
     layout = store.layout
     values = {"type": layout.type_id, "keys": keys}
@@ -39,14 +39,16 @@ def purge(store: EntityStore, keys: list[str]) -> Purged:
     )
     changes = sql.SQL("select count(*) from change where type_id = %(type)s and id = any(%(keys)s)")
 
-    def write(connection: Connection) -> Purged:
+    def write(connection: Connection) -> PurgeResult:
         gone = connection.execute(forget, values).rowcount
-        return Purged(gone, _count(connection, rows, values), _count(connection, changes, values))
+        return PurgeResult(
+            gone, _count(connection, rows, values), _count(connection, changes, values)
+        )
 
     return store.pool.run(store.tenant, write)
 
 
-def traces(store: EntityStore, keys: list[str]) -> int:
+def count_traces(store: EntityStore, keys: list[str]) -> int:
     """Return the number of rows in PostgreSQL with one of these keys."""
     layout = store.layout
     values = {"type": layout.type_id, "keys": keys}

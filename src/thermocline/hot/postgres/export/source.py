@@ -25,7 +25,7 @@ from thermocline.format.instant import from_datetime, to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.change_ids import decode_changes, encode_changes
 from thermocline.format.log.commit_note import NoteFlush
-from thermocline.hot.postgres.export.dirty import DirtySet, Frozen, Head
+from thermocline.hot.postgres.export.dirty import DirtySet, FrozenChanges, LakeHead
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.store.store import EntityStore
 
@@ -66,15 +66,15 @@ class EntitySource:
                 found=table_id,
             )
 
-    def head(self) -> Head:
+    def head(self) -> LakeHead:
         """Return the lake version that PostgreSQL goes with now."""
         return self.dirty.head()
 
-    def freeze(self) -> Frozen | None:
+    def freeze(self) -> FrozenChanges | None:
         """Step 1: return what the export has to carry, or None when nothing is dirty."""
         return self.dirty.freeze()
 
-    def claim(self, frozen: Frozen) -> NoteFlush:
+    def claim(self, frozen: FrozenChanges) -> NoteFlush:
         """Step 2: number this attempt durably; return the note for its commit.
 
         `Conflict` when the head has moved: another export committed first.
@@ -108,7 +108,7 @@ class EntitySource:
         def write(connection: Connection) -> bool:
             connection.execute(f"set local statement_timeout = {int(RETIRE_LIMIT_S * 1000)}")
             # Order matters: the head's row is locked first, so that retire calls run one by one.
-            head = _locked_head(connection, self._store.layout.type_id)
+            head = _lock_head(connection, self._store.layout.type_id)
             if head.version >= version:
                 return False
             check_known(head, version, note)
@@ -127,7 +127,7 @@ class EntitySource:
 
         return self._store.pool.run(self._store.tenant, write, limit_s=RETIRE_LIMIT_S)
 
-    def reads_known(self, version: Version, note: NoteFlush) -> None:
+    def check_commit_known(self, version: Version, note: NoteFlush) -> None:
         """Raise `Corruption` when a commit ahead of the head is unknown to this PostgreSQL.
 
         Order matters: the commit was read before this call, and PostgreSQL records an attempt
@@ -136,7 +136,7 @@ class EntitySource:
         check_known(self.head(), version, note)
 
 
-def check_known(head: Head, version: Version, note: NoteFlush | None) -> None:
+def check_known(head: LakeHead, version: Version, note: NoteFlush | None) -> None:
     """Raise `Corruption` unless the PostgreSQL with this head recorded the commit's attempt."""
     if note is None or not note.changes:
         return
@@ -159,14 +159,14 @@ def check_known(head: Head, version: Version, note: NoteFlush | None) -> None:
         )
 
 
-def _locked_head(connection: Connection, type_id: int) -> Head:
+def _lock_head(connection: Connection, type_id: int) -> LakeHead:
     row = connection.execute(
         "select version, as_of, epoch, cluster_id::text from lake_head where type_id = %s "
         "for update",
         [type_id],
     ).fetchone()
     assert row is not None
-    return Head(Version(row[0]), row[1], row[2], row[3])
+    return LakeHead(Version(row[0]), row[1], row[2], row[3])
 
 
 def _move_head(

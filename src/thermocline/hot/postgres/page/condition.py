@@ -27,10 +27,10 @@ from thermocline.hot.postgres.page.filter import (
 from thermocline.hot.postgres.schema.layout import Layout
 
 OPERATORS = {"eq": "=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-WORDS = (*OPERATORS, "ne", "in", "is_null", "starts_with", "contains")
+OPERATOR_NAMES = (*OPERATORS, "ne", "in", "is_null", "starts_with", "contains")
 PARTS_MAX = 200
 VALUES_MAX = 1_000
-SYSTEM = {
+SYSTEM_FIELDS = {
     "_id": ("id", "text"),
     "_ver": ("ver", "bigint"),
     "_schema_version": ("schema_version", "bigint"),
@@ -56,13 +56,13 @@ class Binds:
 
 def condition(layout: Layout, filter: Filter, binds: Binds) -> str:  # noqa: A002
     """Return the condition in SQL; `Invalid` for a filter that the type does not allow."""
-    return _Condition(layout, binds).of(filter, 0)
+    return _ConditionBuilder(layout, binds).build(filter, 0)
 
 
-def place_of(layout: Layout, name: str, binds: Binds) -> tuple[str, str]:
+def field_expression(layout: Layout, name: str, binds: Binds) -> tuple[str, str]:
     """Return a field's SQL expression and type; the type is `jsonb` if it has no column."""
-    if name in SYSTEM:
-        column, pg_type = SYSTEM[name]
+    if name in SYSTEM_FIELDS:
+        column, pg_type = SYSTEM_FIELDS[name]
         return f"{ROW}.{column}", pg_type
     steps = _steps(layout, name)
     hot = layout.by_name.get(steps[0]) if len(steps) == 1 else None
@@ -81,12 +81,12 @@ def _steps(layout: Layout, name: str) -> Sequence[str]:
     contract = layout.contract
     known = [part.name for part in contract.kind.fields]
     if not steps or (steps[0] not in known and not contract.is_open):
-        hint = f"use one of {', '.join([*known, *SYSTEM][:20])}"
+        hint = f"use one of {', '.join([*known, *SYSTEM_FIELDS][:20])}"
         raise Invalid("no such field", hint=hint, field=name)
     return steps
 
 
-class _Condition:
+class _ConditionBuilder:
     """Builds one condition."""
 
     def __init__(self, layout: Layout, binds: Binds) -> None:
@@ -94,57 +94,59 @@ class _Condition:
         self._binds = binds
         self._count = 0
 
-    def of(self, node: Filter, depth: int) -> str:
+    def build(self, node: Filter, depth: int) -> str:
         self._count += 1
         if self._count > PARTS_MAX or depth > DEPTH_MAX:
             hint = "use fewer comparisons and less nesting"
             raise Invalid("the filter is too large", hint=hint, parts_max=PARTS_MAX)
         match node:
             case AllOf(parts):
-                return self._joined(parts, " and ", "true", depth)
+                return self._join_parts(parts, " and ", "true", depth)
             case AnyOf(parts):
-                return self._joined(parts, " or ", "false", depth)
+                return self._join_parts(parts, " or ", "false", depth)
             case Not(part):
-                return f"(({self.of(part, depth + 1)}) is not true)"
+                return f"(({self.build(part, depth + 1)}) is not true)"
             case Comparison(field, "ne", value):
-                return f"(({self._compared(Comparison(field, 'eq', value))}) is not true)"
-        return self._compared(node)
+                return f"(({self._compare(Comparison(field, 'eq', value))}) is not true)"
+        return self._compare(node)
 
-    def _joined(self, parts: Sequence[Filter], word: str, empty: str, depth: int) -> str:
-        inner = [self.of(part, depth + 1) for part in parts]
+    def _join_parts(self, parts: Sequence[Filter], word: str, empty: str, depth: int) -> str:
+        inner = [self.build(part, depth + 1) for part in parts]
         return f"({word.join(inner)})" if inner else empty
 
-    def _compared(self, node: Comparison) -> str:
-        if node.op not in WORDS:
-            raise Invalid("unknown operator", hint=f"use one of {', '.join(WORDS)}", op=node.op)
-        place, pg_type = place_of(self._layout, node.field, self._binds)
+    def _compare(self, node: Comparison) -> str:
+        if node.op not in OPERATOR_NAMES:
+            raise Invalid(
+                "unknown operator", hint=f"use one of {', '.join(OPERATOR_NAMES)}", op=node.op
+            )
+        place, pg_type = field_expression(self._layout, node.field, self._binds)
         if node.op == "is_null":
             is_json = pg_type == "jsonb"
             return f"(coalesce({place}, 'null') = 'null')" if is_json else f"({place} is null)"
         check_value(node.value)
         if node.op == "in":
-            return self._in(node, place, pg_type)
+            return self._compare_in(node, place, pg_type)
         if node.op in ("starts_with", "contains"):
-            return self._text(node, place, pg_type)
+            return self._compare_text(node, place, pg_type)
         if pg_type == "jsonb":
-            return self._in_rest(node, place)
-        given = self._binds.add(_fitting(node.field, pg_type, node.value))
+            return self._compare_in_rest(node, place)
+        given = self._binds.add(_fit_value(node.field, pg_type, node.value))
         cast = _parameter_type(pg_type, node.value)
         return f"({place} {OPERATORS[node.op]} {given}::{cast})"
 
-    def _in(self, node: Comparison, place: str, pg_type: str) -> str:
+    def _compare_in(self, node: Comparison, place: str, pg_type: str) -> str:
         if not isinstance(node.value, list) or len(node.value) > VALUES_MAX:
             hint = f"give a list of at most {VALUES_MAX} values"
             raise Invalid("the operator in expects a list of values", hint=hint, field=node.field)
         if pg_type == "jsonb":
             wanted = [encode_text(value) for value in node.value if value is not None]
             return f"({place} = any({self._binds.add(wanted)}::jsonb[]))"
-        values = [_fitting(node.field, pg_type, value) for value in node.value]
+        values = [_fit_value(node.field, pg_type, value) for value in node.value]
         is_wide = any(_parameter_type(pg_type, value) == "numeric" for value in node.value)
         cast = "numeric" if is_wide else pg_type
         return f"({place} = any({self._binds.add(values)}::{cast}[]))"
 
-    def _text(self, node: Comparison, place: str, pg_type: str) -> str:
+    def _compare_text(self, node: Comparison, place: str, pg_type: str) -> str:
         if not isinstance(node.value, str) or pg_type not in ("text", "jsonb"):
             hint = "compare a text field with a text"
             raise Invalid("the operator needs a text field and a text", hint=hint, field=node.field)
@@ -155,7 +157,7 @@ class _Condition:
             return f"starts_with({place}, {given})"
         return f"(strpos({place}, {given}) > 0)"
 
-    def _in_rest(self, node: Comparison, place: str) -> str:
+    def _compare_in_rest(self, node: Comparison, place: str) -> str:
         value = node.value
         if value is None:
             return "false"
@@ -181,7 +183,7 @@ def _parameter_type(pg_type: str, value: Any) -> str:
     return "numeric" if is_fraction or is_large else pg_type
 
 
-def _fitting(field: str, pg_type: str, value: Any) -> Any:
+def _fit_value(field: str, pg_type: str, value: Any) -> Any:
     """Return the parameter for a column; `Invalid` for a value of another type."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if pg_type in _NUMBERS:

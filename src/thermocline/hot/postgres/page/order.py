@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import msgspec
 
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.page.condition import ROW, Binds, place_of
+from thermocline.hot.postgres.page.condition import ROW, Binds, field_expression
 from thermocline.hot.postgres.schema.layout import Layout
 
 FIELDS_MAX = 8
@@ -29,26 +29,26 @@ CURSOR_BYTES_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class SortTerm:
     """One sort term."""
 
-    place: str
+    expression: str
     pg_type: str
     is_descending: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortOrder:
     """A whole order; the last term is the key."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[SortTerm, ...]
     signature: int
 
     @property
     def text(self) -> str:
         """The terms of ORDER BY."""
         ways = {False: "asc nulls last", True: "desc nulls first"}
-        return ", ".join(f"{term.place} {ways[term.is_descending]}" for term in self.terms)
+        return ", ".join(f"{term.expression} {ways[term.is_descending]}" for term in self.terms)
 
     @property
     def values(self) -> str:
@@ -56,7 +56,7 @@ class Order:
 
         The key is not among them: every row has it, and it is a text.
         """
-        return "".join(f", ({term.place})::text" for term in self.terms[:-1])
+        return "".join(f", ({term.expression})::text" for term in self.terms[:-1])
 
     def ranges(self, cursor: str | None, binds: Binds) -> list[str]:
         """Return the conditions for rows after the cursor, to be queried one by one.
@@ -66,48 +66,48 @@ class Order:
         """
         if cursor is None:
             return ["true"]
-        found = self._decoded(cursor)
+        found = self._decode_cursor(cursor)
         if len(self.terms) != 2:
-            return [self._after(found, binds)]
+            return [self._after_condition(found, binds)]
         field, key = self.terms
         sign = "<" if field.is_descending else ">"
         given = f"{binds.add(found[1])}::text"
         if found[0] is None:
-            tail = f"({field.place} is null and {key.place} {sign} {given})"
-            return [tail, f"{field.place} is not null"] if field.is_descending else [tail]
+            tail = f"({field.expression} is null and {key.expression} {sign} {given})"
+            return [tail, f"{field.expression} is not null"] if field.is_descending else [tail]
         value = f"{binds.add(found[0])}::{field.pg_type}"
-        near = f"(({field.place}, {key.place}) {sign} ({value}, {given}))"
-        return [near] if field.is_descending else [near, f"{field.place} is null"]
+        near = f"(({field.expression}, {key.expression}) {sign} ({value}, {given}))"
+        return [near] if field.is_descending else [near, f"{field.expression} is null"]
 
-    def cursor(self, values: Sequence[str | None]) -> str:
+    def encode_cursor(self, values: Sequence[str | None]) -> str:
         """Return the cursor of a row from its sort values as texts."""
         data = msgspec.json.encode([self.signature, *values])
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
-    def _after(self, found: Sequence[str | None], binds: Binds) -> str:
+    def _after_condition(self, found: Sequence[str | None], binds: Binds) -> str:
         parts = []
         for last in range(len(self.terms)):
-            same = [self._same(self.terms[n], found[n], binds) for n in range(last)]
-            parts.append(" and ".join([*same, self._beyond(last, found[last], binds)]))
+            same = [self._equal_condition(self.terms[n], found[n], binds) for n in range(last)]
+            parts.append(" and ".join([*same, self._beyond_condition(last, found[last], binds)]))
         return "((" + ") or (".join(parts) + "))"
 
-    def _same(self, term: Term, value: str | None, binds: Binds) -> str:
+    def _equal_condition(self, term: SortTerm, value: str | None, binds: Binds) -> str:
         if value is None:
-            return f"{term.place} is null"
-        return f"{term.place} = {binds.add(value)}::{term.pg_type}"
+            return f"{term.expression} is null"
+        return f"{term.expression} = {binds.add(value)}::{term.pg_type}"
 
-    def _beyond(self, number: int, value: str | None, binds: Binds) -> str:
+    def _beyond_condition(self, number: int, value: str | None, binds: Binds) -> str:
         term = self.terms[number]
         if value is None:
-            return f"{term.place} is not null" if term.is_descending else "false"
+            return f"{term.expression} is not null" if term.is_descending else "false"
         given = f"{binds.add(value)}::{term.pg_type}"
         if term.is_descending:
-            return f"{term.place} < {given}"
+            return f"{term.expression} < {given}"
         if number + 1 == len(self.terms):  # the key is never null
-            return f"{term.place} > {given}"
-        return f"({term.place} > {given} or {term.place} is null)"
+            return f"{term.expression} > {given}"
+        return f"({term.expression} > {given} or {term.expression} is null)"
 
-    def _decoded(self, cursor: str) -> list[str | None]:
+    def _decode_cursor(self, cursor: str) -> list[str | None]:
         error = Invalid(
             "the cursor does not fit this sort order",
             hint="use the cursor of the previous page with the same sort",
@@ -126,18 +126,18 @@ class Order:
         return texts
 
 
-def order_of(layout: Layout, sort: Sequence[str], binds: Binds) -> Order:
+def order_of(layout: Layout, sort: Sequence[str], binds: Binds) -> SortOrder:
     """Return the order of these fields; `Invalid` for an unknown field."""
     if len(sort) > FIELDS_MAX:
         raise Invalid("too many fields to sort by", hint="use fewer", fields_max=FIELDS_MAX)
     terms = []
     for word in sort:
         name = word.removeprefix("-")
-        place, pg_type = place_of(layout, name, binds)
+        place, pg_type = field_expression(layout, name, binds)
         if pg_type == "jsonb":
             place = f"nullif({place}, 'null')"
-        terms.append(Term(place, pg_type, word.startswith("-")))
+        terms.append(SortTerm(place, pg_type, word.startswith("-")))
     is_descending = terms[-1].is_descending if terms else False
-    terms.append(Term(f"{ROW}.id", "text", is_descending))
+    terms.append(SortTerm(f"{ROW}.id", "text", is_descending))
     signature = zlib.crc32(repr((layout.type_id, tuple(sort))).encode())
-    return Order(tuple(terms), signature)
+    return SortOrder(tuple(terms), signature)

@@ -12,7 +12,7 @@ from typing import Any
 
 from thermocline.format.argument import check_flag, check_text, list_names
 from thermocline.hot.postgres.page.filter import Filter, as_filter
-from thermocline.hot.postgres.store.operation import Entity
+from thermocline.hot.postgres.store.operation import StoredEntity
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Page:
     same object. `total` is None unless requested.
     """
 
-    entities: list[Entity]
+    entities: list[StoredEntity]
     after: str | None = None
     total: int | None = None
-    refs: dict[str, dict[str, Entity]] = field(default_factory=dict)
+    refs: dict[str, dict[str, StoredEntity]] = field(default_factory=dict)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.page.condition import ROW, Binds, place_of
+from thermocline.hot.postgres.page.condition import ROW, Binds, field_expression
 from thermocline.hot.postgres.schema.layout import Layout
 
 REFERENCES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class EntityRelation:
     """A property that holds keys of another type; `is_list` when it holds many."""
 
     name: str
@@ -24,25 +24,25 @@ class Relation:
     is_list: bool
 
 
-def relation_of(layout: Layout, name: str) -> Relation:
+def relation_of(layout: Layout, name: str) -> EntityRelation:
     """Return the relation of a property; `Invalid` when it has no x-relation."""
     node = layout.contract.schema.get("properties", {}).get(name)
-    target = _said(node)
+    target = _relation_target(node)
     if target is None:
         known = [
             found
             for found, inner in layout.contract.schema.get("properties", {}).items()
-            if _said(inner) is not None
+            if _relation_target(inner) is not None
         ]
         hint = f"use one of {', '.join(known)}" if known else "mark a property with x-relation"
         raise Invalid("the property has no x-relation", hint=hint, property=name)
     kind = next(part.kind for part in layout.contract.kind.fields if part.name == name)
-    return Relation(name, target, kind.name == "list")
+    return EntityRelation(name, target, kind.name == "list")
 
 
-def reference(layout: Layout, relation: Relation, binds: Binds) -> str:
+def reference_expression(layout: Layout, relation: EntityRelation, binds: Binds) -> str:
     """Return the SQL expression of a row's reference: a key as text, or a jsonb list of keys."""
-    place, pg_type = place_of(layout, relation.name, binds)
+    place, pg_type = field_expression(layout, relation.name, binds)
     if relation.is_list:
         return f"case when jsonb_typeof({place}) = 'array' then {place} else '[]' end"
     if pg_type == "jsonb":
@@ -50,7 +50,7 @@ def reference(layout: Layout, relation: Relation, binds: Binds) -> str:
     return f"{place}::text"
 
 
-def _said(node: Any) -> str | None:
+def _relation_target(node: Any) -> str | None:
     if not isinstance(node, dict):
         return None
     found = node.get("x-relation")

@@ -26,8 +26,8 @@ import msgspec
 from psycopg import sql
 
 from thermocline.contract.contract import Contract
-from thermocline.contract.document.canonical import canonical, json_form
-from thermocline.contract.document.kind import Kind
+from thermocline.contract.document.canonical import json_form, to_canonical
+from thermocline.contract.document.kind import ColumnKind
 from thermocline.contract.document.row import from_stored
 
 _WIDE = {"smallint": "bigint", "integer": "bigint", "real": "double precision"}
@@ -38,7 +38,7 @@ _exact = msgspec.json.Decoder(float_hook=Decimal)
 Json = dict[str, Any]
 
 
-class Stale(Exception):
+class StaleLayout(Exception):
     """The cached layout of a type is out of date. It is caught inside `hot/postgres`."""
 
 
@@ -96,23 +96,23 @@ class Layout:
         return "".join(
             f", {row}.{one.sql_name}{_AS_TEXT.get(one.pg_type, '')}"
             if names is None or one.name in names
-            else f", {_blank(one)}"
+            else f", {_null_text(one)}"
             for one in self.columns
         )
 
     @cached_property
     def blank_text(self) -> str:
         """Nulls of the types of `shown_text`, for rows of another type in the same result."""
-        return "".join(f", {_blank(column)}" for column in self.columns)
+        return "".join(f", {_null_text(column)}" for column in self.columns)
 
     @cached_property
-    def record(self) -> str:
+    def record_type(self) -> str:
         """The SQL column definitions of a record that `record_of` returns."""
         parts = "".join(f", {column.sql_name} {column.pg_type}" for column in self.columns)
         return f"id text, ver bigint, schema_version int, rest jsonb{parts}"
 
     @cached_property
-    def changes(self) -> str:
+    def assignments(self) -> str:
         """The SQL assignments of the property columns from a record called `given`."""
         return "".join(f", {name} = given.{name}" for name in (c.sql_name for c in self.columns))
 
@@ -121,7 +121,7 @@ class Layout:
         try:
             return self.contracts[schema_version]
         except KeyError:
-            raise Stale(schema_version) from None
+            raise StaleLayout(schema_version) from None
 
     def record_of(self, key: str, ver: int, schema_version: int, document: Json) -> Json:
         """Return the record of a document: a JSON object of the table's columns."""
@@ -136,7 +136,7 @@ class Layout:
 
     def document_of(self, schema_version: int, values: Sequence[Any], rest: str | None) -> Json:
         """Return the document of a row, given the values of `columns` and `rest` as text."""
-        return self._form(schema_version).documents([[value] for value in values], [rest])[0]
+        return self._reader(schema_version).documents([[value] for value in values], [rest])[0]
 
     def documents_of(
         self,
@@ -149,21 +149,21 @@ class Layout:
         `values` has one sequence per column, with the values of all rows.
         """
         if len(set(schema_versions)) == 1:
-            return self._form(schema_versions[0]).documents(values, rests)
+            return self._reader(schema_versions[0]).documents(values, rests)
         return [
-            self._form(version).documents([[column[row]] for column in values], [rest])[0]
+            self._reader(version).documents([[column[row]] for column in values], [rest])[0]
             for row, (version, rest) in enumerate(zip(schema_versions, rests, strict=True))
         ]
 
-    def _form(self, schema_version: int) -> "_Form":
-        found = self._forms.get(schema_version)
+    def _reader(self, schema_version: int) -> "_DocumentReader":
+        found = self._readers.get(schema_version)
         if found is None:
             contract = self.contract_of(schema_version)
-            found = self._forms[schema_version] = _form_of(contract, self.columns)
+            found = self._readers[schema_version] = _document_reader(contract, self.columns)
         return found
 
     @cached_property
-    def _forms(self) -> "dict[int, _Form]":
+    def _readers(self) -> "dict[int, _DocumentReader]":
         return {}
 
 
@@ -171,7 +171,7 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _DocumentReader:
     """Builds the documents of one contract from rows.
 
     `careful` are the properties whose jsonb values must be made canonical again. `hot` are the
@@ -180,11 +180,11 @@ class _Form:
     """
 
     decode: Callable[[str], Json]
-    careful: Sequence[tuple[str, Kind]]
+    careful: Sequence[tuple[str, ColumnKind]]
     is_open: bool
     hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
-    places: dict[str, Any]
-    quick: "_QuickForm | None"
+    template: dict[str, Any]
+    quick: "_FastDocumentReader | None"
 
     def documents(self, values: Sequence[Sequence[Any]], rests: Sequence[str | None]) -> list[Json]:
         """Return the documents of rows; the values are by column.
@@ -200,9 +200,9 @@ class _Form:
         if self.quick is not None:
             with suppress(msgspec.MsgspecError):  # another program's row: decoded as it is, below
                 return self.quick.documents(values, given)
-        decode, places = self.decode, self.places
+        decode, places = self.decode, self.template
         made = [decode(rest) for rest in given]
-        self._look_again(made)
+        self._restore_canonical(made)
         self._add_columns(made, values)
         # Merging gives the contract's order; picking the properties one by one takes four times as
         # long.
@@ -218,21 +218,21 @@ class _Form:
                 if value is not None:
                     one[name] = value if shown is None else shown(value)
 
-    def _look_again(self, made: Sequence[Json]) -> None:
+    def _restore_canonical(self, made: Sequence[Json]) -> None:
         """Restore the canonical form of values that jsonb may have changed."""
         for name, kind in self.careful:
             for one in made:
                 value = one.get(name)
                 if value is not None and type(value) is not float:
-                    one[name] = canonical(kind, value, (name,), [])
+                    one[name] = to_canonical(kind, value, (name,), [])
         if self.is_open:
             for one in made:
-                for name in one.keys() - self.places.keys():
+                for name in one.keys() - self.template.keys():
                     one[name] = json_form(one[name])
 
 
 @dataclass(frozen=True, slots=True)
-class _QuickForm:
+class _FastDocumentReader:
     """The same for contracts whose only fractional numbers are doubles, a quarter faster.
 
     A row is decoded into a record whose fields are the contract's properties: in its order, with
@@ -255,7 +255,7 @@ class _QuickForm:
         return documents
 
 
-def _blank(column: HotColumn) -> str:
+def _null_text(column: HotColumn) -> str:
     return "null" + _AS_TEXT.get(column.pg_type, f"::{column.pg_type}")
 
 
@@ -263,23 +263,25 @@ def _without_absent(document: Json) -> Json:
     return {name: value for name, value in document.items() if value is not _ABSENT}
 
 
-def _form_of(contract: Contract, columns: Sequence[HotColumn]) -> _Form:
+def _document_reader(contract: Contract, columns: Sequence[HotColumn]) -> _DocumentReader:
     kinds = {part.name: part.kind for part in contract.kind.fields}
     careful = [(name, kind) for name, kind in kinds.items() if _is_changed_by_jsonb(kind)]
     is_exact = contract.is_open or any(_needs_digits(kind) for kind in kinds.values())
     decode = (_exact if is_exact else _plain).decode
     names = [column.name for column in columns]
-    hot = [(name, _shower(kinds[name]) if name in kinds else None) for name in names]
+    hot = [(name, _value_converter(kinds[name]) if name in kinds else None) for name in names]
     is_quick = not is_exact and kinds.keys() >= set(names)
     is_quick = is_quick and all(kind.name == "number" and kind.bits == 64 for _, kind in careful)
     is_quick = is_quick and all(map(can_be_decoded, kinds))
-    quick = _quick_form(kinds, hot) if is_quick else None
-    return _Form(decode, careful, contract.is_open, hot, dict.fromkeys(kinds, _ABSENT), quick)
+    quick = _fast_document_reader(kinds, hot) if is_quick else None
+    return _DocumentReader(
+        decode, careful, contract.is_open, hot, dict.fromkeys(kinds, _ABSENT), quick
+    )
 
 
-def _quick_form(
-    kinds: Mapping[str, Kind], hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
-) -> _QuickForm:
+def _fast_document_reader(
+    kinds: Mapping[str, ColumnKind], hot: Sequence[tuple[str, Callable[[Any], Any] | None]]
+) -> _FastDocumentReader:
     places = {name: f"property_{number}" for number, name in enumerate(kinds)}
     number = float | msgspec.UnsetType | None
     record = msgspec.defstruct(
@@ -293,7 +295,9 @@ def _quick_form(
         gc=False,  # JSON values contain no reference cycles
     )
     decode = msgspec.json.Decoder(list[record]).decode  # type: ignore[valid-type]
-    return _QuickForm(decode, [(places[name], _all_shown(shown)) for name, shown in hot])
+    return _FastDocumentReader(
+        decode, [(places[name], _column_converter(shown)) for name, shown in hot]
+    )
 
 
 def can_be_decoded(name: str) -> bool:
@@ -301,17 +305,17 @@ def can_be_decoded(name: str) -> bool:
     return not any(letter in '"\\' or letter < " " for letter in name)
 
 
-def _is_changed_by_jsonb(kind: Kind) -> bool:
+def _is_changed_by_jsonb(kind: ColumnKind) -> bool:
     """Tell whether jsonb may return a number of this kind in another form: 1e22 as 10...0."""
-    return any(kind.has(name) for name in ("number", "json")) or _needs_digits(kind)
+    return any(kind.has_kind(name) for name in ("number", "json")) or _needs_digits(kind)
 
 
-def _needs_digits(kind: Kind) -> bool:
+def _needs_digits(kind: ColumnKind) -> bool:
     is_one = kind.name == "json" or (kind.name == "decimal" and not kind.is_text)
     return is_one or any(_needs_digits(part) for part in kind.parts())
 
 
-def _shower(kind: Kind) -> Callable[[Any], Any] | None:
+def _value_converter(kind: ColumnKind) -> Callable[[Any], Any] | None:
     """Return the conversion of a column's value to a document's; None if both are equal."""
     match kind.name:
         case "string" | "enum" | "integer" | "boolean" | "number":
@@ -323,7 +327,7 @@ def _shower(kind: Kind) -> Callable[[Any], Any] | None:
     return functools.partial(from_stored, kind)
 
 
-def _all_shown(
+def _column_converter(
     shown: Callable[[Any], Any] | None,
 ) -> Callable[[Sequence[Any]], Iterable[Any]]:
     """Return the conversion `shown` for all values of a column at once."""

@@ -67,7 +67,7 @@ def open_tenant(pool: Pool, name: str, migrations: tuple[Migration, ...] | None 
     """Return a tenant; create it if it is new, and migrate it if its tables are old."""
     schema = schema_of(name)
     wanted = known_migrations() if migrations is None else migrations
-    role = pool.run(None, lambda connection: _owner(connection, schema), is_read_only=True)
+    role = pool.run(None, lambda connection: _tenant_role(connection, schema), is_read_only=True)
     if role is not None:
         tenant = Tenant(name, schema, role)
         if _is_current(pool, tenant, wanted):
@@ -76,12 +76,12 @@ def open_tenant(pool: Pool, name: str, migrations: tuple[Migration, ...] | None 
         _check_server(connection)
         # PostgreSQL releases it when the session ends, however it ends.
         connection.execute("select pg_advisory_lock(%s, hashtext(%s))", [LOCK_SPACE, schema])
-        role = _owner(connection, schema) or _make_tenant(connection, schema)
+        role = _tenant_role(connection, schema) or _make_tenant(connection, schema)
         tenant = Tenant(name, schema, role)
-        applied = _applied(connection, tenant)
-        _check(applied, wanted, tenant)
+        applied = _applied_migrations(connection, tenant)
+        _check_applied(applied, wanted, tenant)
         for migration in wanted[len(applied) :]:
-            _apply(connection, tenant, migration)
+            _apply_migration(connection, tenant, migration)
     return tenant
 
 
@@ -101,7 +101,7 @@ def drop_tenant(pool: Pool, name: str) -> None:
 
     def drop(connection: Connection) -> None:
         connection.execute("select pg_advisory_xact_lock(%s, hashtext(%s))", [LOCK_SPACE, schema])
-        role = _owner(connection, schema)
+        role = _tenant_role(connection, schema)
         if role is None:
             raise NotFound("no such tenant", hint="list the tenants", tenant=name)
         words = "set local role {role}; drop schema {schema} cascade; reset role; drop role {role}"
@@ -132,7 +132,7 @@ def execute_patiently(connection: Connection, text: sql.Composable, role: str) -
             return
 
 
-def _owner(connection: Connection, schema: str) -> str | None:
+def _tenant_role(connection: Connection, schema: str) -> str | None:
     """Return the role of a tenant: the owner of its schema."""
     query = (
         "select rolname from pg_namespace join pg_roles on pg_roles.oid = nspowner "
@@ -170,20 +170,22 @@ def _is_current(pool: Pool, tenant: Tenant, wanted: tuple[Migration, ...]) -> bo
         return connection.execute(query).fetchall()
 
     applied = pool.run(tenant, look, is_read_only=True)
-    _check(applied, wanted, tenant)
+    _check_applied(applied, wanted, tenant)
     return len(applied) == len(wanted)
 
 
-def _applied(connection: Connection, tenant: Tenant) -> list[tuple[Any, ...]]:
+def _applied_migrations(connection: Connection, tenant: Tenant) -> list[tuple[Any, ...]]:
     with connection.transaction():
-        for words in tenant.words():
+        for words in tenant.role_statements():
             connection.execute(words, prepare=False)
         return connection.execute(
             "select number, checksum from migration order by number"
         ).fetchall()
 
 
-def _check(applied: list[tuple[Any, ...]], wanted: tuple[Migration, ...], tenant: Tenant) -> None:
+def _check_applied(
+    applied: list[tuple[Any, ...]], wanted: tuple[Migration, ...], tenant: Tenant
+) -> None:
     if len(applied) > len(wanted):
         raise Unsupported(
             "a newer version of this program has migrated the tables",
@@ -202,7 +204,7 @@ def _check(applied: list[tuple[Any, ...]], wanted: tuple[Migration, ...], tenant
             )
 
 
-def _apply(connection: Connection, tenant: Tenant, migration: Migration) -> None:
+def _apply_migration(connection: Connection, tenant: Tenant, migration: Migration) -> None:
     note = sql.SQL("insert into migration (number, name, checksum) values ({}, {}, {})").format(
         migration.number, migration.name, migration.checksum
     )

@@ -32,13 +32,13 @@ def promote(pool: Pool, tenant: Tenant, type_id: int, column: HotColumn) -> None
     with pool.session() as connection:
         key = f"{tenant.schema}.{type_id}"
         connection.execute("select pg_advisory_lock(%s, hashtext(%s))", [LOCK_SPACE, key])
-        table, state = _state(connection, tenant, type_id, column.column_id)
+        table, state = _column_state(connection, tenant, type_id, column.column_id)
         if state == "r":
             return
         if state is None:
-            table = _add(connection, tenant, type_id, table, column)
-        _fill(pool, tenant, table, column)
-        _finish(connection, tenant, type_id, table, column)
+            table = _add_column(connection, tenant, type_id, table, column)
+        _fill_column(pool, tenant, table, column)
+        _finish_column(connection, tenant, type_id, table, column)
 
 
 def index_text(type_id: int, table: str, column_id: int, *, is_online: bool) -> sql.Composed:
@@ -46,22 +46,22 @@ def index_text(type_id: int, table: str, column_id: int, *, is_online: bool) -> 
     text = "create index {} {} on {} ({}, id)"
     return sql.SQL(text).format(
         sql.SQL("concurrently if not exists" if is_online else "if not exists"),
-        sql.Identifier(_index(type_id, column_id)),
+        sql.Identifier(_index_name(type_id, column_id)),
         sql.Identifier(table),
         sql.Identifier(f"h_{column_id}"),
     )
 
 
-def _index(type_id: int, column_id: int) -> str:
+def _index_name(type_id: int, column_id: int) -> str:
     return f"e_{type_id}_h_{column_id}"
 
 
-def _state(
+def _column_state(
     connection: Connection, tenant: Tenant, type_id: int, column_id: int
 ) -> tuple[str, str | None]:
     """Return the table's current name, and the column's state; None before it is added."""
     with connection.transaction():
-        for words in tenant.words():
+        for words in tenant.role_statements():
             connection.execute(words, prepare=False)
         row = connection.execute(
             "select table_name, state::text from type left join type_column "
@@ -72,7 +72,7 @@ def _state(
     return row[0], row[1]
 
 
-def _add(
+def _add_column(
     connection: Connection, tenant: Tenant, type_id: int, table: str, column: HotColumn
 ) -> str:
     collation = ' collate "C"' if column.pg_type == "text" else ""
@@ -99,7 +99,7 @@ def _add(
     return renamed
 
 
-def _fill(pool: Pool, tenant: Tenant, table: str, column: HotColumn) -> None:
+def _fill_column(pool: Pool, tenant: Tenant, table: str, column: HotColumn) -> None:
     names: dict[str, sql.Composable] = {
         "table": sql.Identifier(table),
         "column": sql.Identifier(column.sql_name),
@@ -126,10 +126,10 @@ def _fill(pool: Pool, tenant: Tenant, table: str, column: HotColumn) -> None:
         after = last
 
 
-def _finish(
+def _finish_column(
     connection: Connection, tenant: Tenant, type_id: int, table: str, column: HotColumn
 ) -> None:
-    index = _index(type_id, column.column_id)
+    index = _index_name(type_id, column.column_id)
     names = {
         "schema": sql.Identifier(tenant.schema),
         "index": sql.Identifier(index),

@@ -18,8 +18,8 @@ from psycopg import sql
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.key import ID_LENGTH_MAX
 from thermocline.contract.document.text import decode, encode_text
-from thermocline.contract.evolve.compatible import evolved
-from thermocline.contract.schema.register import parse_contract, stored_contract
+from thermocline.contract.evolve.compatible import evolve_contract
+from thermocline.contract.schema.register import parse_contract, restore_contract
 from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.hot.postgres.schema.layout import HotColumn, Layout, wide_type
 from thermocline.hot.postgres.schema.promote_column import index_text, promote
@@ -33,7 +33,7 @@ VERSIONS_MAX = 10_000
 COLUMNS_MAX = 200
 
 
-class Registry:
+class TypeRegistry:
     """The types of one tenant. Any thread may use it."""
 
     def __init__(self, pool: Pool, tenant: Tenant) -> None:
@@ -53,20 +53,20 @@ class Registry:
         _check_name(name)
 
         def write(connection: Connection) -> None:
-            if _register(connection, name, document) and claim is not None:
+            if _register_version(connection, name, document) and claim is not None:
                 claim()
 
         self.pool.run(self.tenant, write)
-        return self.finish(name)
+        return self.finish_promotions(name)
 
-    def finish(self, name: str) -> Layout:
+    def finish_promotions(self, name: str) -> Layout:
         """Finish the column promotions that a killed process left; return the layout."""
         layout = self.layout(name)
         wanted = {
             column.id: HotColumn(
                 column.id, column.name, wide_type(column.postgres_type), is_ready=False
             )
-            for column in layout.contract.hot
+            for column in layout.contract.hot_columns
         }
         for column in layout.columns:
             wanted[column.column_id] = column
@@ -77,7 +77,7 @@ class Registry:
 
     def layout(self, name: str) -> Layout:
         """Return the current layout of a type; `NotFound` when no type has this name."""
-        return self.pool.run(self.tenant, lambda c: layout_in(c, name), is_read_only=True)
+        return self.pool.run(self.tenant, lambda c: read_layout(c, name), is_read_only=True)
 
     def names(self) -> list[str]:
         """Return the names of all types, in order."""
@@ -94,15 +94,15 @@ class Registry:
         return [contracts[version] for version in sorted(contracts)]
 
 
-def layout_in(connection: Connection, name: str) -> Layout:
+def read_layout(connection: Connection, name: str) -> Layout:
     """Return a type's layout as the running transaction sees it; `NotFound` without the type."""
     row = connection.execute(
         "select type_id, table_name from type where name = %s", [name]
     ).fetchone()
     if row is None:
         raise NotFound("no such type", hint="register it first", type=name)
-    columns = _columns(connection, row[0])
-    return Layout(row[0], name, row[1], columns, _versions(connection, row[0]))
+    columns = _read_columns(connection, row[0])
+    return Layout(row[0], name, row[1], columns, _read_versions(connection, row[0]))
 
 
 def is_outdated(connection: Connection, layout: Layout) -> bool:
@@ -111,7 +111,10 @@ def is_outdated(connection: Connection, layout: Layout) -> bool:
         "select max(schema_version) from type_version where type_id = %s", [layout.type_id]
     ).fetchone()
     newest = row[0] if row else None
-    return newest != max(layout.contracts) or _columns(connection, layout.type_id) != layout.columns
+    return (
+        newest != max(layout.contracts)
+        or _read_columns(connection, layout.type_id) != layout.columns
+    )
 
 
 def _check_name(name: str) -> None:
@@ -120,7 +123,7 @@ def _check_name(name: str) -> None:
         raise Invalid("invalid name of a type", hint=hint, argument="name", type=ascii(name)[:80])
 
 
-def _register(connection: Connection, name: str, document: Any) -> bool:
+def _register_version(connection: Connection, name: str, document: Any) -> bool:
     """Insert the next version of a type unless it equals the newest; return whether it did."""
     made = connection.execute(
         "insert into type (name, table_name) values (%s, '') on conflict (name) do nothing "
@@ -133,13 +136,13 @@ def _register(connection: Connection, name: str, document: Any) -> bool:
     if row is None:
         raise Conflict("the type was removed meanwhile", hint="register it again", type=name)
     type_id = row[0]
-    versions = _versions(connection, type_id)
+    versions = _read_versions(connection, type_id)
     previous = versions[max(versions)] if versions else None
     is_comparable = isinstance(document, dict)  # an array of numpy answers `==` with an array
     if previous is not None and is_comparable and previous.document == document:
         return False
-    contract = evolved(document, previous) if previous else parse_contract(document)
-    _check_limits(contract, _columns(connection, type_id))
+    contract = evolve_contract(document, previous) if previous else parse_contract(document)
+    _check_limits(contract, _read_columns(connection, type_id))
     connection.execute(
         "insert into type_version (type_id, schema_version, document, columns) "
         "values (%s, %s, %s, %s)",
@@ -151,7 +154,7 @@ def _register(connection: Connection, name: str, document: Any) -> bool:
 
 
 def _check_limits(contract: Contract, columns: tuple[HotColumn, ...]) -> None:
-    if len(contract.hot) > COLUMNS_MAX:
+    if len(contract.hot_columns) > COLUMNS_MAX:
         hint = "mark fewer properties x-hot"
         raise Invalid("too many hot properties", hint=hint, columns_max=COLUMNS_MAX)
     if contract.version > VERSIONS_MAX:
@@ -166,9 +169,9 @@ def _check_limits(contract: Contract, columns: tuple[HotColumn, ...]) -> None:
 
 def _make_table(connection: Connection, type_id: int, contract: Contract) -> None:
     table = f"e_{type_id}"
-    columns = [(column.id, wide_type(column.postgres_type)) for column in contract.hot]
+    columns = [(column.id, wide_type(column.postgres_type)) for column in contract.hot_columns]
     create_table(connection, table, columns)
-    for column in contract.hot:
+    for column in contract.hot_columns:
         connection.execute(
             "insert into type_column values (%s, %s, %s, %s, true, 'r')",
             [type_id, column.id, column.name, wide_type(column.postgres_type)],
@@ -200,7 +203,7 @@ def _column_text(column_id: int, pg_type: str) -> sql.Composed:
     return sql.SQL(", {} " + pg_type + collation).format(sql.Identifier(f"h_{column_id}"))
 
 
-def _columns(connection: Connection, type_id: int) -> tuple[HotColumn, ...]:
+def _read_columns(connection: Connection, type_id: int) -> tuple[HotColumn, ...]:
     rows = connection.execute(
         "select column_id, name, pg_type, state = 'r' from type_column where type_id = %s "
         "order by column_id",
@@ -209,13 +212,13 @@ def _columns(connection: Connection, type_id: int) -> tuple[HotColumn, ...]:
     return tuple(HotColumn(*row) for row in rows)
 
 
-def _versions(connection: Connection, type_id: int) -> Mapping[int, Contract]:
+def _read_versions(connection: Connection, type_id: int) -> Mapping[int, Contract]:
     rows = connection.execute(
         "select schema_version, document::text, columns::text from type_version "
         "where type_id = %s order by schema_version",
         [type_id],
     ).fetchall()
     return {
-        row[0]: stored_contract(decode(row[1].encode()), row[0], decode(row[2].encode()))
+        row[0]: restore_contract(decode(row[1].encode()), row[0], decode(row[2].encode()))
         for row in rows
     }

@@ -26,7 +26,7 @@ class Tenant:
     schema: str
     role: str
 
-    def words(self) -> tuple[sql.Composed, ...]:
+    def role_statements(self) -> tuple[sql.Composed, ...]:
         """Return the statements that give the running transaction this tenant's role."""
         return (
             sql.SQL("set local role {}").format(sql.Identifier(self.role)),

@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thermocline.disk import OsDisk, translated
+from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Unavailable, Unsupported
 from thermocline.extras import install_command
 
@@ -91,9 +91,9 @@ def installed_programs(copy_folder: str) -> Programs:
     package = os.path.abspath(found.submodule_search_locations[0])
     if os.geteuid() != 0:
         return Programs(os.path.join(package, "pginstall", "bin"), None)
-    account = _account()
+    account = _server_account()
     if not is_reachable(package, account):
-        package = _copied(package, copy_folder)
+        package = _copy_programs(package, copy_folder)
     return Programs(os.path.join(package, "pginstall", "bin"), account)
 
 
@@ -111,7 +111,7 @@ def is_reachable(path: str, account: Account) -> bool:
         parts = above
 
 
-def let_through(folder: str, account: Account) -> None:
+def allow_traversal(folder: str, account: Account) -> None:
     """Let one account traverse a folder of this user, without listing it."""
     found = os.stat(folder)
     if found.st_uid == os.getuid() and not found.st_mode & stat.S_IXOTH:
@@ -121,7 +121,7 @@ def let_through(folder: str, account: Account) -> None:
         os.chmod(folder, mode)
 
 
-def _account() -> Account:
+def _server_account() -> Account:
     try:
         entry = pwd.getpwnam(SERVER_USER)
     except KeyError as error:
@@ -132,11 +132,11 @@ def _account() -> Account:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
-def _copied(package: str, copy_folder: str) -> str:
+def _copy_programs(package: str, copy_folder: str) -> str:
     """Copy the programs with the libraries beside them; the copy is whole or absent."""
     target = os.path.join(copy_folder, WHEEL)
     disk = OsDisk()
-    with translated(copy_folder):
+    with translate_errors(copy_folder):
         if disk.size(target) is None:
             part = f"{copy_folder}.part"
             shutil.rmtree(part, ignore_errors=True)

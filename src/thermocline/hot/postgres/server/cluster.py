@@ -28,15 +28,15 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg import sql
 
-from thermocline.disk import OsDisk, translated
+from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
 from thermocline.hot.postgres.server.binaries import (
     Programs,
+    allow_traversal,
     installed_programs,
     is_reachable,
-    let_through,
 )
-from thermocline.hot.postgres.server.postmaster import let_go, process_of
+from thermocline.hot.postgres.server.postmaster import clear_foreign_pid, process_of
 from thermocline.hot.postgres.server.server_note import (
     DATABASE,
     LOGIN,
@@ -52,7 +52,7 @@ from thermocline.hot.postgres.server.server_note import (
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
-LOOK_TIMEOUT_S = 3
+PROBE_TIMEOUT_S = 3
 LOCK_POLL_S = 0.05
 STARTS_MAX = 5
 LOG_TAIL_BYTES = 2_000
@@ -77,7 +77,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PostgresServer:
     """A PostgreSQL to connect to; `folder` is that of an embedded server, else None."""
 
     dsn: str
@@ -87,7 +87,7 @@ class Server:
 
 def open_server(
     *, dsn: str | None = None, folder: str | None = None, settings: Mapping[str, str] | None = None
-) -> Server:
+) -> PostgresServer:
     """Return the server at an address, or create and start the embedded server of a folder.
 
     When this returns, an embedded server accepts connections; a server at an address is not
@@ -97,19 +97,19 @@ def open_server(
         hint = "give either the address of a PostgreSQL, or a folder for an embedded one"
         raise Invalid("PostgreSQL needs an address or a folder, not both", hint=hint)
     if dsn is not None:
-        return Server(dsn)
+        return PostgresServer(dsn)
     assert folder is not None
-    return _Embedded(os.path.abspath(folder)).started(settings or {})
+    return _EmbeddedServer(os.path.abspath(folder)).ensure_started(settings or {})
 
 
-def running_server(folder: str) -> Server | None:
+def running_server(folder: str) -> PostgresServer | None:
     """Return the embedded server of a folder if it runs and answers, else None."""
-    return _Embedded(os.path.abspath(folder)).found()
+    return _EmbeddedServer(os.path.abspath(folder)).find_running()
 
 
 def is_dead(folder: str) -> bool:
     """Tell whether the embedded server of a folder has no process any more."""
-    return _Embedded(os.path.abspath(folder)).process_id() is None
+    return _EmbeddedServer(os.path.abspath(folder)).process_id() is None
 
 
 def is_elsewhere(folder: str, dsn: str) -> bool:
@@ -123,10 +123,10 @@ def stop_server(folder: str, *, mode: str = "fast") -> bool:
 
     `fast` ends its sessions and writes a checkpoint; `immediate` is a deliberate crash.
     """
-    return _Embedded(os.path.abspath(folder)).stopped(mode)
+    return _EmbeddedServer(os.path.abspath(folder)).stop(mode)
 
 
-class _Embedded:
+class _EmbeddedServer:
     """The embedded server of one folder."""
 
     def __init__(self, folder: str) -> None:
@@ -134,10 +134,10 @@ class _Embedded:
         self._data = os.path.join(folder, "data")
         self._disk = OsDisk()
 
-    def started(self, settings: Mapping[str, str]) -> Server:
+    def ensure_started(self, settings: Mapping[str, str]) -> PostgresServer:
         self._make_folder()
-        with self._locked():
-            found, note = self.found(), read_note(self._folder)
+        with self._hold_lock():
+            found, note = self.find_running(), read_note(self._folder)
             if found is not None:
                 return found
             programs = installed_programs(self._path("programs"))
@@ -169,20 +169,20 @@ class _Embedded:
             )
         return False
 
-    def found(self) -> Server | None:
+    def find_running(self) -> PostgresServer | None:
         note = read_note(self._folder)
         # A copied folder has the original's note, and the original's server may run and answer.
         if note is None or self.process_id() is None:
             return None
-        return self._server(note) if _connects(note.dsn) else None
+        return self._server(note) if _can_connect(note.dsn) else None
 
-    def _server(self, note: ServerNote) -> Server:
-        return Server(note.dsn, self._folder, note.owner_dsn)
+    def _server(self, note: ServerNote) -> PostgresServer:
+        return PostgresServer(note.dsn, self._folder, note.owner_dsn)
 
-    def stopped(self, mode: str) -> bool:
+    def stop(self, mode: str) -> bool:
         if self._disk.size(self._path(NOTE_NAME)) is None and not self._has_data(None):
             raise NotFound("no server was ever here", hint="check the folder", path=self._folder)
-        with self._locked():
+        with self._hold_lock():
             if self.process_id() is None:
                 return False
             arguments = ["-D", self._data, "-m", mode, "-w", "-t", str(int(STOP_TIMEOUT_S)), "stop"]
@@ -202,50 +202,50 @@ class _Embedded:
         end_s = time.monotonic() + START_TIMEOUT_S
         is_port_bad = False
         for turn in range(STARTS_MAX):
-            if self._waited(note, end_s):
+            if self._wait_for_process(note, end_s):
                 return note
-            let_go(self._data)
+            clear_foreign_pid(self._data)
             note = fit_note(note, self._folder, is_port_bad=is_port_bad)
             note = replace(note, was_started=True)
             write_note(self._folder, note)
             given = {**settings, "port": str(note.port)}
             options = " ".join(f"-c {shlex.quote(f'{k}={v}')}" for k, v in given.items())
-            first_words, before = os.path.join(self._data, "start.log"), self._words()
+            first_words, before = os.path.join(self._data, "start.log"), self._log_tail()
             try:
                 arguments = ["-D", self._data, "-w", "-t", str(int(START_TIMEOUT_S)), "-s"]
                 arguments += ["-l", first_words, "-o", options, "start"]
                 programs.run("pg_ctl", arguments, timeout_s=START_TIMEOUT_S + 10)
             except Unavailable as error:
-                said = self._words()
+                said = self._log_tail()
                 is_port_bad = "already in use" in said or "bind" in said
                 # Right after a kill, the dead server's children may hold its shared memory for a
                 # moment, and another process may have taken the port. A server that ended without
                 # a log line was killed from outside: it logs its own errors.
                 may_pass = is_port_bad or "shared memory" in said or said == before
                 if turn + 1 == STARTS_MAX or time.monotonic() > end_s or not may_pass:
-                    raise self._failure("the server does not start", error) from error
+                    raise self._unavailable("the server does not start", error) from error
                 time.sleep(0.2 * (turn + 1))
             else:
                 return note
         raise AssertionError("unreachable")
 
-    def _waited(self, note: ServerNote, end_s: float) -> bool:
+    def _wait_for_process(self, note: ServerNote, end_s: float) -> bool:
         """Wait for an existing server process, which is in recovery or about to end.
 
         Return True once it answers, False once it has ended.
         """
         while self.process_id() is not None:
-            if _connects(note.owner_dsn):
+            if _can_connect(note.owner_dsn):
                 return True
             if time.monotonic() > end_s:
-                raise self._failure("the server runs but does not answer")
+                raise self._unavailable("the server runs but does not answer")
             time.sleep(LOCK_POLL_S)
         return False
 
     def _make_cluster(self, programs: Programs) -> ServerNote:
         note = new_note(self._folder)
         part, password = self._path("data.part"), self._path("password")
-        with translated(self._folder):
+        with translate_errors(self._folder):
             shutil.rmtree(part, ignore_errors=True)
             with suppress(FileNotFoundError):
                 self._disk.unlink(password)
@@ -269,7 +269,7 @@ class _Embedded:
             return
         # The lake's folder is private, but PostgreSQL, which never runs as root, is inside it.
         for folder in (os.path.dirname(self._folder), self._folder):
-            let_through(folder, programs.account)
+            allow_traversal(folder, programs.account)
         if not is_reachable(self._folder, programs.account):
             raise Invalid(
                 "the user that runs PostgreSQL cannot reach the folder",
@@ -279,7 +279,7 @@ class _Embedded:
             )
 
     def _make_folder(self) -> None:
-        with translated(self._folder):
+        with translate_errors(self._folder):
             missing = []
             path = self._folder
             while self._disk.size(path) is None:
@@ -290,11 +290,11 @@ class _Embedded:
                     self._disk.make_folder(path)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         end_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                with translated(self._folder):
+                with translate_errors(self._folder):
                     lock = self._disk.lock(self._path("lock"), str(os.getpid()).encode())
                 break
             except Unavailable as error:
@@ -311,12 +311,12 @@ class _Embedded:
         """Return the id of the process that uses the data folder, or None if none is alive."""
         return process_of(self._data)
 
-    def _failure(self, message: str, cause: Unavailable | None = None) -> Unavailable:
+    def _unavailable(self, message: str, cause: Unavailable | None = None) -> Unavailable:
         hint = "the tail of the server's log is in the facts; the whole log is in the folder"
         facts = {} if cause is None else {"program": cause.facts}
-        return Unavailable(message, hint=hint, path=self._folder, said=self._words(), **facts)
+        return Unavailable(message, hint=hint, path=self._folder, said=self._log_tail(), **facts)
 
-    def _words(self) -> str:
+    def _log_tail(self) -> str:
         """Return the tails of the server's start output and of its newest log file."""
         said = b""
         with suppress(OSError):
@@ -349,9 +349,9 @@ def _make_database(note: ServerNote) -> None:
         raise Unavailable("the server's database could not be created", hint=hint) from error
 
 
-def _connects(dsn: str) -> bool:
+def _can_connect(dsn: str) -> bool:
     try:
-        with psycopg.connect(dsn, connect_timeout=LOOK_TIMEOUT_S) as connection:
+        with psycopg.connect(dsn, connect_timeout=PROBE_TIMEOUT_S) as connection:
             connection.execute("select 1")
     except psycopg.Error:
         return False

@@ -15,13 +15,13 @@ import os
 from thermocline.disk import OsDisk
 
 LOCK_NAME = "postmaster.pid"
-NOBODY = (1 << 22) + 1  # Linux gives no process a number past 2**22
+UNUSED_PID = (1 << 22) + 1  # Linux gives no process a number past 2**22
 
 
 def process_of(data: str) -> int | None:
     """Return the id of the process that uses a data folder, or None if none is alive."""
     try:
-        found, folder = _lines(data)[:2]
+        found, folder = _read_lines(data)[:2]
         process = int(found)
         os.kill(process, 0)
         is_server = os.path.samefile(folder, data) and not _is_elsewhere(process, data)
@@ -30,13 +30,13 @@ def process_of(data: str) -> int | None:
     return process if is_server else None
 
 
-def let_go(data: str) -> None:
+def clear_foreign_pid(data: str) -> None:
     """Replace the process id in the lock file if it belongs to another program.
 
     The other lines stay: by them PostgreSQL detects children of a killed server that still run.
     """
     try:
-        found, *others = _lines(data)
+        found, *others = _read_lines(data)
         is_taken = _is_elsewhere(int(found), data)
     except (OSError, ValueError):
         return
@@ -44,12 +44,12 @@ def let_go(data: str) -> None:
         slot = OsDisk().open_slot(os.path.join(data, LOCK_NAME))
         try:
             # Overwritten in place to keep the file's owner; the new content is not shorter.
-            slot.put(b"\n".join([str(NOBODY).encode(), *others]))
+            slot.put(b"\n".join([str(UNUSED_PID).encode(), *others]))
         finally:
             slot.close()
 
 
-def _lines(data: str) -> list[bytes]:
+def _read_lines(data: str) -> list[bytes]:
     return OsDisk().read(os.path.join(data, LOCK_NAME)).split(b"\n")
 
 

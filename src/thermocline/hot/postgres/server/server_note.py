@@ -16,7 +16,7 @@ import socket
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-from thermocline.disk import OsDisk, translated
+from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Corruption
 from thermocline.format.sealed_json import seal, unseal
 
@@ -86,7 +86,7 @@ def read_note(folder: str) -> ServerNote | None:
     path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
     if disk.size(path) is None:
         return None
-    with translated(path):
+    with translate_errors(path):
         data = disk.read(path)
     fields = unseal(data, path, hint=_HINT, unsealed_fields=_UNSEALED)
     try:
@@ -98,7 +98,7 @@ def read_note(folder: str) -> ServerNote | None:
 def write_note(folder: str, note: ServerNote) -> None:
     """Replace the note in a folder; it is durable when this returns."""
     path, disk = os.path.join(folder, NOTE_NAME), OsDisk()
-    with translated(path):
+    with translate_errors(path):
         with suppress(FileNotFoundError):
             disk.unlink(f"{path}.part")
         write_private(f"{path}.part", seal(asdict(note)))

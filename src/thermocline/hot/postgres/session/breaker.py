@@ -70,12 +70,12 @@ class Breaker:
             retry_after_s=round(max(left_s, 0.1), 3),
         )
 
-    def released(self) -> None:
+    def release_probe(self) -> None:
         """Record an attempt that says nothing about the server: the next caller may try."""
         with self._lock:
             self._is_probing = False
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record that the server answered: every caller may try again."""
         with self._lock:
             self._failures = 0
@@ -83,7 +83,7 @@ class Breaker:
             self._open_until_s = None
             self._open_s = self._settings.open_s
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """Record that the server could not be reached, or that the connection was lost."""
         with self._lock:
             self._failures += 1

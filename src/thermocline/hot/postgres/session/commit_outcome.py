@@ -18,23 +18,23 @@ from typing import Any
 
 import psycopg
 
-from thermocline.hot.postgres.session.simple_query import exchanged
+from thermocline.hot.postgres.session.simple_query import execute_simple
 
-FATE_POLL_S = 0.05
+OUTCOME_POLL_S = 0.05
 CHECKPOINT = "(select checkpoint_lsn::text from pg_control_checkpoint())"
-TICKET = f"select pg_current_xact_id()::text, {CHECKPOINT}"
+TRANSACTION_ID_QUERY = f"select pg_current_xact_id()::text, {CHECKPOINT}"
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class TransactionId:
     """The id of a transaction, which is unique until the server recovers from a crash."""
 
     xid: str
     checkpoint: str
 
 
-def fate_of(
-    ticket: Ticket, connected: Callable[[], psycopg.Connection[Any]], *, timeout_s: float
+def find_outcome(
+    ticket: TransactionId, connected: Callable[[], psycopg.Connection[Any]], *, timeout_s: float
 ) -> str | None:
     """Return the outcome of a transaction: committed, aborted, or None if it is unknown."""
     end_s = time.monotonic() + timeout_s
@@ -50,13 +50,13 @@ def fate_of(
                 return None if fate is None else str(fate)
         if time.monotonic() > end_s:
             return None
-        time.sleep(FATE_POLL_S)
+        time.sleep(OUTCOME_POLL_S)
 
 
-def ticket_of(connection: psycopg.Connection[Any], opening: bytes) -> Ticket | None:
+def begin_transaction(connection: psycopg.Connection[Any], opening: bytes) -> TransactionId | None:
     """Begin a transaction; return its id, or None for a read-only one."""
-    answer = exchanged(connection, opening)
+    answer = execute_simple(connection, opening)
     if not answer.ntuples:
         return None
     xid, checkpoint = (answer.get_value(0, column) or b"" for column in range(2))
-    return Ticket(xid.decode(), checkpoint.decode())
+    return TransactionId(xid.decode(), checkpoint.decode())

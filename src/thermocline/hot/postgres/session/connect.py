@@ -40,7 +40,7 @@ class PoolSettings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
 
 
-def connected(dsn: str, limits: PoolSettings, deadlines: Deadlines) -> Connection:
+def open_connection(dsn: str, limits: PoolSettings, deadlines: Deadlines) -> Connection:
     """Open a connection that is ready for a transaction; raises the driver's errors."""
     connection = psycopg.connect(
         dsn,

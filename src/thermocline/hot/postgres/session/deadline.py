@@ -101,9 +101,9 @@ class Deadlines:
 
 def _cut(connection: psycopg.Connection[Any]) -> None:
     # A duplicate handle: closing it does not close libpq's descriptor.
-    with suppress(OSError, psycopg.Error), _handle(connection) as handle:
+    with suppress(OSError, psycopg.Error), _socket_of(connection) as handle:
         handle.shutdown(socket.SHUT_RDWR)
 
 
-def _handle(connection: psycopg.Connection[Any]) -> socket.socket:
+def _socket_of(connection: psycopg.Connection[Any]) -> socket.socket:
     return socket.socket(fileno=os.dup(connection.fileno()))

@@ -10,7 +10,7 @@ import functools
 from psycopg import sql
 
 from thermocline.hot.postgres.schema.tenant import Tenant
-from thermocline.hot.postgres.session.commit_outcome import TICKET
+from thermocline.hot.postgres.session.commit_outcome import TRANSACTION_ID_QUERY
 
 
 class Isolation(enum.Enum):
@@ -22,7 +22,7 @@ class Isolation(enum.Enum):
 
 
 @functools.lru_cache(maxsize=1_024)
-def opening(
+def opening_statements(
     tenant: Tenant | None, isolation: Isolation, *, is_read_only: bool
 ) -> tuple[bytes, ...]:
     """Return the statements before the work; for a writer, the last one returns its id."""
@@ -31,7 +31,7 @@ def opening(
         sql.SQL(f"begin isolation level {isolation.value} {access}")
     ]
     if tenant is not None:
-        statements += tenant.words()
+        statements += tenant.role_statements()
     if not is_read_only:
-        statements.append(sql.SQL(TICKET))
+        statements.append(sql.SQL(TRANSACTION_ID_QUERY))
     return tuple(one.as_bytes() for one in statements)

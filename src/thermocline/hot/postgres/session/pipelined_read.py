@@ -26,18 +26,18 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from thermocline.hot.postgres.session.connect import Connection, Row
-from thermocline.hot.postgres.session.simple_query import GOOD, error_of, exchanged
+from thermocline.hot.postgres.session.simple_query import SUCCESS_STATUSES, error_of, execute_simple
 
 PREPARED_MAX = 200
 PIECE_ROWS = 25
 
 T = TypeVar("T")
-_PLACE = re.compile(r"%\((\w+)\)s|%%")
+_PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 _IN_PIECES = capabilities.has_stream_chunked()
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
+class PipelinedQuery(Generic[T]):
     """A query, and the conversion `made` of a chunk of its rows.
 
     `made` is called again for the same rows if the read is repeated. Its exception is raised after
@@ -47,35 +47,37 @@ class Question(Generic[T]):
     opening: Sequence[bytes]
     query: str
     values: Mapping[str, Any]
-    made: Callable[[list[Row]], Sequence[T]]
+    convert: Callable[[list[Row]], Sequence[T]]
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedStatements:
     """The prepared statements of one connection: names by tenant, text and types."""
 
     names: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     count: int = 0
 
 
-class Trip(Generic[T]):
+class PipelinedRead(Generic[T]):
     """One pipelined read: begun, then finished. It raises the driver's errors."""
 
-    def __init__(self, connection: Connection, prepared: Prepared, question: Question[T]) -> None:
+    def __init__(
+        self, connection: Connection, prepared: PreparedStatements, question: PipelinedQuery[T]
+    ) -> None:
         self._connection = connection
         self._prepared = prepared
         self._question = question
-        self._text, names = _numbered(question.query)
+        self._text, names = _number_parameters(question.query)
         self._converting = Transformer(connection)
         formats = [PyFormat.AUTO] * len(names)
         given = [question.values[name] for name in names]
         self._values = self._converting.dump_sequence(given, formats)
         self._key = (*question.opening, self._text, self._converting.types)
         self._name: bytes | None = None
-        self._place = 0
+        self._query_step = 0
         self._first: PGresult | None = None
 
-    def begun(self) -> Self:
+    def begin(self) -> Self:
         """Send all statements; return when the first result arrives: the server is alive."""
         pgconn = self._connection.pgconn
         pgconn.enter_pipeline_mode()
@@ -84,18 +86,18 @@ class Trip(Generic[T]):
         pgconn.send_flush_request()  # else the server would send the first result with the last
         for one in words:
             pgconn.send_query_params(one, None)
-        self._place = 1 + len(words)
+        self._query_step = 1 + len(words)
         self._send_query()
         pgconn.send_query_params(b"commit", None)
         pgconn.pipeline_sync()
-        self._first = self._answer()
+        self._first = self._next_result()
         return self
 
-    def finished(self) -> list[T]:
+    def finish(self) -> list[T]:
         """Return all converted rows, in order."""
         known = self._prepared.names.get(self._key)
         try:
-            return self._made()
+            return self._receive()
         except errors.InvalidSqlStatementName:
             # The driver deallocates all prepared statements when types may have changed.
             self._prepared.names.clear()
@@ -103,10 +105,10 @@ class Trip(Generic[T]):
             if known is None:
                 raise
             # The table was created again, and its columns have other types.
-            exchanged(self._connection, b"deallocate " + known)
+            execute_simple(self._connection, b"deallocate " + known)
             del self._prepared.names[self._key]
-        self.begun()
-        return self._made()
+        self.begin()
+        return self._receive()
 
     def _send_query(self) -> None:
         pgconn, converting, prepared = self._connection.pgconn, self._converting, self._prepared
@@ -115,7 +117,7 @@ class Trip(Generic[T]):
             prepared.count += 1
             self._name = b"trip_%d" % prepared.count
             pgconn.send_prepare(self._name, self._text, converting.types)
-            self._place += 1
+            self._query_step += 1
         if self._name is None:
             types, formats = converting.types, converting.formats
             pgconn.send_query_params(self._text, self._values, types, formats, pq.Format.BINARY)
@@ -123,7 +125,7 @@ class Trip(Generic[T]):
             formats = converting.formats
             pgconn.send_query_prepared(self._name, self._values, formats, pq.Format.BINARY)
 
-    def _made(self) -> list[T]:
+    def _receive(self) -> list[T]:
         """Receive all results; return the converted rows of the query."""
         found: list[T] = []
         failure: PGresult | None = None
@@ -133,48 +135,48 @@ class Trip(Generic[T]):
         while answer is None or answer.status != pq.ExecStatus.PIPELINE_SYNC:
             if answer is None:  # between the results of two statements
                 number += 1
-                if number == self._place and failure is None:
-                    self._query_is_next()
-            elif answer.status not in GOOD:
+                if number == self._query_step and failure is None:
+                    self._expect_query()
+            elif answer.status not in SUCCESS_STATUSES:
                 failure = failure or answer
-            elif number == self._place and own_failure is None:
+            elif number == self._query_step and own_failure is None:
                 try:
-                    found += self._question.made(self._rows(answer))
+                    found += self._question.convert(self._load_rows(answer))
                 except Exception as error:  # noqa: BLE001 (raised below)
                     own_failure = error
-            answer = self._answer()
+            answer = self._next_result()
         pgconn = self._connection.pgconn
         pgconn.exit_pipeline_mode()
         if pgconn.transaction_status == pq.TransactionStatus.INERROR:
-            exchanged(self._connection, b"rollback")
+            execute_simple(self._connection, b"rollback")
         if failure is not None:
             raise error_of(failure, self._connection)
         if own_failure is not None:
             raise own_failure
         return found
 
-    def _query_is_next(self) -> None:
+    def _expect_query(self) -> None:
         if self._name is not None:  # it is prepared, even if the query fails
             self._prepared.names[self._key] = self._name
         if _IN_PIECES:
             self._connection.pgconn.set_chunked_rows_mode(PIECE_ROWS)
 
-    def _rows(self, piece: PGresult) -> list[Row]:
+    def _load_rows(self, piece: PGresult) -> list[Row]:
         self._converting.set_pgresult(piece)
         return self._converting.load_rows(0, piece.ntuples, tuple)
 
-    def _answer(self) -> PGresult | None:
+    def _next_result(self) -> PGresult | None:
         """Return the next result, or None at the end of a statement's results."""
         pgconn = self._connection.pgconn
         if pgconn.is_busy():
-            self._connection.wait(self._arrival())
+            self._connection.wait(self._wait_for_result())
         answer = pgconn.get_result()
         if answer is None and pgconn.status == pq.ConnStatus.BAD:
             # Otherwise libpq returns None without end.
             raise OperationalError(pgconn.get_error_message(self._connection.info.encoding))
         return answer
 
-    def _arrival(self) -> Generator[Wait, Ready | int, None]:
+    def _wait_for_result(self) -> Generator[Wait, Ready | int, None]:
         """Wait like the driver until a whole result has arrived."""
         pgconn = self._connection.pgconn
         while pgconn.is_busy():
@@ -184,7 +186,7 @@ class Trip(Generic[T]):
 
 
 @functools.lru_cache(maxsize=1_024)
-def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
+def _number_parameters(query: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a query with numbered parameters, and their names in that order."""
     names: dict[str, int] = {}
 
@@ -192,4 +194,4 @@ def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
         name = match.group(1)
         return "%" if name is None else f"${names.setdefault(name, len(names) + 1)}"
 
-    return _PLACE.sub(number, query).encode(), tuple(names)
+    return _PARAMETER.sub(number, query).encode(), tuple(names)

@@ -36,22 +36,30 @@ from thermocline.errors import (
 )
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.breaker import Breaker
-from thermocline.hot.postgres.session.commit_outcome import Ticket, fate_of, ticket_of
+from thermocline.hot.postgres.session.commit_outcome import (
+    TransactionId,
+    begin_transaction,
+    find_outcome,
+)
 from thermocline.hot.postgres.session.connect import (
     Connection,
     PoolSettings,
     Row,
-    connected,
+    open_connection,
 )
 from thermocline.hot.postgres.session.deadline import Deadline, Deadlines
-from thermocline.hot.postgres.session.opening import Isolation, opening
-from thermocline.hot.postgres.session.pipelined_read import Prepared, Question, Trip
+from thermocline.hot.postgres.session.opening import Isolation, opening_statements
+from thermocline.hot.postgres.session.pipelined_read import (
+    PipelinedQuery,
+    PipelinedRead,
+    PreparedStatements,
+)
 from thermocline.hot.postgres.session.postgres_errors import (
     is_lost,
     is_transient,
-    translation,
+    translate_postgres_error,
 )
-from thermocline.hot.postgres.session.simple_query import exchanged
+from thermocline.hot.postgres.session.simple_query import execute_simple
 
 T = TypeVar("T")
 RETRY_PAUSE_S = 0.005
@@ -59,13 +67,13 @@ RETRY_PAUSE_MAX_S = 0.5
 
 
 @dataclass(slots=True)
-class _Held:
+class _PooledConnection:
     """A connection with its age, and the pool's era: how often the pool had been emptied."""
 
     connection: Connection
     made_s: float
     era: int
-    prepared: Prepared = field(default_factory=Prepared)
+    prepared: PreparedStatements = field(default_factory=PreparedStatements)
 
 
 class Pool:
@@ -76,8 +84,8 @@ class Pool:
         self.breaker = Breaker(self.settings.breaker)
         self.dsn = dsn
         self._changed = threading.Condition()
-        self._idle: list[_Held] = []
-        self._out = 0
+        self._idle: list[_PooledConnection] = []
+        self._in_use = 0
         self._waiting = 0
         self._era = 0
         self._is_closed = False
@@ -88,7 +96,7 @@ class Pool:
         """Connect to another address from now on: the server was restarted at another port."""
         self.dsn = dsn
         self._forget_idle(self._era)
-        self.breaker.succeeded()
+        self.breaker.record_success()
 
     def close(self, *, is_forced: bool = False) -> None:
         """Close every idle connection; those in use are closed when they are returned.
@@ -125,9 +133,9 @@ class Pool:
             ) as connection:
                 return work(connection)
 
-        return self._tried_again(attempt)
+        return self._retry(attempt)
 
-    def ask(
+    def run_query(
         self,
         tenant: Tenant,
         query: str,
@@ -138,26 +146,26 @@ class Pool:
 
         It runs in a separate read-only transaction, and is retried like `run`.
         """
-        before = opening(tenant, Isolation.READ_COMMITTED, is_read_only=True)
-        question = Question(before, query, values, made)
+        before = opening_statements(tenant, Isolation.READ_COMMITTED, is_read_only=True)
+        question = PipelinedQuery(before, query, values, made)
 
         def attempt() -> list[T]:
-            held, trip = self._begun(lambda held: _begun_trip(held, question))
+            held, trip = self._begin(lambda held: _begin_read(held, question))
             deadline: Deadline | None = None
             limit_s = self.settings.transaction_timeout_s
             try:
                 with self._deadlines.within(held.connection, limit_s) as deadline:
-                    return trip.finished()
+                    return trip.finish()
             except psycopg.Error as error:
-                raise self._told(error, deadline) from error
+                raise self._translate(error, deadline) from error
             finally:
                 if deadline is not None and deadline.is_past:
                     held.connection.close()  # it was cut, but the answer had arrived before
-                self._give_back(held)
+                self._release(held)
 
-        return self._tried_again(attempt)
+        return self._retry(attempt)
 
-    def _tried_again(self, attempt: Callable[[], T]) -> T:
+    def _retry(self, attempt: Callable[[], T]) -> T:
         retries = reconnects = 0
         while True:
             try:
@@ -193,8 +201,8 @@ class Pool:
         After `limit_s` (default: `transaction_timeout_s`) the connection is cut. Errors of
         PostgreSQL leave the block as errors of this package.
         """
-        before = b"; ".join(opening(tenant, isolation, is_read_only=is_read_only))
-        held, ticket = self._begun(lambda held: ticket_of(held.connection, before))
+        before = b"; ".join(opening_statements(tenant, isolation, is_read_only=is_read_only))
+        held, ticket = self._begin(lambda held: begin_transaction(held.connection, before))
         connection = held.connection
         limit = self.settings.transaction_timeout_s if limit_s is None else limit_s
         deadline: Deadline | None = None
@@ -209,9 +217,9 @@ class Pool:
                     raise
                 self._commit(connection, ticket)
         except psycopg.Error as error:
-            raise self._told(error, deadline) from error
+            raise self._translate(error, deadline) from error
         finally:
-            self._give_back(held)
+            self._release(held)
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
@@ -220,14 +228,14 @@ class Pool:
         For work that cannot run in one transaction: migrations, and indexes built concurrently.
         """
         try:
-            with self._connected() as connection:
+            with self._connect() as connection:
                 connection.execute("set statement_timeout = 0")
                 connection.execute("set lock_timeout = 0")
                 yield connection
         except psycopg.Error as error:
-            raise translation(error) from error
+            raise translate_postgres_error(error) from error
 
-    def _begun(self, first: Callable[[_Held], T]) -> tuple[_Held, T]:
+    def _begin(self, first: Callable[[_PooledConnection], T]) -> tuple[_PooledConnection, T]:
         """Return a connection and the result of `first` on it.
 
         An idle connection may have been lost; `first` changes nothing, so another one is tried.
@@ -235,18 +243,20 @@ class Pool:
         while True:
             self.breaker.admit()
             try:
-                begun = self._tried(first)
+                begun = self._try_begin(first)
             finally:
-                self.breaker.released()  # however the attempt ended, the next caller may try
+                self.breaker.release_probe()  # however the attempt ended, the next caller may try
             if begun is not None:
                 return begun
 
-    def _tried(self, first: Callable[[_Held], T]) -> tuple[_Held, T] | None:
+    def _try_begin(
+        self, first: Callable[[_PooledConnection], T]
+    ) -> tuple[_PooledConnection, T] | None:
         try:
-            held = self._take()
+            held = self._acquire()
         except psycopg.Error as error:
-            self.breaker.failed()
-            raise translation(error) from error
+            self.breaker.record_failure()
+            raise translate_postgres_error(error) from error
         was_idle = held.made_s < time.monotonic() - self.settings.connect_timeout_s
         limit_s = self.settings.connect_timeout_s
         deadline: Deadline | None = None
@@ -255,33 +265,33 @@ class Pool:
                 answer = first(held)
         except psycopg.Error as error:
             is_silent = deadline is not None and deadline.is_past
-            self._give_back(held)
+            self._release(held)
             if not is_lost(error):
-                self.breaker.succeeded()  # a refusal is an answer
+                self.breaker.record_success()  # a refusal is an answer
             else:
                 self._forget_idle(held.era)
                 if was_idle and not is_silent:
                     return None
-                self.breaker.failed()
-            raise self._told(error, deadline) from error
+                self.breaker.record_failure()
+            raise self._translate(error, deadline) from error
         except BaseException:
-            self._give_back(held)
+            self._release(held)
             raise
-        self.breaker.succeeded()
+        self.breaker.record_success()
         return held, answer
 
-    def _commit(self, connection: Connection, ticket: Ticket | None) -> None:
+    def _commit(self, connection: Connection, ticket: TransactionId | None) -> None:
         try:
-            said = exchanged(connection, b"commit").command_status
+            said = execute_simple(connection, b"commit").command_status
         except psycopg.Error as error:
             if not is_lost(error):
                 raise
             connection.close()
-            self.breaker.failed()
+            self.breaker.record_failure()
             if ticket is None:
                 return  # it only read, and has its rows
             timeout_s = self.settings.fate_timeout_s
-            fate = fate_of(ticket, self._connected, timeout_s=timeout_s)
+            fate = find_outcome(ticket, self._connect, timeout_s=timeout_s)
             if fate == "committed":
                 return
             if fate == "aborted":
@@ -297,18 +307,18 @@ class Pool:
                 hint="do not catch PostgreSQL's errors inside the transaction",
             )
 
-    def _told(self, error: psycopg.Error, deadline: Deadline | None) -> ThermoclineError:
+    def _translate(self, error: psycopg.Error, deadline: Deadline | None) -> ThermoclineError:
         if deadline is not None and deadline.is_past:
             limit_hint = "try again later; the limits are in the pool's settings"
             return Unavailable("PostgreSQL did not answer in time", hint=limit_hint)
-        return translation(error)
+        return translate_postgres_error(error)
 
-    def _take(self) -> _Held:
+    def _acquire(self) -> _PooledConnection:
         """Return an idle connection or a new one; waits while all are in use."""
         now_s = time.monotonic()
         end_s = now_s + self.settings.wait_timeout_s
         with self._changed:
-            while not self._is_closed and self._out >= self.settings.connections_max:
+            while not self._is_closed and self._in_use >= self.settings.connections_max:
                 if self._waiting >= self.settings.waiting_max or time.monotonic() >= end_s:
                     raise Overloaded(
                         "every connection to PostgreSQL is in use",
@@ -323,7 +333,7 @@ class Pool:
                     self._waiting -= 1
             if self._is_closed:
                 raise Unavailable("the pool is closed", hint="open the lake again")
-            self._out += 1
+            self._in_use += 1
             era = self._era
             while self._idle:
                 held = self._idle.pop()
@@ -331,14 +341,14 @@ class Pool:
                     return held
                 held.connection.close()
         try:
-            return _Held(self._connected(), time.monotonic(), era)
+            return _PooledConnection(self._connect(), time.monotonic(), era)
         except BaseException:
             with self._changed:
-                self._out -= 1
+                self._in_use -= 1
                 self._changed.notify()
             raise
 
-    def _give_back(self, held: _Held) -> None:
+    def _release(self, held: _PooledConnection) -> None:
         pgconn = held.connection.pgconn
         is_good = (
             not held.connection.closed
@@ -348,7 +358,7 @@ class Pool:
         if not is_good and not held.connection.closed:
             held.connection.close()
         with self._changed:
-            self._out -= 1
+            self._in_use -= 1
             if is_good and not self._is_closed and held.era == self._era:
                 self._idle.append(held)
                 is_good = False
@@ -366,9 +376,9 @@ class Pool:
         for held in idle:
             held.connection.close()
 
-    def _connected(self) -> Connection:
-        return connected(self.dsn, self.settings, self._deadlines)
+    def _connect(self) -> Connection:
+        return open_connection(self.dsn, self.settings, self._deadlines)
 
 
-def _begun_trip(held: _Held, question: Question[T]) -> Trip[T]:
-    return Trip(held.connection, held.prepared, question).begun()
+def _begin_read(held: _PooledConnection, question: PipelinedQuery[T]) -> PipelinedRead[T]:
+    return PipelinedRead(held.connection, held.prepared, question).begin()

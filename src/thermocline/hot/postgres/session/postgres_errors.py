@@ -66,7 +66,7 @@ def is_transient(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate in _RETRIED
 
 
-def translation(error: psycopg.Error) -> ThermoclineError:
+def translate_postgres_error(error: psycopg.Error) -> ThermoclineError:
     """Return the error of this package for an error of PostgreSQL or its driver."""
     facts = {"said": (error.diag.message_primary or str(error)).strip().split("\n")[0]}
     if error.diag.constraint_name:

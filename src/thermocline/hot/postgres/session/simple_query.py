@@ -14,13 +14,13 @@ from typing import Any
 from psycopg import Connection, Error, OperationalError, errors, pq
 from psycopg.pq.abc import PGresult
 
-GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.TUPLES_CHUNK)
+SUCCESS_STATUSES = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.TUPLES_CHUNK)
 
 
-def exchanged(connection: Connection[Any], words: bytes) -> PGresult:
+def execute_simple(connection: Connection[Any], words: bytes) -> PGresult:
     """Return the result of the last statement; statements after a failed one are not run."""
     answer = connection.pgconn.exec_(words)
-    if answer.status in GOOD:
+    if answer.status in SUCCESS_STATUSES:
         return answer
     raise error_of(answer, connection)
 

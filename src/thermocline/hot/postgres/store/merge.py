@@ -13,7 +13,7 @@ from thermocline.errors import Invalid
 NESTING_MAX = 100
 
 
-def merged(document: Any, patch: Any, *, depth: int = 0) -> Any:
+def merge_patch(document: Any, patch: Any, *, depth: int = 0) -> Any:
     """Return the document with the patch applied."""
     if not isinstance(patch, dict):
         return patch
@@ -24,5 +24,5 @@ def merged(document: Any, patch: Any, *, depth: int = 0) -> Any:
         if value is None:
             made.pop(name, None)
         else:
-            made[name] = merged(made.get(name), value, depth=depth + 1)
+            made[name] = merge_patch(made.get(name), value, depth=depth + 1)
     return made

@@ -34,7 +34,7 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
-class Deed(enum.Enum):
+class OperationKind(enum.Enum):
     """The kind of an operation; the value is its word in an answer."""
 
     CREATE = "created"
@@ -43,11 +43,11 @@ class Deed(enum.Enum):
     DELETE = "deleted"
 
 
-DEEDS = {
-    "create": Deed.CREATE,
-    "replace": Deed.REPLACE,
-    "patch": Deed.PATCH,
-    "delete": Deed.DELETE,
+OPERATION_KINDS = {
+    "create": OperationKind.CREATE,
+    "replace": OperationKind.REPLACE,
+    "patch": OperationKind.PATCH,
+    "delete": OperationKind.DELETE,
 }
 """The kinds of operations, by their words in a request."""
 
@@ -59,7 +59,7 @@ class Operation:
     The document or patch is a JSON value, or JSON text as bytes.
     """
 
-    deed: Deed
+    deed: OperationKind
     id: str
     document: Any = None
     if_match: int | None = None
@@ -77,7 +77,7 @@ class Operation:
         return decode(self.document) if isinstance(self.document, bytes) else self.document
 
 
-class Entity(NamedTuple):
+class StoredEntity(NamedTuple):
     """One stored entity. A tuple: a page makes a hundred, and frozen dataclasses are slow."""
 
     id: str
@@ -88,12 +88,12 @@ class Entity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """The result of one operation; a replace without an existing entity is a create."""
 
     id: str
     ver: int
-    deed: Deed
+    deed: OperationKind
 
 
 def new_key() -> str:
@@ -135,21 +135,21 @@ def parse_operation(given: Any) -> Operation:
     if not isinstance(given, Mapping):
         raise wrong_kind("not an operation", _OPERATION_HINT, "operations", given)
     word = given.get("op")
-    if not isinstance(word, str) or word not in DEEDS:
-        hint = f"use one of {', '.join(DEEDS)}"
+    if not isinstance(word, str) or word not in OPERATION_KINDS:
+        hint = f"use one of {', '.join(OPERATION_KINDS)}"
         raise Invalid("unknown operation", hint=hint, op=str(word)[:80])
     unknown = [str(name)[:80] for name in given if name not in _OPERATION_FIELDS]
     if unknown:
         raise Invalid("the operation has unknown fields", hint=_OPERATION_HINT, fields=unknown)
-    deed, key = DEEDS[word], given.get("id")
-    if deed is not Deed.DELETE and "document" not in given:
+    deed, key = OPERATION_KINDS[word], given.get("id")
+    if deed is not OperationKind.DELETE and "document" not in given:
         raise Invalid("the operation has no document", hint="send one", op=word)
-    if key is None and deed is Deed.CREATE:
+    if key is None and deed is OperationKind.CREATE:
         key = new_key()
     return Operation(deed, parse_id(key), given.get("document"), given.get("if_match"))
 
 
-def waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
+def split_into_waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
     """Return the operations with their indexes, split so that no wave has a key twice."""
     made: list[list[tuple[int, Operation]]] = []
     seen: set[str] = set()
@@ -162,7 +162,7 @@ def waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
     return made
 
 
-def validated(contract: Contract, document: Any) -> dict[str, Any]:
+def validate_document(contract: Contract, document: Any) -> dict[str, Any]:
     """Validate a document and return its canonical form; faster than the contract for plain values.
 
     Checking each value of a document in Python takes 24 us for 20 attributes. Encoding it as JSON
@@ -171,10 +171,10 @@ def validated(contract: Contract, document: Any) -> dict[str, Any]:
     not come back equal, and are checked value by value.
     """
     if isinstance(document, bytes):
-        return contract.validated_bytes(document)
+        return contract.validate_bytes(document)
     try:
         data = _encoder.encode(document)
         is_plain = b"\\u0000" not in data and _decoder.decode(data) == document
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         is_plain = False
-    return contract.validated_bytes(data) if is_plain else contract.validated(document)
+    return contract.validate_bytes(data) if is_plain else contract.validate(document)

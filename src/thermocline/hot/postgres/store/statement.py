@@ -32,7 +32,7 @@ def lock_rows(
     found = connection.execute(
         f"select id, ver, schema_version{more} from {layout.table} "  # noqa: S608
         "where id = any(%s::text[]) order by id for update",
-        [array_of(keys)],
+        [array_text(keys)],
     )
     return {row[0]: row[1:] for row in found.fetchall()}
 
@@ -51,29 +51,29 @@ def insert_rows(connection: Connection, layout: Layout, records: Sequence[Json])
     )
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
-        f"as r({layout.record})), "
+        f"as r({layout.record_type})), "
         f"new as (insert into {layout.table} (id, ver, schema_version, rest{layout.names_text}) "
         f"select id, {ver}, schema_version, rest{layout.names_text} from given "
         'order by id collate "C" on conflict (id) do nothing returning id, ver) '
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'u' from new "
         "returning id, ver"
     )
-    return dict(_written(connection, layout, query, records))
+    return dict(_write_records(connection, layout, query, records))
 
 
 def update_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
     """Overwrite locked rows, and insert their changes."""
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
-        f"as r({layout.record})), "
+        f"as r({layout.record_type})), "
         f"new as (update {layout.table} as old set ver = given.ver, "
         "schema_version = given.schema_version, written_at = clock_timestamp(), "
-        f"rest = given.rest{layout.changes} from given where old.id = given.id "
+        f"rest = given.rest{layout.assignments} from given where old.id = given.id "
         "returning old.id, old.ver) "
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'u' from new "
         "returning id"
     )
-    _written(connection, layout, query, records)
+    _write_records(connection, layout, query, records)
 
 
 def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
@@ -87,7 +87,7 @@ def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json])
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'd' from given "
         "returning id"
     )
-    _written(connection, layout, query, records)
+    _write_records(connection, layout, query, records)
 
 
 def take_over_versions(
@@ -102,7 +102,7 @@ def take_over_versions(
     """
     found = connection.execute(
         "delete from gone where type_id = %s and id = any(%s::text[]) returning id, ver, why::text",
-        [layout.type_id, array_of(inserted)],
+        [layout.type_id, array_text(inserted)],
     ).fetchall()
     late = {key: ver + 1 for key, ver, why in found if why == "d" and inserted[key] != ver + 1}
     for key, ver in late.items():
@@ -120,10 +120,10 @@ def take_over_versions(
 
 def moved_keys(connection: Connection, layout: Layout, keys: Iterable[str]) -> set[str]:
     """Return those of these keys whose rows are only in the lake."""
-    return {key for key, is_moved in whereabouts(connection, layout, keys).items() if is_moved}
+    return {key for key, is_moved in locate_keys(connection, layout, keys).items() if is_moved}
 
 
-def whereabouts(connection: Connection, layout: Layout, keys: Iterable[str]) -> dict[str, bool]:
+def locate_keys(connection: Connection, layout: Layout, keys: Iterable[str]) -> dict[str, bool]:
     """Return the keys that are entities; the value is whether the row is only in the lake.
 
     One statement: of two, neither would see a row that returns to PostgreSQL between them.
@@ -132,18 +132,18 @@ def whereabouts(connection: Connection, layout: Layout, keys: Iterable[str]) -> 
         "select id, true from gone where type_id = %(type)s and id = any(%(keys)s::text[]) "  # noqa: S608
         f"and why = 'e' union all select id, false from {layout.table} "
         "where id = any(%(keys)s::text[])",
-        {"type": layout.type_id, "keys": array_of(keys)},
+        {"type": layout.type_id, "keys": array_text(keys)},
     )
     return dict(found.fetchall())
 
 
-def hold_moved(connection: Connection, layout: Layout, keys: Sequence[str]) -> dict[str, int]:
+def lock_moved(connection: Connection, layout: Layout, keys: Sequence[str]) -> dict[str, int]:
     """Lock keys whose rows are only in the lake, by empty rows; return them with their versions.
 
     Order matters: first the lock, then the check. A key that another transaction has loaded
     meanwhile is skipped.
     """
-    listed = array_of(keys)
+    listed = array_text(keys)
     connection.execute(
         f"insert into {layout.table} (id, ver, schema_version, rest) "  # noqa: S608
         "select id, 0, 0, '{}' from unnest(%s::text[]) as id on conflict (id) do nothing",
@@ -158,29 +158,29 @@ def hold_moved(connection: Connection, layout: Layout, keys: Sequence[str]) -> d
     connection.execute(
         f"delete from {layout.table} where id = any(%s::text[]) and ver = 0 "  # noqa: S608
         "and id <> all(%s::text[])",
-        [listed, array_of(key for key, _ in held)],
+        [listed, array_text(key for key, _ in held)],
     )
     return dict(held)
 
 
-def fill_held(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
+def fill_locked(connection: Connection, layout: Layout, records: Sequence[Json]) -> None:
     """Fill the empty rows with the rows loaded from the lake; no key becomes dirty."""
     query = (
         "with given as (select * from jsonb_to_recordset(%(records)s::jsonb) "  # noqa: S608
-        f"as r({layout.record})) update {layout.table} as old set ver = given.ver, "
-        f"schema_version = given.schema_version, rest = given.rest{layout.changes} "
+        f"as r({layout.record_type})) update {layout.table} as old set ver = given.ver, "
+        f"schema_version = given.schema_version, rest = given.rest{layout.assignments} "
         "from given where old.id = given.id returning old.id"
     )
-    _written(connection, layout, query, records)
+    _write_records(connection, layout, query, records)
 
 
-def array_of(values: Iterable[str]) -> str:
+def array_text(values: Iterable[str]) -> str:
     """Return PostgreSQL's text form of a text array; much faster than the driver's."""
     quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
-def _written(
+def _write_records(
     connection: Connection, layout: Layout, query: str, records: Sequence[Json]
 ) -> list[Row]:
     text = encode_text(records)

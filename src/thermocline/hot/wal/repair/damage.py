@@ -41,7 +41,7 @@ class Damage:
     are_tables_known: bool = False
 
     @property
-    def written(self) -> tuple[int | None, int | None]:
+    def written_between_ns(self) -> tuple[int | None, int | None]:
         """The times between which the lost frames were written; None for an unknown one."""
         return self.after_ns, self.before_ns
 

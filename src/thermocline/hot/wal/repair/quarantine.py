@@ -17,10 +17,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Corruption
 from thermocline.format.log.action import Mark
-from thermocline.hot.wal.folder import QUARANTINE_NAME, SUFFIX, held, identity_of, replace_file
+from thermocline.hot.wal.folder import (
+    QUARANTINE_NAME,
+    SUFFIX,
+    lock_journal,
+    replace_file,
+    require_identity,
+)
 from thermocline.hot.wal.frame import KIND_HOLE, encode_frame
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import Frame, JournalReader
@@ -34,7 +40,7 @@ UNREADABLE = "the frame is whole, but it does not hold rows that this version ca
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class RejectedFrame:
     """A whole frame that no table can take."""
 
     lsn: int
@@ -44,23 +50,25 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuarantineFile:
     """One file of the quarantine."""
 
     name: str
     size_bytes: int
 
 
-def list_quarantine(disk: Disk, folder: str) -> list[Held]:
+def list_quarantine(disk: Disk, folder: str) -> list[QuarantineFile]:
     """Return the files in a journal's quarantine, by name; empty when it does not exist."""
     quarantine = f"{folder}/{QUARANTINE_NAME}"
-    with translated(quarantine):
+    with translate_errors(quarantine):
         try:
             entries = disk.entries(quarantine)
         except FileNotFoundError:
             return []
     kept = [one for one in entries if one.name.endswith((FRAME_SUFFIX, SUFFIX))]
-    return [Held(one.name, one.size_bytes) for one in sorted(kept, key=lambda one: one.name)]
+    return [
+        QuarantineFile(one.name, one.size_bytes) for one in sorted(kept, key=lambda one: one.name)
+    ]
 
 
 def frame_path(folder: str, frame: Frame) -> str:
@@ -68,24 +76,24 @@ def frame_path(folder: str, frame: Frame) -> str:
     return f"{folder}/{QUARANTINE_NAME}/{frame.header.lsn:020d}{FRAME_SUFFIX}"
 
 
-def is_kept(disk: Disk, folder: str, journal_id: bytes, frame: Frame) -> bool:
+def is_quarantined(disk: Disk, folder: str, journal_id: bytes, frame: Frame) -> bool:
     """Tell whether the quarantine has a frame, byte for byte."""
     path = frame_path(folder, frame)
-    with translated(path):
+    with translate_errors(path):
         try:
-            return disk.read(path) == _bytes(journal_id, frame)
+            return disk.read(path) == _frame_bytes(journal_id, frame)
         except FileNotFoundError:
             return False
 
 
-def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> list[Aside]:
+def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> list[RejectedFrame]:
     """Copy the frames that no table can take into the quarantine, and return them.
 
     When this returns the copies are durable, and a start skips these frames; a dry run changes
     nothing. `Conflict` while a process holds the journal.
     """
-    identity = identity_of(disk, folder)
-    lock = held(disk, folder, hint="stop that process first, then set frames aside")
+    identity = require_identity(disk, folder)
+    lock = lock_journal(disk, folder, hint="stop that process first, then set frames aside")
     try:
         found = []
         marks: dict[bytes, Mark | None] = {}
@@ -93,19 +101,19 @@ def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> 
             header = frame.header
             if header.kind != KIND_HOLE and header.table_id not in marks:
                 marks[header.table_id] = mark_of(header.table_id, identity.journal_id.hex())
-            why = _why_aside(frame, marks)
-            if why is None or is_kept(disk, folder, identity.journal_id, frame):
+            why = _rejection_reason(frame, marks)
+            if why is None or is_quarantined(disk, folder, identity.journal_id, frame):
                 continue
             if not is_dry_run:
-                _keep(disk, folder, identity.journal_id, frame)
-            found.append(Aside(header.lsn, header.table_id.hex(), frame.path, why))
+                _copy_frame(disk, folder, identity.journal_id, frame)
+            found.append(RejectedFrame(header.lsn, header.table_id.hex(), frame.path, why))
         return found
     finally:
-        with translated(folder):
+        with translate_errors(folder):
             lock.release()
 
 
-def refusal(folder: str, found: list[Aside]) -> Corruption:
+def refusal(folder: str, found: list[RejectedFrame]) -> Corruption:
     """Return the error of a start that found frames that no table can take."""
     first = found[0]
     if first.why == UNKNOWN_TABLE:
@@ -130,7 +138,7 @@ def refusal(folder: str, found: list[Aside]) -> Corruption:
     )
 
 
-def _why_aside(frame: Frame, marks: dict[bytes, Mark | None]) -> str | None:
+def _rejection_reason(frame: Frame, marks: dict[bytes, Mark | None]) -> str | None:
     header = frame.header
     if header.kind == KIND_HOLE:
         return None
@@ -146,14 +154,14 @@ def _why_aside(frame: Frame, marks: dict[bytes, Mark | None]) -> str | None:
     return None
 
 
-def _keep(disk: Disk, folder: str, journal_id: bytes, frame: Frame) -> None:
+def _copy_frame(disk: Disk, folder: str, journal_id: bytes, frame: Frame) -> None:
     path, quarantine = frame_path(folder, frame), f"{folder}/{QUARANTINE_NAME}"
-    with translated(path):
+    with translate_errors(path):
         with suppress(FileExistsError):
             disk.make_folder(quarantine, is_private=True)
         disk.sync_folder(folder)
-        replace_file(disk, quarantine, path, _bytes(journal_id, frame))
+        replace_file(disk, quarantine, path, _frame_bytes(journal_id, frame))
 
 
-def _bytes(journal_id: bytes, frame: Frame) -> bytes:
+def _frame_bytes(journal_id: bytes, frame: Frame) -> bytes:
     return b"".join(encode_frame(journal_id, frame.header, frame.payload))

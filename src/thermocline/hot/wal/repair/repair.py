@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Corruption
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
@@ -30,9 +30,9 @@ from thermocline.hot.wal.folder import (
     SUFFIX,
     Watermark,
     encode_watermark,
-    held,
-    identity_of,
+    lock_journal,
     replace_file,
+    require_identity,
 )
 from thermocline.hot.wal.frame import (
     CODEC_NONE,
@@ -41,19 +41,19 @@ from thermocline.hot.wal.frame import (
     KIND_HOLE,
     SALT_BITS,
     FileHeader,
+    FileTag,
     FrameHeader,
     Lsn,
-    Tag,
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.reader import JournalReader, Tail
+from thermocline.hot.wal.reader import JournalReader, JournalTail
 from thermocline.hot.wal.repair.damage import Damage, encode_hole
 from thermocline.hot.wal.repair.survey import (
-    FileFound,
+    FileState,
+    InspectedFile,
     Inspection,
     Progress,
-    State,
     inspect,
 )
 
@@ -62,7 +62,7 @@ NO_TABLE = bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class JournalRepair:
     """What a repair did, or would do.
 
     `damages` are listed as found. `quarantined` are the copies of damaged files, `rewritten` the
@@ -85,7 +85,7 @@ class Repaired:
 class _Replacement:
     """A file as rewritten: its header, and its content as ranges of the old file and holes."""
 
-    file: FileFound
+    file: InspectedFile
     header: FileHeader
     pieces: list[range | bytes] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ def repair(
     is_dry_run: bool,
     progress: Progress | None = None,
     now_ns: Callable[[], int] = clock.time_ns,
-) -> Repaired:
+) -> JournalRepair:
     """Set the damage of a journal aside and return what was lost.
 
     When this returns the journal can start. A dry run changes nothing and needs no lock.
@@ -105,26 +105,28 @@ def repair(
     watermark says how far the journal was written. After a crash halfway, repair again.
     """
     if is_dry_run:
-        return _planned(inspect(disk, folder, progress=progress), now_ns)[0]
-    identity_of(disk, folder)  # do not create a lock file where there is no journal
-    lock = held(disk, folder, hint="stop that process first, then repair")
+        return _plan_repair(inspect(disk, folder, progress=progress), now_ns)[0]
+    require_identity(disk, folder)  # do not create a lock file where there is no journal
+    lock = lock_journal(disk, folder, hint="stop that process first, then repair")
     try:
         found = inspect(disk, folder, progress=progress)
-        told, replacements = _planned(found, now_ns)
+        told, replacements = _plan_repair(found, now_ns)
         if replacements:
-            _keep_proof(disk, folder, found)
+            _sync_watermark(disk, folder, found)
         for replacement in replacements:
-            _set_aside(disk, folder, replacement.file)
-            _replace(disk, folder, replacement)
+            _quarantine_file(disk, folder, replacement.file)
+            _replace_damaged(disk, folder, replacement)
         if replacements:
-            _publish(disk, folder, found, _checked(disk, folder))
+            _write_watermark(disk, folder, found, _verify_repair(disk, folder))
         return replace(told, is_dry_run=False)
     finally:
-        with translated(folder):
+        with translate_errors(folder):
             lock.release()
 
 
-def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, list[_Replacement]]:
+def _plan_repair(
+    found: Inspection, now_ns: Callable[[], int]
+) -> tuple[JournalRepair, list[_Replacement]]:
     """Return what a repair will do: the files that it replaces, and their replacements."""
     if found.damages and not found.is_repairable:
         raise Corruption(
@@ -137,35 +139,39 @@ def _planned(found: Inspection, now_ns: Callable[[], int]) -> tuple[Repaired, li
     end: int | None = None
     chain = found.chain if found.damages else []
     for file in chain:
-        made = _Replacement(file, _header(found, file, end))
+        made = _Replacement(file, _header_for(found, file, end))
         has_hole = any(isinstance(part, int) for part in file.parts)
         # The end of the last file may not be durable; after a rewrite it is.
         is_unproved = file is chain[-1] and bool(file.parts or file.torn_bytes)
         if has_hole or is_unproved or made.header != file.header:
             made.pieces = [
-                piece for part in file.parts for piece in _pieces(found, made.header, part, now_ns)
+                piece
+                for part in file.parts
+                for piece in _pieces_of(found, made.header, part, now_ns)
             ]
             replacements.append(made)
             end = FILE_HEADER_BYTES + sum(len(piece) for piece in made.pieces)
         else:
             end = file.end
-    aside = [_quarantine_path(found.folder, r.file) for r in replacements if _is_aside(r.file)]
+    aside = [
+        _quarantine_path(found.folder, r.file) for r in replacements if _is_quarantined(r.file)
+    ]
     rewritten = [replacement.file.path for replacement in replacements]
     torn_bytes = found.torn_bytes if replacements else 0
-    told = Repaired(True, tuple(found.damages), tuple(aside), tuple(rewritten), torn_bytes)
+    told = JournalRepair(True, tuple(found.damages), tuple(aside), tuple(rewritten), torn_bytes)
     return told, replacements
 
 
-def _header(found: Inspection, file: FileFound, end_before: int | None) -> FileHeader:
+def _header_for(found: Inspection, file: InspectedFile, end_before: int | None) -> FileHeader:
     """Return the header that a file must have; the first file keeps its `previous_end`."""
     if end_before is None:
         end_before = file.header.previous_end if file.header is not None else 0
-    version, salt = file.tag or Tag(FORMAT_VERSION, secrets.randbits(SALT_BITS))
+    version, salt = file.tag or FileTag(FORMAT_VERSION, secrets.randbits(SALT_BITS))
     journal_id = found.identity.journal_id
     return FileHeader(journal_id, file.number, file.first_lsn, salt, end_before, version)
 
 
-def _pieces(
+def _pieces_of(
     found: Inspection, header: FileHeader, part: range | int, now_ns: Callable[[], int]
 ) -> list[range | bytes]:
     if isinstance(part, range):
@@ -200,43 +206,43 @@ def hole_frame(file: FileHeader, damage: Damage, written_ns: int) -> bytes:
     return b"".join(encode_frame(file.journal_id, header, payload))
 
 
-def _keep_proof(disk: Disk, folder: str, found: Inspection) -> None:
+def _sync_watermark(disk: Disk, folder: str, found: Inspection) -> None:
     """Fsync the watermark: without it, damage that it alone proves would look like a torn end."""
     if found.watermark is not None:
         path = f"{folder}/{DURABLE_NAME}"
-        with translated(path):
+        with translate_errors(path):
             disk.sync_file(path)
             disk.sync_folder(folder)
 
 
-def _is_aside(file: FileFound) -> bool:
+def _is_quarantined(file: InspectedFile) -> bool:
     """Tell whether a rewrite drops bytes of the file; one that only follows a damage keeps all."""
-    return file.state in (State.DAMAGED, State.TORN)
+    return file.state in (FileState.DAMAGED, FileState.TORN)
 
 
-def _quarantine_path(folder: str, file: FileFound) -> str:
+def _quarantine_path(folder: str, file: InspectedFile) -> str:
     # A file damaged twice gets two copies; a file repaired twice gets one. CRC32C cannot name them:
     # bytes that contain their own checksums often have the same CRC.
     name = f"{file.number:020d}-{file.digest}{SUFFIX}"
     return f"{folder}/{QUARANTINE_NAME}/{name}"
 
 
-def _set_aside(disk: Disk, folder: str, file: FileFound) -> None:
+def _quarantine_file(disk: Disk, folder: str, file: InspectedFile) -> None:
     """Copy a damaged file into the quarantine; the copy is durable when this returns."""
-    if not _is_aside(file):
+    if not _is_quarantined(file):
         return
     path, quarantine = _quarantine_path(folder, file), f"{folder}/{QUARANTINE_NAME}"
-    with translated(path):
+    with translate_errors(path):
         with suppress(FileExistsError):
             disk.make_folder(quarantine, is_private=True)
         disk.sync_folder(folder)
         replace_file(disk, quarantine, path, disk.read(file.path))
 
 
-def _replace(disk: Disk, folder: str, replacement: _Replacement) -> None:
+def _replace_damaged(disk: Disk, folder: str, replacement: _Replacement) -> None:
     file = replacement.file
-    with translated(file.path):
-        old = b"" if file.state is State.MISSING else disk.read(file.path)
+    with translate_errors(file.path):
+        old = b"" if file.state is FileState.MISSING else disk.read(file.path)
         body = [
             old[piece.start : piece.stop] if isinstance(piece, range) else piece
             for piece in replacement.pieces
@@ -245,7 +251,7 @@ def _replace(disk: Disk, folder: str, replacement: _Replacement) -> None:
         replace_file(disk, folder, file.path, encode_file_header(replacement.header), *body)
 
 
-def _checked(disk: Disk, folder: str) -> Tail:
+def _verify_repair(disk: Disk, folder: str) -> JournalTail:
     """Read the repaired journal like a start, and return where it ends."""
     reader = JournalReader(disk, folder)
     for _ in reader.frames():
@@ -254,12 +260,12 @@ def _checked(disk: Disk, folder: str) -> Tail:
     return reader.tail
 
 
-def _publish(disk: Disk, folder: str, found: Inspection, tail: Tail) -> None:
+def _write_watermark(disk: Disk, folder: str, found: Inspection, tail: JournalTail) -> None:
     """Write the watermark, so that readers in other processes see where the frames end now."""
     last = Lsn(tail.next_lsn - 1)
     mark = Watermark(found.identity.journal_id, disk.boot_id(), last, last, tail.number, tail.end)
     path = f"{folder}/{DURABLE_NAME}"
-    with translated(path):
+    with translate_errors(path):
         slot = disk.open_slot(path)
         try:
             slot.put(encode_watermark(mark))

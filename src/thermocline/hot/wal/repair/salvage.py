@@ -24,9 +24,9 @@ from thermocline.hot.wal.frame import (
     KIND_ROWS,
     PAYLOAD_BYTES_MAX,
     UNSALTED_VERSION,
+    FileTag,
     FrameHeader,
     Lsn,
-    Tag,
     decode_frame_header,
     whole_payload,
 )
@@ -39,7 +39,7 @@ FRAMES_MISSING = "frames are missing between two others"
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeFrame:
     """A whole frame and its offset."""
 
     header: FrameHeader
@@ -48,7 +48,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DamagedStretch:
     """Bytes without whole frames; `lost` are the headers of lost frames that are still whole."""
 
     offset: int
@@ -60,7 +60,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class FileBounds:
     """What other files say about a file.
 
     `limit` is the first lsn of the next file whose first lsn is known. `end` is where the next
@@ -81,7 +81,9 @@ class Bounds:
 class Salvage:
     """One pass over a file; afterwards `offset`, `next_lsn` and `torn_bytes` describe its end."""
 
-    def __init__(self, data: bytes, journal_id: bytes, tag: Tag | None, bounds: Bounds) -> None:
+    def __init__(
+        self, data: bytes, journal_id: bytes, tag: FileTag | None, bounds: FileBounds
+    ) -> None:
         self._data = data
         self._journal_id = journal_id
         self._tag = tag
@@ -90,18 +92,18 @@ class Salvage:
         self.next_lsn = bounds.first_lsn
         self.torn_bytes = 0
 
-    def pieces(self) -> Iterator[Whole | Stretch]:
+    def pieces(self) -> Iterator[WholeFrame | DamagedStretch]:
         """Yield whole frames and damaged stretches in order."""
         limit = self._bounds.limit
         while limit is None or self.next_lsn < limit:
-            found = self._whole(self.offset)
+            found = self._whole_frame_at(self.offset)
             if found is not None and found.header.lsn == self.next_lsn:
                 self.offset += found.header.size_bytes
                 self.next_lsn = Lsn(found.header.lsn + found.header.span)
                 yield found
                 continue
-            found, lost = self._next_whole()
-            stretch = self._stretch(found, lost)
+            found, lost = self._find_next_whole()
+            stretch = self._damaged_stretch(found, lost)
             if stretch is None:
                 return
             yield stretch
@@ -110,13 +112,15 @@ class Salvage:
             if found is None:
                 return
 
-    def _stretch(self, found: Whole | None, lost: list[FrameHeader]) -> Stretch | None:
+    def _damaged_stretch(
+        self, found: WholeFrame | None, lost: list[FrameHeader]
+    ) -> DamagedStretch | None:
         """Return the damage up to the next whole frame; None if no frame has to be here."""
         limit, offset, first = self._bounds.limit, self.offset, self.next_lsn
         size_bytes = max(0, len(self._data) - offset)
         last: int
         if self._bounds.is_last:
-            proved = self._proved(lost)
+            proved = self._proved_lsn(lost)
             is_torn = proved < first and (found is None or self._bounds.has_header)
             if is_torn:
                 self.torn_bytes = size_bytes
@@ -130,39 +134,41 @@ class Salvage:
             return None
         if found is not None:
             last, size_bytes = found.header.lsn - 1, found.offset - offset
-        return Stretch(offset, size_bytes, first, Lsn(last), self._why(found), tuple(lost))
+        return DamagedStretch(
+            offset, size_bytes, first, Lsn(last), self._reason(found), tuple(lost)
+        )
 
-    def _why(self, found: Whole | None) -> str:
+    def _reason(self, found: WholeFrame | None) -> str:
         if found is not None and found.offset == self.offset:
             return FRAMES_MISSING
-        header = self._header(self.offset)
+        header = self._header_at(self.offset)
         if header is not None and header.lsn == self.next_lsn:
             return BAD_PAYLOAD if _is_believable(header) else TOO_LONG
         end = self._bounds.end
         is_short = self.offset >= len(self._data) and (end is None or end > self.offset)
         return TOO_SHORT if is_short else NO_FRAME
 
-    def _proved(self, lost: list[FrameHeader]) -> Lsn:
+    def _proved_lsn(self, lost: list[FrameHeader]) -> Lsn:
         """Return the greatest lsn that the watermark or a header from here on says was durable."""
         proved = self._bounds.proved
         place = self._data.find(FRAME_MAGIC, self.offset)
         while place >= 0:
-            header = self._header(place)
+            header = self._header_at(place)
             if header is not None:
                 proved = max(proved, header.durable)
             place = self._data.find(FRAME_MAGIC, place + 1)
         # A whole header with impossible lengths is damage, not a torn write.
         return max([proved, *(header.lsn for header in lost if not _is_believable(header))])
 
-    def _next_whole(self) -> tuple[Whole | None, list[FrameHeader]]:
+    def _find_next_whole(self) -> tuple[WholeFrame | None, list[FrameHeader]]:
         """Return the next whole frame of this file, and the headers of lost frames before it."""
         lost: list[FrameHeader] = []
         place = self._data.find(FRAME_MAGIC, self.offset)
         while place >= 0:
             step = 1
-            header = self._header(place)
+            header = self._header_at(place)
             if header is not None and self._is_next(header):
-                found = self._whole(place)
+                found = self._whole_frame_at(place)
                 if found is not None:
                     return found, [one for one in lost if one.lsn < header.lsn]
                 lost.append(header)
@@ -175,8 +181,8 @@ class Salvage:
         is_before_limit = limit is None or header.lsn + header.span <= limit
         return header.lsn >= self.next_lsn and is_before_limit
 
-    def _whole(self, place: int) -> Whole | None:
-        header = self._header(place)
+    def _whole_frame_at(self, place: int) -> WholeFrame | None:
+        header = self._header_at(place)
         if header is None or not _is_believable(header) or not self._is_next(header):
             return None
         payload = whole_payload(header, self._data, place)
@@ -185,14 +191,16 @@ class Salvage:
         if header.kind not in (KIND_ROWS, KIND_HOLE):
             hint = "open it with a newer Thermocline"
             raise Unsupported("the frame's kind is unknown", hint=hint, kind=header.kind)
-        return Whole(header, payload, place)
+        return WholeFrame(header, payload, place)
 
-    def _header(self, place: int) -> FrameHeader | None:
+    def _header_at(self, place: int) -> FrameHeader | None:
         header = decode_frame_header(self._journal_id, self._data, place)
         return header if header is not None and header.tag == self._tag else None
 
 
-def tag_of(data: bytes, journal_id: bytes, number: int, foreign: Collection[Tag]) -> Tag | None:
+def tag_of(
+    data: bytes, journal_id: bytes, number: int, foreign: Collection[FileTag]
+) -> FileTag | None:
     """Return the tag of the frames of a file without a header; None if no frame header is whole.
 
     The first whole frame header decides: stale bytes of the disk lie after the frames that were
@@ -207,7 +215,7 @@ def tag_of(data: bytes, journal_id: bytes, number: int, foreign: Collection[Tag]
     return None
 
 
-def _is_possible(tag: Tag, number: int, foreign: Collection[Tag]) -> bool:
+def _is_possible(tag: FileTag, number: int, foreign: Collection[FileTag]) -> bool:
     return tag not in foreign and (tag.version != UNSALTED_VERSION or tag.salt == number)
 
 

@@ -18,16 +18,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Corruption, NotFound
 from thermocline.hot.wal.folder import (
     NO_FILE_YET,
-    Identity,
+    JournalIdentity,
     Watermark,
     file_path,
-    identity_of,
-    numbers,
+    list_file_numbers,
     read_watermark,
+    require_identity,
 )
 from thermocline.hot.wal.frame import (
     CHECKSUM_BYTES,
@@ -36,16 +36,22 @@ from thermocline.hot.wal.frame import (
     KIND_HOLE,
     KIND_ROWS,
     FileHeader,
+    FileTag,
     FrameHeader,
     Lsn,
-    Tag,
     decode_file_header,
     decode_frame_header,
 )
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.repair.damage import TABLES_LISTED_MAX, Damage, decode_hole
-from thermocline.hot.wal.repair.quarantine import Held, list_quarantine
-from thermocline.hot.wal.repair.salvage import Bounds, Salvage, Stretch, Whole, tag_of
+from thermocline.hot.wal.repair.quarantine import QuarantineFile, list_quarantine
+from thermocline.hot.wal.repair.salvage import (
+    DamagedStretch,
+    FileBounds,
+    Salvage,
+    WholeFrame,
+    tag_of,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and the number of all bytes."""
@@ -59,7 +65,7 @@ WRONG_END = "the next file's header says that this one ends elsewhere"
 _FRAME_BYTES_MIN = FRAME_HEADER_BYTES + CHECKSUM_BYTES
 
 
-class State(enum.Enum):
+class FileState(enum.Enum):
     """The condition of a journal file."""
 
     WHOLE = "whole"
@@ -70,7 +76,7 @@ class State(enum.Enum):
 
 
 @dataclass(slots=True)
-class FileFound:
+class InspectedFile:
     """One file of a journal.
 
     `parts` is what a repair makes of it, in order: ranges of bytes to keep, and indexes of damages
@@ -80,10 +86,10 @@ class FileFound:
 
     number: int
     path: str
-    state: State
+    state: FileState
     size_bytes: int = 0
     header: FileHeader | None = None
-    tag: Tag | None = None
+    tag: FileTag | None = None
     first_lsn: Lsn = Lsn(0)
     next_lsn: Lsn = Lsn(0)
     end: int = FILE_HEADER_BYTES
@@ -95,7 +101,7 @@ class FileFound:
 
 
 @dataclass(slots=True)
-class TableFound:
+class InspectedTable:
     """The frames of one table; `unreadable` ones are whole but cannot be decoded."""
 
     frames: int = 0
@@ -113,13 +119,13 @@ class Inspection:
     """
 
     folder: str
-    identity: Identity
+    identity: JournalIdentity
     watermark: Watermark | None
-    files: list[FileFound] = field(default_factory=list)
+    files: list[InspectedFile] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     holes: list[Damage] = field(default_factory=list)
-    tables: dict[str, TableFound] = field(default_factory=dict)
-    quarantined: list[Held] = field(default_factory=list)
+    tables: dict[str, InspectedTable] = field(default_factory=dict)
+    quarantined: list[QuarantineFile] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -138,9 +144,9 @@ class Inspection:
         return sum(file.torn_bytes for file in self.files)
 
     @property
-    def chain(self) -> list[FileFound]:
+    def chain(self) -> list[InspectedFile]:
         """The files whose frames count, in order."""
-        return [file for file in self.files if file.state is not State.LEFTOVER]
+        return [file for file in self.files if file.state is not FileState.LEFTOVER]
 
 
 def inspect(disk: Disk, folder: str, *, progress: Progress | None = None) -> Inspection:
@@ -150,14 +156,14 @@ def inspect(disk: Disk, folder: str, *, progress: Progress | None = None) -> Ins
     or damaged, so that it is unknown which files belong to it.
     """
     for _ in range(ATTEMPTS_MAX):
-        identity = identity_of(disk, folder)
+        identity = require_identity(disk, folder)
         mark = read_watermark(disk, folder, identity.journal_id)
         found = None
         # A live journal may trim files during the inspection: its identity changes, and the
         # inspection starts again.
         with suppress(NotFound):
             found = _Survey(disk, folder, identity, mark, progress).run()
-        is_steady = identity_of(disk, folder) == identity
+        is_steady = require_identity(disk, folder) == identity
         if found is not None and (found.is_sound or is_steady):
             return found
     raise Corruption(
@@ -174,7 +180,7 @@ class _Survey:
         self,
         disk: Disk,
         folder: str,
-        identity: Identity,
+        identity: JournalIdentity,
         mark: Watermark | None,
         progress: Progress | None,
     ) -> None:
@@ -184,73 +190,73 @@ class _Survey:
         held = list_quarantine(disk, folder)
         self._found = Inspection(folder, identity, mark, quarantined=held)
         self._known: dict[int, Lsn] = {}
-        self._tags: set[Tag] = set()
+        self._tags: set[FileTag] = set()
         self._after_ns: int | None = None
         self._lost: list[tuple[FrameHeader, ...]] = []
 
     def run(self) -> Inspection:
-        self._list()
+        self._list_files()
         chain = self._found.chain
         total = sum(file.size_bytes for file in chain)
         done, expected = 0, None
         for place, file in enumerate(chain):
             later = chain[place + 1 :]
-            expected = self._look(file, expected, later)
+            expected = self._survey_file(file, expected, later)
             done += file.size_bytes
             if self._progress is not None:
                 self._progress(done, total)
         self._name_tables()
         return self._found
 
-    def _list(self) -> None:
+    def _list_files(self) -> None:
         """List every file that exists or must exist, and read all headers."""
         folder, oldest = self._found.folder, self._identity.oldest
-        there = numbers(self._disk, folder)
+        there = list_file_numbers(self._disk, folder)
         for number in there:
             if number < oldest:
                 path = file_path(folder, number)
-                file = FileFound(number, path, State.LEFTOVER, self._size(path))
+                file = InspectedFile(number, path, FileState.LEFTOVER, self._size(path))
                 self._found.files.append(file)
         there = [number for number in there if number >= oldest]
         mark = self._found.watermark
         known = max(oldest, mark.number if mark is not None else NO_FILE_YET)
         last = max([known, *there])
         for number in range(oldest or 1, last + 1):
-            file = FileFound(number, file_path(folder, number), State.MISSING)
+            file = InspectedFile(number, file_path(folder, number), FileState.MISSING)
             if number in there:
                 self._read_header(file, is_new=number == last > known)
             self._found.files.append(file)
         for file in self._found.chain:
-            if file.header is None and file.state is not State.MISSING:
+            if file.header is None and file.state is not FileState.MISSING:
                 self._read_tag(file)
         self._check_order()
 
     def _size(self, path: str) -> int:
-        with translated(path):
+        with translate_errors(path):
             return self._disk.size(path) or 0
 
-    def _read_header(self, file: FileFound, *, is_new: bool) -> None:
+    def _read_header(self, file: InspectedFile, *, is_new: bool) -> None:
         file.size_bytes = self._size(file.path)
-        with translated(file.path):
+        with translate_errors(file.path):
             reader = self._disk.open_reader(file.path)
             try:
                 header = decode_file_header(reader.read(FILE_HEADER_BYTES))
             finally:
                 reader.close()
         if header is None and is_new and file.size_bytes <= FILE_HEADER_BYTES:
-            file.state = State.LEFTOVER
+            file.state = FileState.LEFTOVER
             return
-        file.state = State.WHOLE
+        file.state = FileState.WHOLE
         if header is not None:
             self._tags.add(header.tag)
             if self._is_own(header, file.number):
                 file.header, file.tag = header, header.tag
                 self._known[file.number] = header.first_lsn
 
-    def _read_tag(self, file: FileFound) -> None:
+    def _read_tag(self, file: InspectedFile) -> None:
         """Derive from its frames what the lost header of a file said."""
         journal_id = self._identity.journal_id
-        with translated(file.path):
+        with translate_errors(file.path):
             data = self._disk.read(file.path)
         file.tag = tag_of(data, journal_id, file.number, self._tags)
         # If the first frame is at its offset, its lsn is the file's first lsn.
@@ -275,35 +281,39 @@ class _Survey:
                 )
             before = first
 
-    def _look(self, file: FileFound, expected: Lsn | None, later: list[FileFound]) -> Lsn:
+    def _survey_file(
+        self, file: InspectedFile, expected: Lsn | None, later: list[InspectedFile]
+    ) -> Lsn:
         """Read one file and return the first lsn of the next one."""
         data = b""
-        if file.state is not State.MISSING:
-            with translated(file.path):
+        if file.state is not FileState.MISSING:
+            with translate_errors(file.path):
                 data = self._disk.read(file.path)
             file.size_bytes = len(data)
             file.digest = hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
-        bounds = self._bounds(file, data, expected, later)
+        bounds = self._bounds_of(file, data, expected, later)
         file.first_lsn = bounds.first_lsn
         if file.header is None:
             self._note_header(file, data)
         scan = Salvage(data, self._identity.journal_id, file.tag, bounds)
         for piece in scan.pieces():
-            self._take(file, piece)
+            self._add_piece(file, piece)
         file.end, file.next_lsn, file.torn_bytes = scan.offset, scan.next_lsn, scan.torn_bytes
         damages = [part for part in file.parts if isinstance(part, int)]
         if not damages and bounds.end is not None and bounds.end != scan.offset:
-            self._note(file, Stretch(scan.offset, 0, scan.next_lsn, _before(scan), WRONG_END))
-        if file.torn_bytes and file.state is State.WHOLE:
-            file.state = State.TORN
+            self._note_damage(
+                file, DamagedStretch(scan.offset, 0, scan.next_lsn, _lsn_before(scan), WRONG_END)
+            )
+        if file.torn_bytes and file.state is FileState.WHOLE:
+            file.state = FileState.TORN
         return scan.next_lsn
 
-    def _bounds(
-        self, file: FileFound, data: bytes, expected: Lsn | None, later: list[FileFound]
-    ) -> Bounds:
+    def _bounds_of(
+        self, file: InspectedFile, data: bytes, expected: Lsn | None, later: list[InspectedFile]
+    ) -> FileBounds:
         starts = [self._known[one.number] for one in later if one.number in self._known]
         mark = self._found.watermark
-        bounds = Bounds(
+        bounds = FileBounds(
             first_lsn=self._known.get(file.number, Lsn(1)) if expected is None else expected,
             limit=starts[0] if starts else None,
             end=later[0].header.previous_end if later and later[0].header else None,
@@ -318,28 +328,28 @@ class _Survey:
         # No more frames can be lost than fit into the damaged bytes.
         scan = Salvage(data, self._identity.journal_id, file.tag, bounds)
         piece = next(scan.pieces(), None)
-        if not isinstance(piece, Stretch) or not piece.size_bytes:
+        if not isinstance(piece, DamagedStretch) or not piece.size_bytes:
             return bounds
         first = piece.last_lsn + 1 - piece.size_bytes // _FRAME_BYTES_MIN
         return replace(bounds, first_lsn=Lsn(max(1, first)))
 
-    def _note_header(self, file: FileFound, data: bytes) -> None:
+    def _note_header(self, file: InspectedFile, data: bytes) -> None:
         """Record a missing header as a damage; that alone loses no frame."""
-        if file.state is State.MISSING:
+        if file.state is FileState.MISSING:
             why, size_bytes = FILE_MISSING, 0
         else:
             header = decode_file_header(data[:FILE_HEADER_BYTES])
             why = NO_HEADER if header is None else FOREIGN_HEADER
             size_bytes = min(len(data), FILE_HEADER_BYTES)
         first = file.first_lsn
-        self._note(file, Stretch(0, size_bytes, first, Lsn(first - 1), why))
+        self._note_damage(file, DamagedStretch(0, size_bytes, first, Lsn(first - 1), why))
 
-    def _take(self, file: FileFound, piece: Whole | Stretch) -> None:
-        if isinstance(piece, Stretch):
-            if file.state is State.MISSING:
+    def _add_piece(self, file: InspectedFile, piece: WholeFrame | DamagedStretch) -> None:
+        if isinstance(piece, DamagedStretch):
+            if file.state is FileState.MISSING:
                 piece = replace(piece, why=FILE_MISSING)
             file.parts.append(len(self._found.damages))
-            self._note(file, piece)
+            self._note_damage(file, piece)
             return
         header, start = piece.header, piece.offset
         file.frames += 1
@@ -349,14 +359,14 @@ class _Survey:
             file.parts[-1] = range(last.start, start + header.size_bytes)
         else:
             file.parts.append(range(start, start + header.size_bytes))
-        self._count(header, piece.payload)
+        self._count_frame(header, piece.payload)
 
-    def _count(self, header: FrameHeader, payload: bytes) -> None:
+    def _count_frame(self, header: FrameHeader, payload: bytes) -> None:
         if header.kind == KIND_HOLE:
             with suppress(Corruption):
                 self._found.holes.append(decode_hole(payload))
             return
-        table = self._found.tables.setdefault(header.table_id.hex(), TableFound())
+        table = self._found.tables.setdefault(header.table_id.hex(), InspectedTable())
         table.frames += 1
         table.size_bytes += header.size_bytes
         try:
@@ -370,9 +380,9 @@ class _Survey:
                 break
             self._found.damages[place] = replace(damage, before_ns=header.written_ns)
 
-    def _note(self, file: FileFound, stretch: Stretch) -> None:
-        if file.state is not State.MISSING:
-            file.state = State.DAMAGED
+    def _note_damage(self, file: InspectedFile, stretch: DamagedStretch) -> None:
+        if file.state is not FileState.MISSING:
+            file.state = FileState.DAMAGED
         name = file.path.rpartition("/")[2]
         damage = Damage(
             stretch.first_lsn,
@@ -397,5 +407,5 @@ class _Survey:
             self._found.damages[place] = replace(damage, tables=tables, are_tables_known=is_known)
 
 
-def _before(scan: Salvage) -> Lsn:
+def _lsn_before(scan: Salvage) -> Lsn:
     return Lsn(scan.next_lsn - 1)

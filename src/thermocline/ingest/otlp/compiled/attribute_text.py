@@ -11,8 +11,8 @@ Out:  the same text as `ValueRenderer.attributes`; or None, and the official dec
 
 from typing import Any
 
-from thermocline.ingest.otlp.outcome import Limits, Tally
-from thermocline.ingest.otlp.value import Values, dump
+from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
+from thermocline.ingest.otlp.value import ValueRenderer, dump
 
 PAIRS_MAX = 1 << 16
 PAIR_BYTES_MAX = 1 << 10
@@ -20,17 +20,17 @@ PAIR_BYTES_MAX = 1 << 10
 _Pair = tuple[str, str]
 
 
-class Pairs:
+class PairCache:
     """One thread's cache of rendered pairs, for one set of limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: DecodeLimits) -> None:
         from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
         self._key_value: Any = KeyValue
         self._limits = limits
         self._known: dict[bytes, _Pair] = {}
 
-    def text(self, raw: bytes, tag: int) -> str | None:
+    def attributes_text(self, raw: bytes, tag: int) -> str | None:
         """Return the text of a set whose fields have this tag, or None."""
         known, size, at = self._known, len(raw), 0
         found: list[_Pair] = []
@@ -46,7 +46,7 @@ class Pairs:
             if at > size:
                 return None
             data = raw[start:at]
-            pair = known.get(data) or self._learned(data)
+            pair = known.get(data) or self._render_pair(data)
             if pair is None:
                 return None
             found.append(pair)
@@ -55,12 +55,12 @@ class Pairs:
         found.sort()
         return "{" + ",".join([text for _, text in found]) + "}"
 
-    def _learned(self, data: bytes) -> _Pair | None:
+    def _render_pair(self, data: bytes) -> _Pair | None:
         """Render and cache a pair with the official library; None when it has anything to note."""
         tally = Tally("metrics")
         message = self._key_value.FromString(data)
-        values, _ = Values(self._limits, tally).attribute_values([message])
-        if tally.is_noted or len(values) != 1:
+        values, _ = ValueRenderer(self._limits, tally).attribute_values([message])
+        if tally.has_notes or len(values) != 1:
             return None
         pair = (next(iter(values)), dump(values)[1:-1])
         if len(data) <= PAIR_BYTES_MAX:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from thermocline.ingest.inflate import Data
-from thermocline.ingest.otlp.compiled.attribute_text import Pairs
+from thermocline.ingest.otlp.compiled.attribute_text import PairCache
 from thermocline.ingest.otlp.compiled.protobuf_wire import (
     FULL,
     compact,
@@ -33,29 +33,29 @@ from thermocline.ingest.otlp.compiled.scan_metrics import (
     METRIC,
     METRIC_KEY_BYTES,
     ORIGIN,
-    Columns,
+    PointColumns,
     new_columns,
     scan_metrics,
 )
 from thermocline.ingest.otlp.metrics import (
     SERIES_FACTOR,
+    MetricStream,
     PointRows,
-    Stream,
     exemplar_rows,
     stream_of,
 )
 from thermocline.ingest.otlp.origin import (
     Origin,
-    digest_of,
-    joined,
+    digest_bytes,
+    join_origin,
     resource_columns,
     scope_columns,
 )
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
 from thermocline.ingest.otlp.tables import METRIC as METRIC_FIELDS
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, WORD, rows_batch
 from thermocline.ingest.otlp.tables import ORIGIN as ORIGIN_FIELDS
-from thermocline.ingest.otlp.value import Values
+from thermocline.ingest.otlp.value import ValueRenderer
 
 ENTRIES_MAX = 1 << 18
 ARENA_BYTES_MAX = 64 << 20
@@ -64,13 +64,13 @@ KEPT_ROWS_MAX = 1 << 15
 
 POINT_ATTRIBUTES = 7 << 3 | 2  # the tag of a point's attributes
 
-_KEPT = object()
+_STORED_TEXT = object()
 Codes = npt.NDArray[np.int32]
 _KINDS = {field.name: field.type for field in METRIC_POINTS.schema}
 _SHARED = [*ORIGIN_FIELDS, *METRIC_FIELDS]
 
 
-class _Shared:
+class _SharedColumn:
     """A column with one value for each metric, which all points of the metric share."""
 
     def __init__(self, column: tuple[Any, ...], kind: pa.DataType) -> None:
@@ -89,12 +89,12 @@ class _Shared:
     def by_row(self, codes: Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
         """Return the column by row; given the metric of each row, and as many zeros as rows."""
         if not self._is_constant or codes.size > KEPT_ROWS_MAX:
-            return self._made(codes, zeros, by_row)
+            return self._build_column(codes, zeros, by_row)
         if len(self._last) < codes.size:
-            self._last = self._made(codes, zeros, by_row)
+            self._last = self._build_column(codes, zeros, by_row)
         return self._last if len(self._last) == codes.size else self._last.slice(0, codes.size)
 
-    def _made(self, codes: Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
+    def _build_column(self, codes: Codes, zeros: pa.Array, by_row: pa.Array) -> pa.Array:
         if not self._is_word:
             return self._values.take(by_row)
         words = self._values.dictionary
@@ -107,7 +107,7 @@ class _Shared:
         return pa.DictionaryArray.from_arrays(found, words, safe=False)
 
 
-class Memory:
+class DecodeMemory:
     """One thread's cache of decoded entries, for one set of limits.
 
     `shared_fields` are the columns that `shape` returns. Entries that are texts are stored together
@@ -116,11 +116,11 @@ class Memory:
 
     shared_fields = _SHARED
 
-    def __init__(self, limits: Limits, pairs: Pairs | None = None) -> None:
+    def __init__(self, limits: DecodeLimits, pairs: PairCache | None = None) -> None:
         from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
         self.limits = limits
-        self.pairs = pairs or Pairs(limits)
+        self.pairs = pairs or PairCache(limits)
         self._point: Any = NumberDataPoint
         self.table = new_interned(ENTRIES_MAX, ARENA_BYTES_MAX, int.from_bytes(os.urandom(4)))
         self.entries: list[Any] = []
@@ -130,9 +130,9 @@ class Memory:
         self.text_lengths = np.zeros(ENTRIES_MAX, np.int32)
         self.texts = np.empty(1 << 20, np.uint8)
         self.texts_bytes = 0
-        self.shapes: dict[bytes, list[_Shared]] = {}
+        self.shapes: dict[bytes, list[_SharedColumn]] = {}
 
-    def learn(self) -> bool:
+    def decode_new_entries(self) -> bool:
         """Decode the entries added since the last call; tell whether all of them can be used."""
         from google.protobuf.message import DecodeError
 
@@ -144,37 +144,37 @@ class Memory:
         contexts = self.table.contexts[first:last].tolist()
         texts: list[tuple[int, bytes]] = []
         tally = Tally("metrics")
-        values = Values(self.limits, tally)
+        values = ValueRenderer(self.limits, tally)
         for place, context in enumerate(contexts):
             raw = arena[starts[place] - starts[0] : starts[place + 1] - starts[0]]
             try:
-                entry = self.made(first + place, context, raw, values)
+                entry = self.decode_entry(first + place, context, raw, values)
             except (DecodeError, UnicodeDecodeError):
                 entry = None
-            if tally.is_noted:
+            if tally.has_notes:
                 entry, tally = None, Tally("metrics")
-                values = Values(self.limits, tally)
+                values = ValueRenderer(self.limits, tally)
             if entry is None:  # the official decoder must handle it, each time
                 self.table.is_bad[first + place] = 1
             elif isinstance(entry, str):
                 texts.append((first + place, entry.encode()))
-                entry = _KEPT
+                entry = _STORED_TEXT
             self.entries.append(entry)
         self._keep_texts(texts)
         return not self.table.is_bad[first:last].any()
 
-    def made(self, number: int, context: int, raw: bytes, values: Values) -> Any:
+    def decode_entry(self, number: int, context: int, raw: bytes, values: ValueRenderer) -> Any:
         """Return the decoded form of bytes; None if the official decoder must handle them."""
         if context == ATTRIBUTES:
-            text = self.pairs.text(raw, POINT_ATTRIBUTES)
+            text = self.pairs.attributes_text(raw, POINT_ATTRIBUTES)
             if text is not None:
                 return text
             return values.attributes(self._point.FromString(raw).attributes)
         if context == ORIGIN:
-            return self.origin(raw, values)
-        return self._stream(number, raw, values) if context == METRIC else raw
+            return self.decode_origin(raw, values)
+        return self._decode_stream(number, raw, values) if context == METRIC else raw
 
-    def _stream(self, number: int, raw: bytes, values: Values) -> Stream | None:
+    def _decode_stream(self, number: int, raw: bytes, values: ValueRenderer) -> MetricStream | None:
         from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
         origin, kind, form = (int(part) for part in np.frombuffer(raw, "<u4", 3))
@@ -190,14 +190,14 @@ class Memory:
         self.digests[number] = stream.identity
         return stream
 
-    def origin(self, raw: bytes, values: Values) -> Origin | None:
+    def decode_origin(self, raw: bytes, values: ValueRenderer) -> Origin | None:
         """Return the origin whose four parts have these entry numbers."""
         from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
         from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
         parts = [self.entries[int(number)] for number in np.frombuffer(raw, "<u4")]
         resource, url, scope, scope_url = parts
-        return joined(
+        return join_origin(
             resource_columns(Resource.FromString(resource), url.decode(), values),
             scope_columns(InstrumentationScope.FromString(scope), scope_url.decode(), values),
         )
@@ -216,19 +216,19 @@ class Memory:
         lengths = np.array([len(text) for _, text in texts], np.int64)
         self.text_starts[numbers] = self.texts_bytes + np.cumsum(lengths) - lengths
         self.text_lengths[numbers] = lengths
-        self.digests[numbers] = np.array([digest_of(text) for _, text in texts], np.uint64)
+        self.digests[numbers] = np.array([digest_bytes(text) for _, text in texts], np.uint64)
         self.texts_bytes = end
 
-    def shape(self, metrics: Codes) -> list[_Shared]:
+    def shape(self, metrics: Codes) -> list[_SharedColumn]:
         """Return the shared columns of these metrics, cached by the list of metrics."""
         key = metrics.tobytes()
         if key not in self.shapes:
             if len(self.shapes) >= SHAPES_MAX:
                 self.shapes.clear()
-            streams: list[Stream] = [self.entries[number] for number in metrics.tolist()]
+            streams: list[MetricStream] = [self.entries[number] for number in metrics.tolist()]
             columns = zip(*(stream.columns for stream in streams), strict=True)
             self.shapes[key] = [
-                _Shared(column, kind)
+                _SharedColumn(column, kind)
                 for column, (_, kind) in zip(columns, self.shared_fields, strict=True)
             ]
         return self.shapes[key]
@@ -237,33 +237,39 @@ class Memory:
 _threads = threading.local()
 
 
-def decode_metrics(data: Data, limits: Limits) -> Decoded | None:
+def decode_metrics(data: Data, limits: DecodeLimits) -> DecodedRequest | None:
     """Return the rows of a request in the common shape, or None when it has another."""
     if not data:
         return None
     found = np.frombuffer(data, np.uint8)
-    memory: Memory | None = getattr(_threads, "memory", None)
-    pairs: Pairs | None = None
+    memory: DecodeMemory | None = getattr(_threads, "memory", None)
+    pairs: PairCache | None = None
     for _ in range(2):
         if memory is None or memory.limits != limits:
-            memory = _threads.memory = Memory(limits, pairs)
-        memory.learn()  # entries that an earlier scan added before it failed
+            memory = _threads.memory = DecodeMemory(limits, pairs)
+        memory.decode_new_entries()  # entries that an earlier scan added before it failed
         columns = new_columns(found.size)
         code = scan_metrics(found, memory.table, columns)
         if code != FULL:
-            return _decoded(data, memory, columns) if code == 0 and memory.learn() else None
+            return (
+                _build_batches(data, memory, columns)
+                if code == 0 and memory.decode_new_entries()
+                else None
+            )
         pairs, memory = memory.pairs, None  # clear the cache of sets, and try once more
     _threads.memory = None
     return None
 
 
-def _decoded(data: Data, memory: Memory, columns: Columns) -> Decoded | None:
+def _build_batches(
+    data: Data, memory: DecodeMemory, columns: PointColumns
+) -> DecodedRequest | None:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
     rows, with_exemplars, others = (int(count) for count in columns.counts[:3])
     tally = Tally("metrics")
-    values = Values(memory.limits, tally)
+    values = ValueRenderer(memory.limits, tally)
     points = PointRows(values, tally)
     exemplars: list[Any] | None = None
     try:
@@ -278,19 +284,19 @@ def _decoded(data: Data, memory: Memory, columns: Columns) -> Decoded | None:
         return None
     batches = {}
     if rows:
-        batches[METRIC_POINTS.name] = _numbers(memory, columns, rows, exemplars)
+        batches[METRIC_POINTS.name] = _points_batch(memory, columns, rows, exemplars)
     if points.histograms:
         batches[METRIC_HISTOGRAMS.name] = rows_batch(METRIC_HISTOGRAMS, points.histograms)
     tally.accepted = rows + len(points.histograms)
-    decoded = tally.decoded(batches)
+    decoded = tally.outcome(batches)
     return None if decoded.is_partial else decoded
 
 
-def _numbers(
-    memory: Memory, columns: Columns, rows: int, exemplars: list[Any] | None
+def _points_batch(
+    memory: DecodeMemory, columns: PointColumns, rows: int, exemplars: list[Any] | None
 ) -> pa.RecordBatch:
-    metrics, codes = compacted(columns.metric[:rows], memory)
-    sets, set_codes = compacted(columns.attributes[:rows], memory)
+    metrics, codes = compact_ids(columns.metric[:rows], memory)
+    sets, set_codes = compact_ids(columns.attributes[:rows], memory)
     time, start = columns.time[:rows].view(np.int64), columns.start[:rows].view(np.int64)
     kind, bits = columns.kind[:rows], columns.bits[:rows]
     numbers = np.where(kind == INT, bits.view(np.int64).astype(np.float64), bits.view(np.float64))
@@ -317,20 +323,20 @@ def _numbers(
     return pa.RecordBatch.from_arrays(arrays, schema=METRIC_POINTS.schema)
 
 
-def shared_columns(shape: list[_Shared], codes: Codes) -> list[pa.Array]:
+def shared_columns(shape: list[_SharedColumn], codes: Codes) -> list[pa.Array]:
     """Return the columns of a shape by row, given each row's number among its entries."""
     zeros = number_array(pa.int32(), np.zeros(codes.size, np.int32))
     by_row = number_array(pa.int32(), codes)
     return [column.by_row(codes, zeros, by_row) for column in shape]
 
 
-def compacted(ids: Codes, memory: Memory) -> tuple[Codes, Codes]:
+def compact_ids(ids: Codes, memory: DecodeMemory) -> tuple[Codes, Codes]:
     """Return the distinct ids, and for each position the index of its id among them."""
     codes, distinct = np.empty(ids.size, np.int32), np.empty(ids.size, np.int32)
     return distinct[: compact(ids, memory.seen, codes, distinct)], codes
 
 
-def texts_of(memory: Memory, ids: Codes) -> pa.Array:
+def texts_of(memory: DecodeMemory, ids: Codes) -> pa.Array:
     """Return the texts of entries."""
     offsets = np.zeros(ids.size + 1, np.int32)
     np.cumsum(memory.text_lengths[ids], out=offsets[1:])

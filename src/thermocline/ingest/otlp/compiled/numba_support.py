@@ -31,31 +31,31 @@ _NAMES = ("native", "wire", "scan", "scan_records")
 _MODULES = tuple(f"thermocline.ingest.otlp.{name}" for name in _NAMES)
 
 
-def compiled(function: Function) -> Function:
+def compile_native(function: Function) -> Function:
     """Compile a function at its first call."""
-    return _compiled(function, is_inlined=False)
+    return _compile(function, is_inlined=False)
 
 
-def inlined(function: Function) -> Function:
+def inline_native(function: Function) -> Function:
     """Compile a function into each of its callers: for small functions and those run per point."""
-    return _compiled(function, is_inlined=True)
+    return _compile(function, is_inlined=True)
 
 
-def _compiled(function: Function, *, is_inlined: bool) -> Function:
+def _compile(function: Function, *, is_inlined: bool) -> Function:
     # Compiled code allocates nothing, so it needs no reference counts of arrays. Counting is atomic
     # and took more than half of the time of a scan.
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     options["forceinline"] = is_inlined
     try:
         made: Any = numba.njit(cache=True, **options)(function)
-        made._cache._cache_file._source_stamp = _sources()  # noqa: SLF001
+        made._cache._cache_file._source_stamp = _source_hash()  # noqa: SLF001
     except RuntimeError:  # no folder for the cache is writable
         made = numba.njit(**options)(function)
     return cast("Function", made)
 
 
 @functools.cache
-def _sources() -> str:
+def _source_hash() -> str:
     """Return a hash of the source of all compiled modules.
 
     Numba uses a cached function if its file has the same modification time. That misses changes in
@@ -71,7 +71,7 @@ def _sources() -> str:
 
 def _read_byte(_typing: Any, data: Any, _at: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        found = builder.load(_address(context, builder, signature.args, values))
+        found = builder.load(_element_address(context, builder, signature.args, values))
         return builder.zext(found, ir.IntType(64))
 
     return types.int64(data, types.intp), emit
@@ -79,7 +79,7 @@ def _read_byte(_typing: Any, data: Any, _at: Any) -> Any:
 
 def _read_fixed64(_typing: Any, data: Any, _at: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address = _address(context, builder, signature.args, values)
+        address = _element_address(context, builder, signature.args, values)
         return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
 
     return types.uint64(data, types.intp), emit
@@ -87,7 +87,7 @@ def _read_fixed64(_typing: Any, data: Any, _at: Any) -> Any:
 
 def _write_fixed64(_typing: Any, data: Any, _at: Any, _value: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address = _address(context, builder, signature.args, values)
+        address = _element_address(context, builder, signature.args, values)
         address = builder.bitcast(address, ir.IntType(64).as_pointer())
         builder.store(values[2], address, align=1)
         return context.get_dummy_value()
@@ -95,7 +95,7 @@ def _write_fixed64(_typing: Any, data: Any, _at: Any, _value: Any) -> Any:
     return types.void(data, types.intp, types.uint64), emit
 
 
-def _address(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+def _element_address(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     array = context.make_array(kinds[0])(context, builder, values[0])
     return builder.gep(array.data, [values[1]])
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from thermocline.ingest.otlp.compiled.numba_support import (
     Bytes,
-    compiled,
-    inlined,
+    compile_native,
+    inline_native,
     read_byte,
     read_fixed64,
     write_fixed64,
@@ -31,7 +31,7 @@ _FACTOR = np.uint64(0x9FB2_1C65_1E98_DF25)
 _SHIFT = np.uint64(29)
 
 
-class Interned(NamedTuple):
+class InternTable(NamedTuple):
     """An open hash table of byte strings, each with a context; an entry's id is its number.
 
     `follows` is the entry that came after this entry the last time, or -1.
@@ -47,10 +47,10 @@ class Interned(NamedTuple):
     follows: npt.NDArray[np.int32]
 
 
-def new_interned(entries_max: int, arena_bytes: int, seed: int) -> Interned:
+def new_interned(entries_max: int, arena_bytes: int, seed: int) -> InternTable:
     """Return an empty table; it never grows."""
     slots = 1 << (2 * entries_max - 1).bit_length()
-    return Interned(
+    return InternTable(
         np.full(slots, -1, np.int32),
         np.zeros(entries_max, np.uint64),
         np.zeros(entries_max, np.int64),
@@ -62,7 +62,7 @@ def new_interned(entries_max: int, arena_bytes: int, seed: int) -> Interned:
     )
 
 
-@inlined
+@inline_native
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return a number of at most five bytes, and the position after it."""
     if at >= end:
@@ -81,7 +81,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return 0, FAILED
 
 
-@inlined
+@inline_native
 def read_span(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the start and stop of a length-delimited field; it stops at or before the end."""
     length, at = read_varint(data, at, end)
@@ -90,7 +90,7 @@ def read_span(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return at, at + length
 
 
-@compiled
+@compile_native
 def copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> None:
     """Copy bytes; the caller has checked the bounds of both arrays."""
     place = 0
@@ -102,7 +102,7 @@ def copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> None
         place += 1
 
 
-@compiled
+@compile_native
 def skip(data: Bytes, at: int, end: int, tag: int) -> int:
     """Return the position after a field whose tag was just read."""
     wire = tag & 7
@@ -122,7 +122,7 @@ def skip(data: Bytes, at: int, end: int, tag: int) -> int:
     return at + width if at + width <= end else FAILED
 
 
-@compiled
+@compile_native
 def _hash(data: Bytes, start: int, stop: int, seed: int) -> np.uint64:
     value = np.uint64(seed) ^ (np.uint64(stop - start) * _FACTOR)
     while start + 8 <= stop:
@@ -135,8 +135,10 @@ def _hash(data: Bytes, start: int, stop: int, seed: int) -> np.uint64:
     return value ^ (value >> np.uint64(32))
 
 
-@inlined
-def followed(table: Interned, before: int, data: Bytes, at: int, end: int) -> tuple[int, int]:
+@inline_native
+def match_follower(
+    table: InternTable, before: int, data: Bytes, at: int, end: int
+) -> tuple[int, int]:
     """Return the entry that followed `before` the last time and its end, if it follows again.
 
     Exporters repeat their series in the same order: this is one comparison instead of a pass over
@@ -152,7 +154,7 @@ def followed(table: Interned, before: int, data: Bytes, at: int, end: int) -> tu
     return guess, at + length
 
 
-@inlined
+@inline_native
 def _is_same(one: Bytes, at: int, other: Bytes, there: int, length: int) -> bool:
     place = 0
     while place + 8 <= length:
@@ -166,8 +168,8 @@ def _is_same(one: Bytes, at: int, other: Bytes, there: int, length: int) -> bool
     return True
 
 
-@compiled
-def intern(table: Interned, data: Bytes, start: int, stop: int, context: int) -> int:
+@compile_native
+def intern(table: InternTable, data: Bytes, start: int, stop: int, context: int) -> int:
     """Return the id of bytes in a context, adding them when they are new.
 
     `FULL` when the table has no room; `FAILED` for an entry that is marked as bad.
@@ -179,7 +181,7 @@ def intern(table: Interned, data: Bytes, start: int, stop: int, context: int) ->
     for _ in range(PROBES_MAX):
         found = int(table.slots[slot])
         if found < 0:
-            return _add(table, data, start, length, context, slot, hashed)
+            return _add_entry(table, data, start, length, context, slot, hashed)
         if table.hashes[found] == hashed and table.contexts[found] == context:
             there = table.starts[found]
             if table.starts[found + 1] - there == length and _is_same(
@@ -190,9 +192,9 @@ def intern(table: Interned, data: Bytes, start: int, stop: int, context: int) ->
     return FULL
 
 
-@compiled
-def _add(
-    table: Interned,
+@compile_native
+def _add_entry(
+    table: InternTable,
     data: Bytes,
     start: int,
     length: int,
@@ -213,7 +215,7 @@ def _add(
     return added
 
 
-@compiled
+@compile_native
 def compact(
     ids: npt.NDArray[np.int32],
     seen: npt.NDArray[np.int32],
@@ -238,7 +240,7 @@ def compact(
     return count
 
 
-@compiled
+@compile_native
 def gather(
     texts: Bytes,
     starts: npt.NDArray[np.int64],

@@ -18,16 +18,16 @@ import numpy.typing as npt
 
 from thermocline.ingest.otlp.compiled.numba_support import (
     Bytes,
-    compiled,
-    inlined,
+    compile_native,
+    inline_native,
     read_fixed64,
 )
 from thermocline.ingest.otlp.compiled.protobuf_wire import (
     FAILED,
-    Interned,
+    InternTable,
     copy,
-    followed,
     intern,
+    match_follower,
     read_span,
     read_varint,
     skip,
@@ -41,7 +41,7 @@ METRIC_KEY_BYTES = 12
 _TIME_MAX = np.uint64((1 << 63) - 1)
 
 
-class Columns(NamedTuple):
+class PointColumns(NamedTuple):
     """The output of the scan: a row for each point; `others` are metrics of other kinds."""
 
     time: npt.NDArray[np.uint64]
@@ -58,10 +58,10 @@ class Columns(NamedTuple):
     scratch: Bytes
 
 
-def new_columns(size_bytes: int) -> Columns:
+def new_columns(size_bytes: int) -> PointColumns:
     """Return columns with room for all points of a request of this many bytes."""
     rows = size_bytes // POINT_BYTES_MIN + 1
-    return Columns(
+    return PointColumns(
         time=np.empty(rows, np.uint64),
         start=np.empty(rows, np.uint64),
         bits=np.empty(rows, np.uint64),
@@ -77,8 +77,8 @@ def new_columns(size_bytes: int) -> Columns:
     )
 
 
-@compiled
-def scan_metrics(data: Bytes, table: Interned, columns: Columns) -> int:
+@compile_native
+def scan_metrics(data: Bytes, table: InternTable, columns: PointColumns) -> int:
     """Fill the columns from a request; return 0, `FAILED` or `FULL`."""
     at, end = 0, data.size
     while at < end:
@@ -99,7 +99,7 @@ def scan_metrics(data: Bytes, table: Interned, columns: Columns) -> int:
     return 0
 
 
-@compiled
+@compile_native
 def find_head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> int:
     """Find the one message of field 1 and the one text of field 3, at any position."""
     head[0] = head[1] = head[2] = head[3] = 0
@@ -122,8 +122,8 @@ def find_head(data: Bytes, at: int, end: int, head: npt.NDArray[np.int64]) -> in
     return 0
 
 
-@compiled
-def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Columns) -> int:
+@compile_native
+def _scan_group(data: Bytes, at: int, end: int, table: InternTable, columns: PointColumns) -> int:
     head = columns.head
     if find_head(data, at, end, head) < 0:
         return FAILED
@@ -149,14 +149,14 @@ def _scan_group(data: Bytes, at: int, end: int, table: Interned, columns: Column
     return min(origin, 0)
 
 
-@compiled
+@compile_native
 def scope_origin(
     data: Bytes,
     start: int,
     end: int,
     resource: int,
     url: int,
-    table: Interned,
+    table: InternTable,
     head: npt.NDArray[np.int64],
     scratch: Bytes,
 ) -> int:
@@ -172,16 +172,16 @@ def scope_origin(
     return intern(table, scratch, 0, 16, ORIGIN)
 
 
-@compiled
+@compile_native
 def put_number(scratch: Bytes, at: int, value: int) -> None:
     """Write a number as four bytes."""
     for place in range(4):
         scratch[at + place] = np.uint8((value >> (8 * place)) & 255)
 
 
-@compiled
+@compile_native
 def _scan_scope(
-    data: Bytes, at: int, end: int, origin: int, table: Interned, columns: Columns
+    data: Bytes, at: int, end: int, origin: int, table: InternTable, columns: PointColumns
 ) -> int:
     while at < end:
         tag, at = read_varint(data, at, end)
@@ -197,9 +197,9 @@ def _scan_scope(
     return 0
 
 
-@compiled
+@compile_native
 def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
-    data: Bytes, start: int, end: int, origin: int, table: Interned, columns: Columns
+    data: Bytes, start: int, end: int, origin: int, table: InternTable, columns: PointColumns
 ) -> int:
     """Scan one metric: copy all fields but the data to the scratch, and intern them from there."""
     scratch, at, kind = columns.scratch, start, 0
@@ -232,7 +232,7 @@ def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
         columns.others[others, 2] = origin
         columns.counts[2] += 1
         return 0
-    form = _form(data, first, last, kind)
+    form = _read_temporality(data, first, last, kind)
     if form < 0:
         return FAILED
     put_number(scratch, 0, origin)
@@ -244,8 +244,8 @@ def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
     return _scan_points(data, first, last, metric, table, columns)
 
 
-@compiled
-def _form(data: Bytes, at: int, end: int, kind: int) -> int:
+@compile_native
+def _read_temporality(data: Bytes, at: int, end: int, kind: int) -> int:
     """Return temporality times two, plus one if monotonic; both may follow the points."""
     temporality = monotonic = 0
     while at < end:
@@ -265,9 +265,9 @@ def _form(data: Bytes, at: int, end: int, kind: int) -> int:
     return temporality * 2 + (1 if monotonic else 0)
 
 
-@compiled
+@compile_native
 def _scan_points(
-    data: Bytes, at: int, end: int, metric: int, table: Interned, columns: Columns
+    data: Bytes, at: int, end: int, metric: int, table: InternTable, columns: PointColumns
 ) -> int:
     while at < end:
         tag, at = read_varint(data, at, end)
@@ -286,9 +286,9 @@ def _scan_points(
     return 0
 
 
-@inlined
+@inline_native
 def _scan_point(  # noqa: C901  # one loop; split into functions it ran at half the speed
-    data: Bytes, start: int, end: int, row: int, table: Interned, columns: Columns
+    data: Bytes, start: int, end: int, row: int, table: InternTable, columns: PointColumns
 ) -> int:
     time = begun = bits = np.uint64(0)
     kind = flags = first = last = 0
@@ -305,7 +305,7 @@ def _scan_point(  # noqa: C901  # one loop; split into functions it ran at half 
                 return FAILED  # other fields lie between the attributes
             first = first if last else field
             before = FAILED if last else columns.counts[3]
-            guess, at = _attributes(data, field, at, end, table, before)
+            guess, at = _match_attributes(data, field, at, end, table, before)
             last = at
         elif tag in (17, 25, 33, 49):
             if at + 8 > end:
@@ -334,23 +334,23 @@ def _scan_point(  # noqa: C901  # one loop; split into functions it ran at half 
         guess = intern(table, data, first, last, ATTRIBUTES)
     columns.time[row], columns.start[row], columns.bits[row] = time, begun, bits
     columns.kind[row], columns.flags[row] = kind, flags
-    return _checked(row, guess, table, columns)
+    return _finish_point(row, guess, table, columns)
 
 
-@inlined
-def _attributes(
-    data: Bytes, field: int, at: int, end: int, table: Interned, before: int
+@inline_native
+def _match_attributes(
+    data: Bytes, field: int, at: int, end: int, table: InternTable, before: int
 ) -> tuple[int, int]:
     """Return the id of the expected attributes and their end; `FAILED` if they are others."""
     if before >= 0:
-        guess, after = followed(table, before, data, field, end)
+        guess, after = match_follower(table, before, data, field, end)
         if guess >= 0:
             return guess, after
     return FAILED, read_span(data, at, end)[1]
 
 
-@inlined
-def _checked(row: int, attributes: int, table: Interned, columns: Columns) -> int:
+@inline_native
+def _finish_point(row: int, attributes: int, table: InternTable, columns: PointColumns) -> int:
     """Check a point as the official decoder does, and store its attributes."""
     time, flags = columns.time[row], columns.flags[row]
     if time == 0 or time > _TIME_MAX or columns.start[row] > time or flags >> 32:

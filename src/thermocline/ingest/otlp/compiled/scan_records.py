@@ -22,17 +22,17 @@ import numpy.typing as npt
 
 from thermocline.ingest.otlp.compiled.numba_support import (
     Bytes,
-    compiled,
-    inlined,
+    compile_native,
+    inline_native,
     read_byte,
     read_fixed64,
 )
 from thermocline.ingest.otlp.compiled.protobuf_wire import (
     FAILED,
-    Interned,
+    InternTable,
     copy,
-    followed,
     intern,
+    match_follower,
     read_span,
     read_varint,
     skip,
@@ -52,17 +52,17 @@ ORIGIN_KEY_BYTES = 16
 NO_BODY, TEXT_BODY, OTHER_BODY = range(3)
 _INT32_MAX = (1 << 31) - 1
 
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
-class Plan(NamedTuple):
+class RecordPlan(NamedTuple):
     """The fields of a record: kind and column by tag; the interned texts with their contexts.
 
     An empty or absent text is interned as empty.
     """
 
-    fields: Places
-    interned: Places
+    fields: Positions
+    interned: Positions
     numbers: int
     spans: int
 
@@ -71,14 +71,14 @@ class RecordColumns(NamedTuple):
     """The output of the scan: a row for each record."""
 
     numbers: npt.NDArray[np.uint64]
-    spans: Places
+    spans: Positions
     ids: npt.NDArray[np.int32]
     attributes: npt.NDArray[np.int32]
     origin: npt.NDArray[np.int32]
-    places: Places
+    positions: Positions
     is_rich: Bytes
-    counts: Places
-    head: Places
+    counts: Positions
+    head: Positions
     scratch: Bytes
 
 
@@ -89,7 +89,7 @@ def new_plan(
     attributes: int,
     interned: dict[int, int],
     rich: tuple[int, ...] = (),
-) -> Plan:
+) -> RecordPlan:
     """Return a plan from columns by tag, the tag of attributes, and contexts by text column."""
     fields = np.zeros((TAGS_MAX, 2), np.int64)
     for kind, columns in ((NUMBER, numbers), (SPAN, spans)):
@@ -103,10 +103,10 @@ def new_plan(
             if not fields[tag, 0]:
                 fields[tag] = WRONG, 0
     found = np.array(list(interned.items()), np.int64).reshape(-1, 2)
-    return Plan(fields, found, len(numbers), len(spans))
+    return RecordPlan(fields, found, len(numbers), len(spans))
 
 
-def new_record_columns(size_bytes: int, plan: Plan) -> RecordColumns:
+def new_record_columns(size_bytes: int, plan: RecordPlan) -> RecordColumns:
     """Return columns with room for the expected records of a request of this many bytes."""
     rows = size_bytes // RECORD_BYTES_MIN + 1
     return RecordColumns(
@@ -115,7 +115,7 @@ def new_record_columns(size_bytes: int, plan: Plan) -> RecordColumns:
         ids=np.empty((rows, plan.interned.shape[0]), np.int32),
         attributes=np.empty(rows, np.int32),
         origin=np.empty(rows, np.int32),
-        places=np.empty((rows, 2), np.int64),
+        positions=np.empty((rows, 2), np.int64),
         is_rich=np.empty(rows, np.uint8),
         counts=np.zeros(2, np.int64),  # rows, the last attributes
         head=np.zeros(4, np.int64),
@@ -123,9 +123,9 @@ def new_record_columns(size_bytes: int, plan: Plan) -> RecordColumns:
     )
 
 
-@compiled
+@compile_native
 def scan_records(
-    data: Bytes, fields: Places, interned: Places, table: Interned, columns: RecordColumns
+    data: Bytes, fields: Positions, interned: Positions, table: InternTable, columns: RecordColumns
 ) -> int:
     """Fill the columns from a request; return 0, `FAILED` or `FULL`."""
     at, end = 0, data.size
@@ -147,14 +147,14 @@ def scan_records(
     return 0
 
 
-@compiled
+@compile_native
 def _scan_group(
     data: Bytes,
     at: int,
     end: int,
-    fields: Places,
-    interned: Places,
-    table: Interned,
+    fields: Positions,
+    interned: Positions,
+    table: InternTable,
     columns: RecordColumns,
 ) -> int:
     head = columns.head
@@ -182,15 +182,15 @@ def _scan_group(
     return min(origin, 0)
 
 
-@compiled
+@compile_native
 def _scan_scope(
     data: Bytes,
     at: int,
     end: int,
     origin: int,
-    fields: Places,
-    interned: Places,
-    table: Interned,
+    fields: Positions,
+    interned: Positions,
+    table: InternTable,
     columns: RecordColumns,
 ) -> int:
     while at < end:
@@ -203,7 +203,7 @@ def _scan_scope(
         if at < 0 or row >= columns.origin.size:
             return FAILED
         columns.origin[row] = origin
-        columns.places[row, 0], columns.places[row, 1] = start, at
+        columns.positions[row, 0], columns.positions[row, 1] = start, at
         done = _scan_record(data, start, at, row, fields, table, columns)
         if done < 0:
             return done
@@ -218,14 +218,14 @@ def _scan_scope(
     return 0
 
 
-@inlined
+@inline_native
 def _scan_record(  # noqa: C901  # one loop, as in `scan`
     data: Bytes,
     at: int,
     end: int,
     row: int,
-    fields: Places,
-    table: Interned,
+    fields: Positions,
+    table: InternTable,
     columns: RecordColumns,
 ) -> int:
     for place in range(columns.numbers.shape[1]):
@@ -242,7 +242,7 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
             return FAILED
         kind = fields[tag, 0] if tag < TAGS_MAX else 0
         if kind == NUMBER:
-            value, at = _number(data, at, end, tag & 7)
+            value, at = _read_number(data, at, end, tag & 7)
             columns.numbers[row, fields[tag, 1]] = value
         elif kind == SPAN:
             column = fields[tag, 1]
@@ -255,7 +255,7 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
                 return FAILED  # other fields lie between the attributes
             before = FAILED if last else columns.counts[1]
             first = first if last else field
-            guess, at = _attributes(data, field, at, end, table, before)
+            guess, at = _match_attributes(data, field, at, end, table, before)
             last = at
         elif kind == WRONG:
             return FAILED
@@ -264,11 +264,11 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
             at = skip(data, at, end, tag)
         if at < 0:
             return FAILED
-    return _kept(data, first, last, guess, row, table, columns)
+    return _keep_attributes(data, first, last, guess, row, table, columns)
 
 
-@inlined
-def _number(data: Bytes, at: int, end: int, wire: int) -> tuple[np.uint64, int]:
+@inline_native
+def _read_number(data: Bytes, at: int, end: int, wire: int) -> tuple[np.uint64, int]:
     """Return the number of a field, and the position after it."""
     if wire == 0:
         small, at = read_varint(data, at, end)
@@ -284,26 +284,26 @@ def _number(data: Bytes, at: int, end: int, wire: int) -> tuple[np.uint64, int]:
     return np.uint64(value), at + 4
 
 
-@inlined
-def _attributes(
-    data: Bytes, field: int, at: int, end: int, table: Interned, before: int
+@inline_native
+def _match_attributes(
+    data: Bytes, field: int, at: int, end: int, table: InternTable, before: int
 ) -> tuple[int, int]:
     """Return the id of the expected attributes and their end; `FAILED` if they are others."""
     if before >= 0:
-        guess, after = followed(table, before, data, field, end)
+        guess, after = match_follower(table, before, data, field, end)
         if guess >= 0:
             return guess, after
     return FAILED, read_span(data, at, end)[1]
 
 
-@inlined
-def _kept(
+@inline_native
+def _keep_attributes(
     data: Bytes,
     first: int,
     last: int,
     guess: int,
     row: int,
-    table: Interned,
+    table: InternTable,
     columns: RecordColumns,
 ) -> int:
     """Store the attributes of a record."""
@@ -317,8 +317,8 @@ def _kept(
     return 0
 
 
-@compiled
-def split_bodies(data: Bytes, bodies: Places, kinds: Bytes) -> None:
+@compile_native
+def split_bodies(data: Bytes, bodies: Positions, kinds: Bytes) -> None:
     """Set the kind of each body, an `AnyValue`; if it is only a text, set its span to the text."""
     for row in range(kinds.size):
         start, end = bodies[row, 0], bodies[row, 1]
@@ -330,16 +330,18 @@ def split_bodies(data: Bytes, bodies: Places, kinds: Bytes) -> None:
                 bodies[row, 0] = first
 
 
-@compiled
-def gather_texts(data: Bytes, spans: Places, offsets: npt.NDArray[np.int32], found: Bytes) -> None:
+@compile_native
+def gather_texts(
+    data: Bytes, spans: Positions, offsets: npt.NDArray[np.int32], found: Bytes
+) -> None:
     """Copy each text to its position in `offsets`."""
     for row in range(spans.shape[0]):
         at = offsets[row]
         copy(data, spans[row, 0], offsets[row + 1] - at, found, at)
 
 
-@compiled
-def gather_ids(data: Bytes, spans: Places, width: int, found: Bytes, is_there: Bytes) -> int:
+@compile_native
+def gather_ids(data: Bytes, spans: Positions, width: int, found: Bytes, is_there: Bytes) -> int:
     """Copy identifiers of one width, and set which are present: one of all zeros is absent.
 
     `FAILED` when one is neither empty nor of this width.

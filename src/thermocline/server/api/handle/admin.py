@@ -15,29 +15,29 @@ import msgspec
 
 from thermocline.cold.tenants import DEFAULT_TENANT
 from thermocline.errors import Forbidden, Invalid, NotFound
-from thermocline.format.instant import from_datetime, written
+from thermocline.format.instant import format_instant, from_datetime
 from thermocline.pipeline.run.history import NAME as HISTORY
 from thermocline.pipeline.run.history import last_runs
 from thermocline.server.access.keys import Key
 from thermocline.server.api.http.problem import problem_of
 from thermocline.server.api.types import response_types
-from thermocline.server.api.types.route import JSON, Call, Done
-from thermocline.server.observe.health import Report
+from thermocline.server.api.types.route import JSON, ApiRequest, ApiResponse
+from thermocline.server.observe.health import HealthReport
 from thermocline.server.observe.metrics import CONTENT_TYPE
 
 NO_JOBS = "no job of the pipeline has ended yet; `thermocline pipeline run` and `worker` run them"
 
 
-def keys(call: Call) -> response_types.Keys:
+def keys(call: ApiRequest) -> response_types.KeysResponse:
     """List keys, without their secrets."""
     store = call.parts.guard.store
-    found, used = store.read().by_id.values(), store.uses()
+    found, used = store.read().by_id.values(), store.read_uses()
     may_see_all = call.caller.is_operator
     mine = [key for key in found if may_see_all or key.tenant == call.caller.tenant]
-    return response_types.Keys([_info(key, used.get(key.key_id)) for key in mine])
+    return response_types.KeysResponse([_key_info(key, used.get(key.key_id)) for key in mine])
 
 
-def create_key(call: Call) -> response_types.MadeKey:
+def create_key(call: ApiRequest) -> response_types.MadeKey:
     """Create a key, and return its text for the only time."""
     body, caller = call.body, call.caller
     tenant = caller.tenant if body.tenant is None else body.tenant
@@ -58,38 +58,40 @@ def create_key(call: Call) -> response_types.MadeKey:
     made = call.parts.guard.store.create(
         tenant, body.scopes, lifetime_s=body.lifetime_s, note=body.note
     )
-    _audit(call, "create key", key=made.key.key_id, tenant=tenant, scopes=sorted(body.scopes))
-    return response_types.MadeKey(made.text, _info(made.key, None))
+    _record_action(
+        call, "create key", key=made.key.key_id, tenant=tenant, scopes=sorted(body.scopes)
+    )
+    return response_types.MadeKey(made.text, _key_info(made.key, None))
 
 
-def revoke_key(call: Call) -> None:
+def revoke_key(call: ApiRequest) -> None:
     """Revoke a key; the node refuses it within a second."""
     tenant = None if call.caller.is_operator else call.caller.tenant
     key = call.parts.guard.store.revoke(call.path["key_id"], tenant=tenant)
-    _audit(call, "revoke key", key=key.key_id, tenant=key.tenant)
+    _record_action(call, "revoke key", key=key.key_id, tenant=key.tenant)
 
 
-def tenants(call: Call) -> response_types.Tenants:
+def tenants(call: ApiRequest) -> response_types.TenantsResponse:
     """List the tenants of the node."""
-    return response_types.Tenants(call.parts.node.tenants())
+    return response_types.TenantsResponse(call.parts.node.tenants())
 
 
-def create_tenant(call: Call) -> response_types.Tenants:
+def create_tenant(call: ApiRequest) -> response_types.TenantsResponse:
     """Create a tenant."""
     node = call.parts.node
     node.create_tenant(call.body.name)
-    _audit(call, "create tenant", tenant=call.body.name)
-    return response_types.Tenants(node.tenants())
+    _record_action(call, "create tenant", tenant=call.body.name)
+    return response_types.TenantsResponse(node.tenants())
 
 
-def config(call: Call) -> response_types.Config:
+def config(call: ApiRequest) -> response_types.Config:
     """Return every setting with its value and the origin of the value."""
     settings = call.parts.settings
-    told = [] if settings is None else settings.described()
+    told = [] if settings is None else settings.describe()
     return response_types.Config([response_types.Setting(**one) for one in told])
 
 
-def jobs(call: Call) -> response_types.Jobs:
+def jobs(call: ApiRequest) -> response_types.Jobs:
     """Return the caller's hot rows by table, the last flush error, and the newest job runs."""
     node, lake = call.parts.node, call.lake
     now_s = clock.monotonic()
@@ -100,7 +102,7 @@ def jobs(call: Call) -> response_types.Jobs:
         since_s = hot.hot_since_s
         hot_s = None if since_s is None else round(now_s - since_s, 3)
         flushes.append(response_types.FlushJob(name, rows, hot.buffer.size_bytes, hot_s))
-    error, runs = node.flush_error, _runs(call)
+    error, runs = node.flush_error, _job_runs(call)
     return response_types.Jobs(
         flushes,
         None if error is None else problem_of(error, call.request_id),
@@ -111,14 +113,14 @@ def jobs(call: Call) -> response_types.Jobs:
     )
 
 
-def _runs(call: Call) -> list[response_types.JobRun]:
+def _job_runs(call: ApiRequest) -> list[response_types.JobRun]:
     try:
         table = call.lake.table(HISTORY)
     except NotFound:
         return []
     return [
         response_types.JobRun(
-            started_at=written(from_datetime(row["started_at"])),
+            started_at=format_instant(from_datetime(row["started_at"])),
             job=row["job"],
             table=row["table_name"],
             state=row["state"],
@@ -129,42 +131,42 @@ def _runs(call: Call) -> list[response_types.JobRun]:
             error_message=row["error_message"],
             master=row["master"],
         )
-        for row in last_runs(table.lake, call.asked.limit)
+        for row in last_runs(table.lake, call.params.limit)
     ]
 
 
-def live(call: Call) -> Done:
+def live(call: ApiRequest) -> ApiResponse:
     """Report that the process answers."""
-    return _report(call.parts.health.live())
+    return _health_response(call.parts.health.live())
 
 
-def ready(call: Call) -> Done:
+def ready(call: ApiRequest) -> ApiResponse:
     """Report whether the node takes requests, and if not, why."""
-    return _report(call.parts.health.look())
+    return _health_response(call.parts.health.check())
 
 
-def startup(call: Call) -> Done:
+def startup(call: ApiRequest) -> ApiResponse:
     """Report whether the start is complete."""
-    return _report(call.parts.health.startup())
+    return _health_response(call.parts.health.startup())
 
 
-def metrics(call: Call) -> Done:
+def metrics(call: ApiRequest) -> ApiResponse:
     """Return the node's metrics for Prometheus."""
-    return Done(call.parts.metrics.render(), media_type=CONTENT_TYPE)
+    return ApiResponse(call.parts.metrics.render(), media_type=CONTENT_TYPE)
 
 
-def _report(report: Report) -> Done:
-    return Done(msgspec.json.encode(report.body()), report.status_code, JSON)
+def _health_response(report: HealthReport) -> ApiResponse:
+    return ApiResponse(msgspec.json.encode(report.body()), report.status_code, JSON)
 
 
-def _info(key: Key, used_ns: int | None) -> response_types.KeyInfo:
+def _key_info(key: Key, used_ns: int | None) -> response_types.KeyInfo:
     return response_types.KeyInfo(
         key_id=key.key_id,
         tenant=key.tenant,
         scopes=sorted(key.scopes),
         state=key.state(clock.time_ns()),  # type: ignore[arg-type]  # it is one of the three
         note=key.note,
-        created=written(key.created_ns),
+        created=format_instant(key.created_ns),
         expires=_time(key.expires_ns),
         revoked=_time(key.revoked_ns),
         last_used=_time(used_ns),
@@ -172,9 +174,11 @@ def _info(key: Key, used_ns: int | None) -> response_types.KeyInfo:
 
 
 def _time(time_ns: int | None) -> str | None:
-    return None if time_ns is None else written(time_ns)
+    return None if time_ns is None else format_instant(time_ns)
 
 
-def _audit(call: Call, action: str, **facts: object) -> None:
+def _record_action(call: ApiRequest, action: str, **facts: object) -> None:
     if call.parts.audit is not None:
-        call.parts.audit.action(action, call.caller.key_id, request_id=call.request_id, **facts)
+        call.parts.audit.record_action(
+            action, call.caller.key_id, request_id=call.request_id, **facts
+        )

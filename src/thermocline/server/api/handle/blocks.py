@@ -15,20 +15,20 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from thermocline.cold.coverage_report import Held
+from thermocline.cold.coverage_report import CoverageReport
 from thermocline.format.coverage import Buckets, entity_values
-from thermocline.format.instant import written
-from thermocline.server.api.handle.table import moment
-from thermocline.server.api.types.request_types import Asking, AtText, Instant, Text
-from thermocline.server.api.types.route import Call
-from thermocline.show.picture import counts
+from thermocline.format.instant import format_instant
+from thermocline.server.api.handle.table import parse_at
+from thermocline.server.api.types.request_types import AtText, Instant, StrictRequest, Text
+from thermocline.server.api.types.route import ApiRequest
+from thermocline.show.picture import count_buckets
 
 BLOCKS_MAX = 500
 LANES_MAX = 200
 OFFSET_MAX = 1 << 40
 
 
-class BlocksAsked(Asking):
+class BlocksParams(StrictRequest):
     """A stretch, its blocks, and the entities: a text their values contain, offset and limit."""
 
     start: Instant | None = None
@@ -41,7 +41,7 @@ class BlocksAsked(Asking):
     at: AtText | None = None
 
 
-class Lane(Struct):
+class LaneResponse(Struct):
     """One entity: for each block the buckets held, and those held only by hot rows."""
 
     entity: dict[str, Any]
@@ -62,13 +62,13 @@ class Blocks(Struct):
     blocks: int
     entities: int
     is_verified: bool
-    lanes: list[Lane]
+    lanes: list[LaneResponse]
 
 
-def blocks(call: Call) -> Blocks:
+def blocks(call: ApiRequest) -> Blocks:
     """Return the coverage of a table as blocks."""
-    asked, table = call.asked, call.table
-    held = table.held(moment(asked.at))
+    asked, table = call.params, call.table
+    held = table.held(parse_at(asked.at))
     # Order matters: the newest snapshot first, then its lake version without the hot rows.
     cold = table.held(held.state.version) if asked.at is None else held
     bucket = held.state.spec.bucket
@@ -76,13 +76,13 @@ def blocks(call: Call) -> Blocks:
     count = after - first
     cut = min(count, asked.blocks)
     edges = [first + place * count // cut for place in range(cut + 1)] if cut else []
-    chosen, total = _chosen(held, asked, first, after)
+    chosen, total = _choose_entities(held, asked, first, after)
     return Blocks(
         version=held.state.version,
         bucket=str(bucket),
         bucket_s=bucket.width_s,
-        start=written(bucket.start(first)) if count else None,
-        end=written(bucket.start(after)) if count else None,
+        start=format_instant(bucket.start(first)) if count else None,
+        end=format_instant(bucket.start(after)) if count else None,
         buckets=count,
         blocks=cut,
         entities=total,
@@ -91,7 +91,9 @@ def blocks(call: Call) -> Blocks:
     )
 
 
-def _chosen(held: Held, asked: BlocksAsked, first: int, after: int) -> tuple[list[str | None], int]:
+def _choose_entities(
+    held: CoverageReport, asked: BlocksParams, first: int, after: int
+) -> tuple[list[str | None], int]:
     """Return the entities of this page, in order, and their total number."""
     if not held.has_entities:
         return ([None] if held.coverage.whole else []), 1
@@ -100,7 +102,11 @@ def _chosen(held: Held, asked: BlocksAsked, first: int, after: int) -> tuple[lis
         wanted = asked.contains.casefold()
         keys = [key for key in keys if any(wanted in _text(v) for v in entity_values(key))]
     if asked.order == "worst":
-        sums = counts([held.coverage.entities[key] for key in keys], first, after) if keys else []
+        sums = (
+            count_buckets([held.coverage.entities[key] for key in keys], first, after)
+            if keys
+            else []
+        )
         keys = [key for _, key in sorted(zip(sums, keys, strict=True))]
     return list(keys[asked.offset : asked.offset + asked.limit]), len(keys)
 
@@ -109,7 +115,9 @@ def _text(value: object) -> str:
     return "null" if value is None else str(value).casefold()
 
 
-def _lane(held: Held, cold: Held, key: str | None, edges: Sequence[int]) -> Lane:
+def _lane(
+    held: CoverageReport, cold: CoverageReport, key: str | None, edges: Sequence[int]
+) -> LaneResponse:
     if key is None:
         every, flushed = held.coverage.whole, cold.coverage.whole
         entity: dict[str, Any] = {}
@@ -117,10 +125,10 @@ def _lane(held: Held, cold: Held, key: str | None, edges: Sequence[int]) -> Lane
         every = held.coverage.entities[key]
         flushed = cold.coverage.entities.get(key) or Buckets()
         entity = dict(zip(held.state.spec.entity_columns, entity_values(key), strict=True))
-    all_held = _counted(every, edges)
-    hot = [0] * len(all_held) if held is cold else _counted(every - flushed, edges)
-    return Lane(entity, all_held, hot, sum(all_held))
+    all_held = _count_blocks(every, edges)
+    hot = [0] * len(all_held) if held is cold else _count_blocks(every - flushed, edges)
+    return LaneResponse(entity, all_held, hot, sum(all_held))
 
 
-def _counted(buckets: Buckets, edges: Sequence[int]) -> list[int]:
+def _count_blocks(buckets: Buckets, edges: Sequence[int]) -> list[int]:
     return [buckets.count(low, high) for low, high in pairwise(edges)]

@@ -15,7 +15,7 @@ from thermocline.query.sql.vocabulary import (
     OWN_TABLE_FUNCTIONS,
     TABLE_FUNCTIONS,
 )
-from thermocline.server.api.types.route import Call, Done
+from thermocline.server.api.types.route import ApiRequest, ApiResponse
 from thermocline.server.console.asset import PAGE, POLICY, asset
 
 TABLES_MAX = 500
@@ -36,17 +36,17 @@ class Words(Struct):
     table_functions: list[str]
 
 
-def page(call: Call) -> Done:
+def page(call: ApiRequest) -> ApiResponse:
     """Return the page."""
-    return _sent(call, PAGE)
+    return _file_response(call, PAGE)
 
 
-def file(call: Call) -> Done:
+def file(call: ApiRequest) -> ApiResponse:
     """Return a file of the page."""
-    return _sent(call, call.path["file"])
+    return _file_response(call, call.path["file"])
 
 
-def _sent(call: Call, name: str) -> Done:
+def _file_response(call: ApiRequest, name: str) -> ApiResponse:
     found = asset(name)
     headers = {
         "Content-Security-Policy": POLICY,
@@ -55,14 +55,14 @@ def _sent(call: Call, name: str) -> Done:
         "Vary": "Accept-Encoding",
     }
     if found.tag in call.headers.get("if-none-match", ""):
-        return Done(b"", 304, headers=headers)
+        return ApiResponse(b"", 304, headers=headers)
     if "gzip" not in call.headers.get("accept-encoding", ""):
-        return Done(found.plain, media_type=found.media_type, headers=headers)
+        return ApiResponse(found.plain, media_type=found.media_type, headers=headers)
     headers["Content-Encoding"] = "gzip"
-    return Done(found.compressed, media_type=found.media_type, headers=headers)
+    return ApiResponse(found.compressed, media_type=found.media_type, headers=headers)
 
 
-def words(call: Call) -> Words:
+def words(call: ApiRequest) -> Words:
     """Return the tables, columns and functions that a query may name."""
     lake = call.lake
     tables = [

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from thermocline.config import Sync
-from thermocline.format.instant import written
-from thermocline.server.api.types.route import Call
+from thermocline.format.instant import format_instant
+from thermocline.server.api.types.route import ApiRequest
 
 COMMITS_MAX = 200
 TABLES_MAX = 500
@@ -56,16 +56,18 @@ class Freshness(Struct):
     tables: list[TableFreshness]
 
 
-def freshness(call: Call) -> Freshness:
+def freshness(call: ApiRequest) -> Freshness:
     """Return the freshness of each table."""
     lake, settings = call.lake, call.parts.settings
     sync = Sync.ALWAYS if settings is None else settings.lake.wal.sync
-    as_of = written(clock.time_ns())
+    as_of = format_instant(clock.time_ns())
     names = lake.tables()[:TABLES_MAX]
-    return Freshness(as_of, sync.value, [_fresh(lake, lake.table(name)) for name in names])
+    return Freshness(
+        as_of, sync.value, [_table_freshness(lake, lake.table(name)) for name in names]
+    )
 
 
-def _fresh(lake: Any, table: Any) -> TableFreshness:
+def _table_freshness(lake: Any, table: Any) -> TableFreshness:
     # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
     parts = table.snapshot().parts
     state = table.lake.state()
@@ -80,10 +82,10 @@ def _fresh(lake: Any, table: Any) -> TableFreshness:
         hot_rows=sum(part.batch.num_rows for part in parts),
         cold_rows=state.totals.rows,
         hot_s=None if since_s is None else round(clock.monotonic() - since_s, 3),
-        newest=None if newest_ns is None else written(newest_ns),
-        newest_cold=None if cold_ns is None else written(cold_ns),
+        newest=None if newest_ns is None else format_instant(newest_ns),
+        newest_cold=None if cold_ns is None else format_instant(cold_ns),
         version=state.version,
-        committed=written(state.time),
+        committed=format_instant(state.time),
         flushed=flushed,
         compacted=compacted,
     )
@@ -96,7 +98,7 @@ def _steps(table: Any) -> tuple[Step | None, Step | None]:
     for place, commit in enumerate(table.lake.commits()):
         if place >= COMMITS_MAX or (flushed and compacted):
             break
-        step = Step(commit.version, commit.operation, written(commit.time))
+        step = Step(commit.version, commit.operation, format_instant(commit.time))
         if commit.operation.startswith("compact"):
             compacted = compacted or step
         elif any(action.name == "AddSegment" for action in commit.actions):

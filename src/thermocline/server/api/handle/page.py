@@ -11,7 +11,7 @@ Out:  JSON, HTML, CSS and JavaScript that are part of this package
 from functools import cache
 from importlib.resources import files
 
-from thermocline.server.api.types.route import Call, Done
+from thermocline.server.api.types.route import ApiRequest, ApiResponse
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -29,14 +29,16 @@ def _bytes(name: str) -> bytes:
     return files("thermocline.server.api").joinpath(name).read_bytes()
 
 
-def asset(call: Call) -> Done:
+def asset(call: ApiRequest) -> ApiResponse:
     """Return a file of the page."""
     name, media = _ASSETS[call.route.path]
-    return Done(_bytes(name), media_type=media, headers={"Content-Security-Policy": PAGE_POLICY})
+    return ApiResponse(
+        _bytes(name), media_type=media, headers={"Content-Security-Policy": PAGE_POLICY}
+    )
 
 
-def document(_: Call) -> Done:
+def document(_: ApiRequest) -> ApiResponse:
     """Return the OpenAPI document."""
     from thermocline.server.api.types.openapi import document_bytes
 
-    return Done(document_bytes())
+    return ApiResponse(document_bytes())

@@ -12,26 +12,26 @@ from typing import Any
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.canonical import json_form
 from thermocline.contract.document.text import decode, encode_text
-from thermocline.contract.evolve.compatible import evolved
-from thermocline.contract.evolve.difference import diff
+from thermocline.contract.evolve.compatible import evolve_contract
+from thermocline.contract.evolve.difference import diff_documents
 from thermocline.contract.schema.register import parse_contract
 from thermocline.contract.tool import tool_schema
 from thermocline.errors import Invalid, NotFound
 from thermocline.server.api.types import response_types
-from thermocline.server.api.types.route import Call, Done
+from thermocline.server.api.types.route import ApiRequest, ApiResponse
 
 
-def exact(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Done:
+def exact_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> ApiResponse:
     """Encode an answer so that its numbers keep all digits."""
-    return Done(encode_text(value).encode(), status, headers=headers or {})
+    return ApiResponse(encode_text(value).encode(), status, headers=headers or {})
 
 
-def types(call: Call) -> response_types.EntityTypes:
+def types(call: ApiRequest) -> response_types.EntityTypesResponse:
     """List the caller's entity types."""
-    return response_types.EntityTypes(call.lake.entities.names())
+    return response_types.EntityTypesResponse(call.lake.entities.names())
 
 
-def register(call: Call) -> Done:
+def register(call: ApiRequest) -> ApiResponse:
     """Register a contract, or its next version."""
     lake, name = call.lake, call.path["type"]
     entities = lake.entities
@@ -40,27 +40,27 @@ def register(call: Call) -> Done:
     if name not in entities.names():
         quota.check_tables(len(lake.tables()) + 1)
     lake.register(name, document)
-    return exact(_told(name, entities.registry.layout(name).contract))
+    return exact_json(_contract_response(name, entities.registry.layout(name).contract))
 
 
-def contract(call: Call) -> Done:
+def contract(call: ApiRequest) -> ApiResponse:
     """Return a version of a contract."""
-    return exact(_told(call.path["type"], _found(call)))
+    return exact_json(_contract_response(call.path["type"], _find_contract(call)))
 
 
-def versions(call: Call) -> Done:
+def versions(call: ApiRequest) -> ApiResponse:
     """Return every version of a contract."""
     name = call.path["type"]
     found = call.lake.entities.registry.versions(name)
-    return exact(response_types.Contracts([_told(name, one) for one in found]))
+    return exact_json(response_types.Contracts([_contract_response(name, one) for one in found]))
 
 
-def tool(call: Call) -> Done:
+def tool(call: ApiRequest) -> ApiResponse:
     """Return a contract as a tool that a language model fills in."""
-    return exact(tool_schema(_found(call), call.path["type"], form=call.asked.form))
+    return exact_json(tool_schema(_find_contract(call), call.path["type"], form=call.params.form))
 
 
-def check(call: Call) -> Done:
+def check(call: ApiRequest) -> ApiResponse:
     """Report what registering a document would do."""
     registry = call.lake.entities.registry
     document = _document(call)
@@ -73,36 +73,38 @@ def check(call: Call) -> Done:
         if before is None:
             parse_contract(document)
         else:
-            evolved(document, before)
+            evolve_contract(document, before)
     except Invalid as error:
         if "problems" not in error.facts:
             raise
         problems = error.facts["problems"]
-    changes = [] if before is None else diff(before.document, document)
+    changes = [] if before is None else diff_documents(before.document, document)
     registered = None if before is None else before.version
     told = [change.as_json() for change in changes]
-    return exact(response_types.Checked(not problems, registered, problems, told))
+    return exact_json(response_types.CheckedResponse(not problems, registered, problems, told))
 
 
-def _document(call: Call) -> Any:
+def _document(call: ApiRequest) -> Any:
     document = json_form(decode(call.body))
     if not isinstance(document, dict):
         raise Invalid("a contract is a JSON object", hint="send a JSON Schema")
     return document
 
 
-def _found(call: Call) -> Contract:
+def _find_contract(call: ApiRequest) -> Contract:
     contracts = call.lake.entities.registry.layout(call.path["type"]).contracts
-    version = call.asked.version or max(contracts)
+    version = call.params.version or max(contracts)
     if version not in contracts:
         hint = "`schema/versions` lists the versions"
         raise NotFound("no such version of the contract", hint=hint, version=version)
     return contracts[version]
 
 
-def _told(name: str, found: Contract) -> response_types.Contract:
+def _contract_response(name: str, found: Contract) -> response_types.ContractResponse:
     columns = [
-        response_types.ContractColumn(column.id, column.name, str(column.type), column.is_hot)
+        response_types.ContractColumnResponse(
+            column.id, column.name, str(column.type), column.is_hot
+        )
         for column in found.columns
     ]
-    return response_types.Contract(name, found.version, found.mode, found.document, columns)
+    return response_types.ContractResponse(name, found.version, found.mode, found.document, columns)

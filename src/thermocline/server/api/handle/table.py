@@ -15,18 +15,18 @@ import pyarrow as pa
 
 from thermocline.errors import Invalid
 from thermocline.server.api.types import response_types
-from thermocline.server.api.types.route import Call, First
-from thermocline.snapshot import resolve
+from thermocline.server.api.types.route import ApiRequest, TruncatedRows
+from thermocline.snapshot import resolve_view
 
 
-def tables(call: Call) -> response_types.Tables:
+def tables(call: ApiRequest) -> response_types.Tables:
     """List the caller's tables."""
     lake = call.lake
-    return response_types.Tables([_brief(lake.table(name)) for name in lake.tables()])
+    return response_types.Tables([_table_brief(lake.table(name)) for name in lake.tables()])
 
 
-def _brief(table: Any) -> response_types.TableBrief:
-    view = resolve(table.snapshot(), table.lake)  # one snapshot: no row counts as hot and cold
+def _table_brief(table: Any) -> response_types.TableBrief:
+    view = resolve_view(table.snapshot(), table.lake)  # one snapshot: no row counts as hot and cold
     state = view.state
     return response_types.TableBrief(
         table.name,
@@ -38,7 +38,7 @@ def _brief(table: Any) -> response_types.TableBrief:
     )
 
 
-def create_table(call: Call) -> response_types.TableInfo:
+def create_table(call: ApiRequest) -> response_types.TableInfo:
     """Create a table."""
     given = {
         name: value
@@ -49,91 +49,91 @@ def create_table(call: Call) -> response_types.TableInfo:
     quota = call.parts.quota.of(call.caller.tenant)
     quota.check_tables(len(lake.tables()) + 1)
     quota.check_entities(given.get("entities_max") or 0)
-    return _info(lake.create_table(call.body.name, **given))
+    return _table_info(lake.create_table(call.body.name, **given))
 
 
-def table(call: Call) -> response_types.TableInfo:
+def table(call: ApiRequest) -> response_types.TableInfo:
     """Return a table's properties and contents."""
-    return _info(call.table, moment(call.asked.at))
+    return _table_info(call.table, parse_at(call.params.at))
 
 
-def _info(table: Any, at: int | str | None = None) -> response_types.TableInfo:
+def _table_info(table: Any, at: int | str | None = None) -> response_types.TableInfo:
     return msgspec.convert(table.info(at), response_types.TableInfo)
 
 
-def schema(call: Call) -> pa.Table:
+def schema(call: ApiRequest) -> pa.Table:
     """Return the columns, as a table without rows."""
-    return call.table.schema(moment(call.asked.at)).empty_table()
+    return call.table.schema(parse_at(call.params.at)).empty_table()
 
 
-def coverage(call: Call) -> pa.Table:
+def coverage(call: ApiRequest) -> pa.Table:
     """Return the stretches that are held."""
-    asked = call.asked
-    return call.table.coverage(moment(asked.at), per_entity=asked.per_entity)
+    asked = call.params
+    return call.table.coverage(parse_at(asked.at), per_entity=asked.per_entity)
 
 
-def gaps(call: Call) -> pa.Table:
+def gaps(call: ApiRequest) -> pa.Table:
     """Return the stretches that are missing."""
-    asked = call.asked
+    asked = call.params
     return call.table.gaps(
         asked.start,
         asked.end,
-        entity=entity_of(asked.entity),
+        entity=parse_entity(asked.entity),
         per_entity=asked.per_entity,
-        at=moment(asked.at),
+        at=parse_at(asked.at),
     )
 
 
-def ratio(call: Call) -> response_types.Ratio:
+def ratio(call: ApiRequest) -> response_types.Ratio:
     """Return the share of buckets that are held."""
-    asked, table = call.asked, call.table
-    which = {"entity": entity_of(asked.entity), "at": moment(asked.at)}
+    asked, table = call.params, call.table
+    which = {"entity": parse_entity(asked.entity), "at": parse_at(asked.at)}
     share = table.coverage_ratio(asked.start, asked.end, **which)
     if asked.start is None or asked.end is None:
         return response_types.Ratio(share, None)
     return response_types.Ratio(share, table.is_covered(asked.start, asked.end, **which))
 
 
-def window(call: Call) -> response_types.Window:
+def window(call: ApiRequest) -> response_types.WindowResponse:
     """Return the newest fully held window of a length."""
-    asked = call.asked
+    asked = call.params
     found = call.table.last_fully_covered_window(
         asked.length,
         before=asked.before,
-        entity=entity_of(asked.entity),
-        at=moment(asked.at),
+        entity=parse_entity(asked.entity),
+        at=parse_at(asked.at),
     )
     if found is None:
-        return response_types.Window(None, None)
+        return response_types.WindowResponse(None, None)
     start, end = (one.isoformat().replace("+00:00", "Z") for one in found)
-    return response_types.Window(start, end)
+    return response_types.WindowResponse(start, end)
 
 
-def silent(call: Call) -> pa.Table:
+def silent(call: ApiRequest) -> pa.Table:
     """Return the entities without a row in a stretch."""
-    asked = call.asked
-    return call.table.silent_entities(asked.start, asked.end, at=moment(asked.at))
+    asked = call.params
+    return call.table.silent_entities(asked.start, asked.end, at=parse_at(asked.at))
 
 
-def holes(call: Call) -> pa.Table:
+def holes(call: ApiRequest) -> pa.Table:
     """Return the writes that were lost before they were flushed."""
     return call.table.holes()
 
 
-def history(call: Call) -> First:
+def history(call: ApiRequest) -> TruncatedRows:
     """Return the commits, the newest first, and whether there are older ones."""
-    limit = call.asked.limit
+    limit = call.params.limit
     found = call.table.history(limit + 1)
-    return First(found.slice(0, limit), found.num_rows > limit)
+    return TruncatedRows(found.slice(0, limit), found.num_rows > limit)
 
 
-def diff(call: Call) -> response_types.Diff:
+def diff(call: ApiRequest) -> response_types.DiffResponse:
     """Return what changed from one version to another."""
-    found = call.table.diff(moment(call.asked.old), moment(call.asked.new))
-    return msgspec.convert(asdict(found), response_types.Diff)
+    found = call.table.diff(parse_at(call.params.old), parse_at(call.params.new))
+    return msgspec.convert(asdict(found), response_types.DiffResponse)
 
 
-def moment(text: int | str | None) -> int | str | None:
+def parse_at(text: int | str | None) -> int | str | None:
     """Return a version where the text is one, else the text: an instant."""
     if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19:
         return int(text)
@@ -143,7 +143,7 @@ def moment(text: int | str | None) -> int | str | None:
     return text
 
 
-def entity_of(text: str | None) -> Any:
+def parse_entity(text: str | None) -> Any:
     """Return an entity: JSON where the text is JSON, else the text itself."""
     if text is None:
         return None

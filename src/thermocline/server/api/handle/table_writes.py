@@ -15,23 +15,23 @@ import pyarrow as pa
 from starlette.types import Send
 
 from thermocline.errors import Invalid, ThermoclineError
-from thermocline.server.api.handle.table import moment
+from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.incoming import (
-    body_of,
-    content_type_of,
+    check_content_type,
     idempotency_key_of,
+    read_body,
 )
 from thermocline.server.api.http.json_size import json_values_max
-from thermocline.server.api.http.reply import made, sent
+from thermocline.server.api.http.reply import encode_answer, send_answer
 from thermocline.server.api.http.rows import (
     VALUE_BYTES,
     arrow_rows,
     check_values,
     json_rows,
-    place_of,
+    locate_refused_row,
 )
 from thermocline.server.api.types import response_types
-from thermocline.server.api.types.route import Call
+from thermocline.server.api.types.route import ApiRequest
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = "application/x-ndjson"
@@ -39,29 +39,29 @@ ROW_TYPES = (JSON_LINES, "application/jsonl", "application/ndjson", "application
 SIGNAL = "rows"
 
 
-async def write_rows(call: Call, send: Send) -> None:
+async def write_rows(call: ApiRequest, send: Send) -> None:
     """Write the rows of a body into a table."""
-    media = content_type_of(call.headers, ROW_TYPES)
+    media = check_content_type(call.headers, ROW_TYPES)
     key = idempotency_key_of(call.headers)
     parts = call.parts
-    hold = parts.room.hold()
+    hold = parts.room.reserve()
     try:
-        data = await body_of(call.receive, call.headers, parts.body_bytes_max, hold=hold)
+        data = await read_body(call.receive, call.headers, parts.body_bytes_max, hold=hold)
         parts.quota.take_ingest(call.caller.tenant, len(data))
         if media != ARROW:
             values = await parts.work.run(lambda: json_values_max(data))
             check_values(values)
             hold.grow(values * VALUE_BYTES)
-        count = await parts.work.run(lambda: _written(call, data, media, key))
+        count = await parts.work.run(lambda: _write_body(call, data, media, key))
     finally:
         hold.release()
-    parts.metrics.ingested(SIGNAL, count, len(data))
-    await sent(send, made(call, response_types.Written(count)))
+    parts.metrics.count_ingested(SIGNAL, count, len(data))
+    await send_answer(send, encode_answer(call, response_types.WrittenResponse(count)))
 
 
-def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
+def _write_body(call: ApiRequest, data: bytes, media: str, key: str | None) -> int:
     table = call.table
-    how = {"evolve": call.asked.evolve, "wait_s": call.asked.wait_s, "request_id": key}
+    how = {"evolve": call.params.evolve, "wait_s": call.params.wait_s, "request_id": key}
     if media == ARROW:
         try:
             return int(table.write(arrow_rows(data), **how))
@@ -73,12 +73,12 @@ def _written(call: Call, data: bytes, media: str, key: str | None) -> int:
     try:
         return int(table.write(found.rows, **how))
     except Invalid as error:
-        error.facts |= place_of(found, table)
-        call.parts.metrics.rejected(SIGNAL, len(found.rows))
+        error.facts |= locate_refused_row(found, table)
+        call.parts.metrics.count_rejected(SIGNAL, len(found.rows))
         raise
 
 
-def flush_table(call: Call) -> response_types.Flushed:
+def flush_table(call: ApiRequest) -> response_types.Flushed:
     """Flush a table's hot rows into the lake, and release them from the journal's open file."""
     table = call.table
     _leave_journal(table)
@@ -88,7 +88,7 @@ def flush_table(call: Call) -> response_types.Flushed:
     )
 
 
-def flush(call: Call) -> response_types.Flushed:
+def flush(call: ApiRequest) -> response_types.Flushed:
     """Flush the hot rows of all the caller's tables into the lake, as `flush_table` does."""
     for name in call.lake.tables():
         _leave_journal(call.lake.table(name))
@@ -106,28 +106,30 @@ def _leave_journal(table: Any) -> None:
             table.hot().leave()
 
 
-def delete(call: Call) -> response_types.Changed:
+def delete(call: ApiRequest) -> response_types.ChangedResponse:
     """Delete rows."""
     body = call.body
-    return response_types.Changed(call.table.delete(body.where, start=body.start, end=body.end))
+    return response_types.ChangedResponse(
+        call.table.delete(body.where, start=body.start, end=body.end)
+    )
 
 
-def restore(call: Call) -> response_types.Changed:
+def restore(call: ApiRequest) -> response_types.ChangedResponse:
     """Restore a table to a version or instant."""
-    return response_types.Changed(call.table.restore(moment(call.body.at)))
+    return response_types.ChangedResponse(call.table.restore(parse_at(call.body.at)))
 
 
-def retain(call: Call) -> response_types.Changed:
+def retain(call: ApiRequest) -> response_types.ChangedResponse:
     """Delete the rows past a table's retention."""
-    return response_types.Changed(call.table.retain(yes=call.body.yes))
+    return response_types.ChangedResponse(call.table.retain(yes=call.body.yes))
 
 
-def vacuum(call: Call) -> response_types.Vacuumed:
+def vacuum(call: ApiRequest) -> response_types.VacuumedResponse:
     """Remove files that no kept version names."""
     body = call.body
     found = call.table.vacuum(
         dry_run=body.dry_run, grace=body.grace, allow_short_grace=body.allow_short_grace
     )
-    return response_types.Vacuumed(
+    return response_types.VacuumedResponse(
         found.is_dry_run, found.oldest, list(found.files), found.size_bytes
     )

@@ -32,30 +32,30 @@ from thermocline.errors import Forbidden, NotFound, ThermoclineError
 from thermocline.node import Node
 from thermocline.server.access.audit import Audit
 from thermocline.server.access.guard import ANONYMOUS, Caller, Guard
-from thermocline.server.access.host_check import LOOPBACK_NAMES, Stranger, stranger
+from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
 from thermocline.server.access.quota import Quotas
-from thermocline.server.api.context import Parts
+from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.incoming import (
     JSON_BYTES_MAX,
     ClientGone,
-    asked,
-    body_of,
-    content_type_of,
-    decoded,
+    check_content_type,
+    decode_body,
+    decode_parameters,
+    read_body,
     request_id_of,
 )
-from thermocline.server.api.http.problem import Refused
-from thermocline.server.api.http.reply import made, problem_sent, sent
-from thermocline.server.api.types.route import Call, Route
+from thermocline.server.api.http.problem import HttpStatusError
+from thermocline.server.api.http.reply import encode_answer, send_answer, send_problem
+from thermocline.server.api.types.route import ApiRequest, ApiRoute
 from thermocline.server.api.types.routes import ROUTES
 from thermocline.server.observe.health import Health
-from thermocline.server.observe.log import Log
+from thermocline.server.observe.log import EventLog
 from thermocline.server.observe.metrics import Metrics
-from thermocline.server.otlp.memory_budget import Hold, Room
+from thermocline.server.otlp.memory_budget import MemoryBudget, Reservation
 
 LISTENER = "api"
 NO_ROUTE = "none"
-HELD_BYTES_MIN = 256 << 10  # smaller answers are negligible beside the cost of a connection
+CHARGED_BYTES_MIN = 256 << 10  # smaller answers are negligible beside the cost of a connection
 _SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -71,12 +71,12 @@ def make_app(
     guard: Guard,
     quota: Quotas,
     metrics: Metrics,
-    log: Log,
+    log: EventLog,
     *,
     health: Health | None = None,
     settings: NodeSettings | None = None,
     audit: Audit | None = None,
-    room: Room | None = None,
+    room: MemoryBudget | None = None,
     hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Return the application. Its parts are in `app.state.parts`.
@@ -84,19 +84,19 @@ def make_app(
     Without a node it answers only health, until `app.state.parts.held` is set. `hosts` are the
     host names it answers to while the node has no key; with keys it answers to any name.
     """
-    parts = Parts(
+    parts = ApiContext(
         node,
         guard,
         quota,
         metrics,
         log,
-        health=health or _started(node),
+        health=health or _new_health(node),
         settings=settings,
         audit=audit,
-        room=room or Room(),
+        room=room or MemoryBudget(),
         hosts=frozenset(hosts),
     )
-    by_path: dict[str, dict[str, Route]] = {}
+    by_path: dict[str, dict[str, ApiRoute]] = {}
     for route in ROUTES:
         by_path.setdefault(route.path, {})[route.method] = route
 
@@ -106,33 +106,36 @@ def make_app(
         parts.close()
 
     routes = [
-        _Path(path, _Address(parts, found), methods=[*found]) for path, found in by_path.items()
+        _PathRoute(path, _PathHandler(parts, found), methods=[*found])
+        for path, found in by_path.items()
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(_Front, parts=parts)], lifespan=lifespan)
+    app = Starlette(
+        routes=routes, middleware=[Middleware(_RequestMiddleware, parts=parts)], lifespan=lifespan
+    )
     app.router.redirect_slashes = False
-    app.router.default = _Address(parts, {})
+    app.router.default = _PathHandler(parts, {})
     app.state.parts = parts
     return app
 
 
-class _Path(StarletteRoute):
+class _PathRoute(StarletteRoute):
     """A path with its methods. `_Address` refuses other methods, not Starlette."""
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
 
 
-def _started(node: Node | None) -> Health:
+def _new_health(node: Node | None) -> Health:
     health = Health()
     if node is not None:
-        health.started(node)
+        health.report_started(node)
     return health
 
 
-class _Front:
+class _RequestMiddleware:
     """The middleware of every request: its id, headers, host check and metrics."""
 
-    def __init__(self, app: ASGIApp, parts: Parts) -> None:
+    def __init__(self, app: ASGIApp, parts: ApiContext) -> None:
         self._app = app
         self._parts = parts
 
@@ -168,29 +171,29 @@ class _Front:
         except ClientGone:
             status = status or 499
         except ThermoclineError as error:
-            await problem_sent(noted, error, request_id)
+            await send_problem(noted, error, request_id)
         except Exception as error:
-            _told(self._parts.log, error, request_id)
+            _log_bug(self._parts.log, error, request_id)
             if status:
                 raise  # the answer has begun, so uvicorn closes the connection
-            await problem_sent(noted, error, request_id)
+            await send_problem(noted, error, request_id)
         finally:
             seconds = time.monotonic() - began_s
-            self._parts.metrics.request(LISTENER, scope["thermocline.route"], status, seconds)
+            self._parts.metrics.count_request(LISTENER, scope["thermocline.route"], status, seconds)
 
     def _check_name(self, headers: Headers) -> None:
         """Refuse host names of other machines and pages of other origins (DNS rebinding)."""
         if not self._parts.guard.is_open:
             return
-        found = stranger(self._parts.hosts, headers.getlist("host"), headers.get("origin"))
-        if found is Stranger.NAME:
+        found = host_refusal(self._parts.hosts, headers.getlist("host"), headers.get("origin"))
+        if found is HostRefusal.NAME:
             hint = "ask for localhost, or make a key and use any name"
-            raise Refused(found.value, status=421, hint=hint)
-        if found is Stranger.PAGE:
+            raise HttpStatusError(found.value, status=421, hint=hint)
+        if found is HostRefusal.PAGE:
             raise Forbidden(found.value, hint="make a key, and let the page send it")
 
 
-def _told(log: Log, error: BaseException, request_id: str) -> None:
+def _log_bug(log: EventLog, error: BaseException, request_id: str) -> None:
     log.event(
         "request failed",
         request_id=request_id,
@@ -207,27 +210,27 @@ def _path_of(scope: AsgiScope) -> str:
     return "/".join(quote(unquote(part), safe="") for part in parts)
 
 
-class _Address:
+class _PathHandler:
     """One path with the routes of its methods."""
 
-    def __init__(self, parts: Parts, routes: dict[str, Route]) -> None:
+    def __init__(self, parts: ApiContext, routes: dict[str, ApiRoute]) -> None:
         self._parts = parts
         self._routes = routes
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         request_id = scope["thermocline.request_id"]
         try:
-            route = self._route(scope["method"])
-        except Refused as error:
+            route = self._find_route(scope["method"])
+        except HttpStatusError as error:
             allow = ", ".join(sorted(self._routes))
-            await problem_sent(send, error, request_id, {"Allow": allow})
+            await send_problem(send, error, request_id, {"Allow": allow})
             return
         scope["thermocline.route"] = route.path
-        caller = self._caller(route, Headers(scope=scope), scope)
+        caller = self._authenticate(route, Headers(scope=scope), scope)
         if route.body is None:
             await self._answer(route, caller, None, scope, receive, send)
             return
-        hold = self._parts.room.hold()
+        hold = self._parts.room.reserve()
         try:
             await self._answer(route, caller, hold, scope, receive, send)
         finally:
@@ -235,24 +238,26 @@ class _Address:
 
     async def _answer(
         self,
-        route: Route,
+        route: ApiRoute,
         caller: Caller,
-        hold: Hold | None,
+        hold: Reservation | None,
         scope: AsgiScope,
         receive: Receive,
         send: Send,
     ) -> None:
         headers = Headers(scope=scope)
         request_id = scope["thermocline.request_id"]
-        call = Call(
+        call = ApiRequest(
             parts=self._parts,
             route=route,
             caller=caller,
             request_id=request_id,
             path={name: unquote(part) for name, part in scope.get("path_params", {}).items()},
             headers=headers,
-            asked=asked(QueryParams(scope.get("query_string", b"")), route.asked),
-            body=await self._body(route, headers, receive, hold),
+            params=decode_parameters(
+                QueryParams(scope.get("query_string", b"")), route.params_type
+            ),
+            body=await self._read_body(route, headers, receive, hold),
             http_version=scope.get("http_version", "1.1"),
             receive=receive,
         )
@@ -262,13 +267,13 @@ class _Address:
         run = route.run
         assert run is not None, route.name
         threads = self._parts.work if route.scope else self._parts.health_work
-        done = await threads.run(lambda: made(call, run(call)))
+        done = await threads.run(lambda: encode_answer(call, run(call)))
         # An unsent answer occupies memory like an unprocessed request, so both are charged to one
         # budget.
         size_bytes = len(done.value)
-        answered = self._parts.room.hold(size_bytes) if size_bytes > HELD_BYTES_MIN else None
+        answered = self._parts.room.reserve(size_bytes) if size_bytes > CHARGED_BYTES_MIN else None
         try:
-            await sent(send, done)
+            await send_answer(send, done)
         finally:
             if answered is not None:
                 answered.release()
@@ -281,30 +286,30 @@ class _Address:
                 request_id=request_id,
             )
 
-    def _route(self, method: str) -> Route:
+    def _find_route(self, method: str) -> ApiRoute:
         found = self._routes.get("GET" if method == "HEAD" else method)
         if found is not None:
             return found
         if self._routes:
             hint = f"use {' or '.join(sorted(self._routes))}"
-            raise Refused("this address does not support the method", status=405, hint=hint)
+            raise HttpStatusError("this address does not support the method", status=405, hint=hint)
         raise NotFound("there is nothing at this address", hint="/api/docs lists the routes")
 
-    async def _body(
-        self, route: Route, headers: Headers, receive: Receive, hold: Hold | None
+    async def _read_body(
+        self, route: ApiRoute, headers: Headers, receive: Receive, hold: Reservation | None
     ) -> Any:
         """Return the body; a raw body keeps its memory reserved until the work is done."""
         if route.body is None or hold is None:
             return None
-        content_type_of(headers, route.body_types)
+        check_content_type(headers, route.body_types)
         limit_bytes = self._parts.body_bytes_max if route.is_raw else JSON_BYTES_MAX
-        data = await body_of(receive, headers, limit_bytes, hold=hold)
+        data = await read_body(receive, headers, limit_bytes, hold=hold)
         if route.is_raw:
             return data
         hold.release()
-        return decoded(data, route.body)
+        return decode_body(data, route.body)
 
-    def _caller(self, route: Route, headers: Headers, scope: AsgiScope) -> Caller:
+    def _authenticate(self, route: ApiRoute, headers: Headers, scope: AsgiScope) -> Caller:
         if route.scope is None:
             return ANONYMOUS
         given = headers.getlist("authorization")

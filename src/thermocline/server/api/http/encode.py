@@ -40,7 +40,7 @@ OTHER_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class AnswerInfo:
     """Metadata sent with the rows, if the format has a place for it."""
 
     query_id: str | None = None
@@ -50,7 +50,7 @@ class About:
 class Encoder(ABC):
     """Encodes one answer in one format."""
 
-    def __init__(self, schema: pa.Schema, about: About) -> None:
+    def __init__(self, schema: pa.Schema, about: AnswerInfo) -> None:
         self.schema = schema
         self.about = about
         self.row_count = 0
@@ -124,23 +124,23 @@ class _Csv(Encoder):
         return csv_records(batch)
 
 
-class _Sink:
+class _ByteSink:
     """A writable file whose bytes `taken` removes and returns."""
 
     closed = False
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._place = 0
+        self._position = 0
 
     def write(self, data: Any) -> int:
         part = bytes(data)
         self._parts.append(part)
-        self._place += len(part)
+        self._position += len(part)
         return len(part)
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def writable(self) -> bool:
         return True
@@ -155,31 +155,31 @@ class _Sink:
 
     def close(self) -> None: ...
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         found, self._parts = b"".join(self._parts), []
         return found
 
 
 class _Arrow(Encoder):
     def head(self) -> bytes:
-        self._sink = _Sink()
+        self._sink = _ByteSink()
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), self.schema)
-        return self._sink.taken()
+        return self._sink.drain()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         self._writer.write_batch(batch)
-        return self._sink.taken()
+        return self._sink.drain()
 
     def end(self, *, is_truncated: bool = False) -> bytes:  # noqa: ARG002
         self._writer.close()
-        return self._sink.taken()
+        return self._sink.drain()
 
 
 class _Parquet(Encoder):
     def head(self) -> bytes:
         import pyarrow.parquet as pq
 
-        self._sink = _Sink()
+        self._sink = _ByteSink()
         try:
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._sink, "w"), self.schema, compression="zstd"
@@ -190,18 +190,18 @@ class _Parquet(Encoder):
                 hint="cast the column, or ask for Arrow or CSV",
                 why=str(error).splitlines()[0],
             ) from error
-        return self._sink.taken()
+        return self._sink.drain()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         self._writer.write_batch(batch)
-        return self._sink.taken()
+        return self._sink.drain()
 
     def end(self, *, is_truncated: bool = False) -> bytes:  # noqa: ARG002
         self._writer.close()
-        return self._sink.taken()
+        return self._sink.drain()
 
 
-ENCODERS: Mapping[str, Callable[[pa.Schema, About], Encoder]] = {
+ENCODERS: Mapping[str, Callable[[pa.Schema, AnswerInfo], Encoder]] = {
     "json": _Json,
     "ndjson": _JsonLines,
     "csv": _Csv,
@@ -215,16 +215,16 @@ def content_type(form: str) -> str:
     return MEDIA_TYPES[form] + CHARSETS.get(form, "")
 
 
-def whole(table: pa.Table, form: str, *, is_truncated: bool = False) -> bytes:
+def encode_table(table: pa.Table, form: str, *, is_truncated: bool = False) -> bytes:
     """Return a small table as one body."""
-    encoder = ENCODERS[form](table.schema, About())
+    encoder = ENCODERS[form](table.schema, AnswerInfo())
     parts = [encoder.head()]
     parts += [encoder.rows(batch) for batch in table.to_batches()]
     parts.append(encoder.end(is_truncated=is_truncated))
     return b"".join(parts)
 
 
-def accepted(accept: str | None) -> str | None:
+def negotiate_format(accept: str | None) -> str | None:
     """Return the format that an Accept header prefers; None when it accepts none."""
     if not accept or not accept.strip():
         return "json"

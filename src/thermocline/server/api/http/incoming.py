@@ -22,8 +22,8 @@ from starlette.types import Receive
 
 from thermocline.errors import BodyTooLarge, Invalid
 from thermocline.ingest.inflate import BODY_BYTES_MAX, inflate
-from thermocline.server.api.http.problem import Refused
-from thermocline.server.otlp.memory_budget import Hold
+from thermocline.server.api.http.problem import HttpStatusError
+from thermocline.server.otlp.memory_budget import Reservation
 
 JSON_BYTES_MAX = 4 << 20
 BODY_WAIT_S = 60.0
@@ -59,7 +59,7 @@ def idempotency_key_of(headers: Headers) -> str | None:
     return given[0]
 
 
-def content_type_of(headers: Headers, allowed: tuple[str, ...]) -> str:
+def check_content_type(headers: Headers, allowed: tuple[str, ...]) -> str:
     """Return the body's media type; 415 unless it comes once and is allowed."""
     given = headers.getlist("content-type")
     if len(given) > 1:
@@ -67,7 +67,7 @@ def content_type_of(headers: Headers, allowed: tuple[str, ...]) -> str:
     media = given[0].split(";")[0].strip().lower() if given else ""
     charset = given[0].lower().partition("charset=")[2].strip("\"' ") if given else ""
     if media not in allowed or charset not in ("", "utf-8", "utf8"):
-        raise Refused(
+        raise HttpStatusError(
             "the route does not accept the body's content type",
             status=415,
             hint=f"send {' or '.join(allowed)}, in UTF-8",
@@ -76,12 +76,12 @@ def content_type_of(headers: Headers, allowed: tuple[str, ...]) -> str:
     return media
 
 
-async def body_of(
+async def read_body(
     receive: Receive,
     headers: Headers,
     limit_bytes: int,
     *,
-    hold: Hold | None = None,
+    hold: Reservation | None = None,
     wait_s: float = BODY_WAIT_S,
 ) -> bytes:
     """Return the body, inflated; `BodyTooLarge` past the limit, 408 when it comes too slowly."""
@@ -90,12 +90,12 @@ async def body_of(
         raise Invalid("the content encoding is given more than once", hint="send one")
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit_bytes:
-        raise too_large(limit_bytes)  # before any of it is read
+        raise body_too_large(limit_bytes)  # before any of it is read
     try:
         data = await asyncio.wait_for(_read(receive, limit_bytes, hold), wait_s)
     except TimeoutError:
         hint = "send the body faster, or in smaller parts"
-        raise Refused("the body did not arrive in time", status=408, hint=hint) from None
+        raise HttpStatusError("the body did not arrive in time", status=408, hint=hint) from None
     coding = codings[0] if codings else "identity"
     if coding.strip().lower() in ("", "identity"):
         return data
@@ -105,7 +105,7 @@ async def body_of(
     return inflated
 
 
-async def _read(receive: Receive, limit_bytes: int, hold: Hold | None) -> bytes:
+async def _read(receive: Receive, limit_bytes: int, hold: Reservation | None) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while True:
@@ -115,7 +115,7 @@ async def _read(receive: Receive, limit_bytes: int, hold: Hold | None) -> bytes:
         part = message.get("body", b"")
         size_bytes += len(part)
         if size_bytes > limit_bytes:
-            raise too_large(limit_bytes)
+            raise body_too_large(limit_bytes)
         if hold is not None:
             hold.grow(len(part))
         parts.append(part)
@@ -123,13 +123,13 @@ async def _read(receive: Receive, limit_bytes: int, hold: Hold | None) -> bytes:
             return b"".join(parts)
 
 
-def too_large(limit_bytes: int) -> BodyTooLarge:
+def body_too_large(limit_bytes: int) -> BodyTooLarge:
     """Return the error of a body past its limit."""
     hint = "send the body in smaller parts"
     return BodyTooLarge("the body is larger than the limit", hint=hint, limit_bytes=limit_bytes)
 
 
-def decoded(data: bytes, shape: type[Shape]) -> Shape:
+def decode_body(data: bytes, shape: type[Shape]) -> Shape:
     """Decode a JSON body into a type; `Invalid` names the place of an error."""
     try:
         return msgspec.json.decode(data or b"{}", type=shape)
@@ -138,7 +138,7 @@ def decoded(data: bytes, shape: type[Shape]) -> Shape:
         raise Invalid("the body does not match the route", hint=hint, why=_why(error)) from error
 
 
-def asked(params: QueryParams, shape: type[Shape]) -> Shape:
+def decode_parameters(params: QueryParams, shape: type[Shape]) -> Shape:
     """Decode the query parameters into a type; each may come once."""
     values: dict[str, str] = {}
     for name, value in params.multi_items():
@@ -146,7 +146,7 @@ def asked(params: QueryParams, shape: type[Shape]) -> Shape:
             raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
         values[name] = value
     try:
-        return msgspec.convert(_booleans(values), shape, strict=False)
+        return msgspec.convert(_without_empty(values), shape, strict=False)
     except (msgspec.MsgspecError, ValueError) as error:
         hint = "see /api/docs for the parameters of the route"
         raise Invalid(
@@ -154,7 +154,7 @@ def asked(params: QueryParams, shape: type[Shape]) -> Shape:
         ) from error
 
 
-def _booleans(values: Mapping[str, str]) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, str]) -> dict[str, Any]:
     # An empty value means an absent parameter: forms and curl send it so.
     return {name: value for name, value in values.items() if value != ""}
 
@@ -170,11 +170,11 @@ __all__ = [
     "BODY_WAIT_S",
     "JSON_BYTES_MAX",
     "ClientGone",
-    "asked",
-    "body_of",
-    "content_type_of",
-    "decoded",
+    "body_too_large",
+    "check_content_type",
+    "decode_body",
+    "decode_parameters",
     "idempotency_key_of",
+    "read_body",
     "request_id_of",
-    "too_large",
 ]

@@ -17,7 +17,7 @@ _COUNTED = np.zeros(256, np.bool_)
 _COUNTED[[ord(","), ord("{"), ord("[")]] = True
 
 Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.intp]
+Positions = npt.NDArray[np.intp]
 
 
 def json_values_max(data: bytes) -> int:
@@ -35,7 +35,7 @@ def json_values_max(data: bytes) -> int:
     return count
 
 
-def _quotes(block: Bytes, backslashes: int) -> tuple[Places, int]:
+def _quotes(block: Bytes, backslashes: int) -> tuple[Positions, int]:
     """Return the positions of quotes that delimit strings, and the block's trailing backslashes.
 
     `backslashes` is the number of trailing ones of the block before. A quote after an odd number

@@ -28,7 +28,7 @@ VALUES_MAX = 10_000
 DEPTH_MAX = 32
 
 
-def parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | dict[str, Any] | None:
+def parse_parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | dict[str, Any] | None:
     """Return the parameters as Python values; `Invalid` names the wrong parameter."""
     if given is None:
         return None
@@ -36,15 +36,15 @@ def parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | dict[str
         hint = "pass many values as one list"
         raise Invalid("too many parameters", hint=hint, parameters_max=VALUES_MAX)
     if isinstance(given, dict):
-        return {name: _value(value, name) for name, value in given.items()}
-    return [_value(value, str(place)) for place, value in enumerate(given, start=1)]
+        return {name: _parse_value(value, name) for name, value in given.items()}
+    return [_parse_value(value, str(place)) for place, value in enumerate(given, start=1)]
 
 
-def _value(value: Any, name: str, depth: int = 0) -> Any:
+def _parse_value(value: Any, name: str, depth: int = 0) -> Any:
     if depth > DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", parameter=name)
     if isinstance(value, list):
-        return [_value(one, name, depth + 1) for one in value]
+        return [_parse_value(one, name, depth + 1) for one in value]
     if not isinstance(value, Mapping):
         return value
     if value.keys() != {"type", "value"} or value["type"] not in KINDS:
@@ -64,13 +64,13 @@ def _value(value: Any, name: str, depth: int = 0) -> Any:
         ) from error
 
 
-def _float(value: Any) -> float:
+def _parse_float(value: Any) -> float:
     if isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity"):
         raise ValueError(value)
     return float(value)
 
 
-def _duration(value: Any) -> timedelta:
+def _parse_duration(value: Any) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(value)
     return timedelta(microseconds=value)
@@ -88,7 +88,7 @@ def _decimal(text: str) -> Decimal:
     return Decimal(text)
 
 
-def _text(make: Callable[[str], Any]) -> Callable[[Any], Any]:
+def _text_parser(make: Callable[[str], Any]) -> Callable[[Any], Any]:
     def made(value: Any) -> Any:
         if not isinstance(value, str):
             raise TypeError(value)
@@ -98,12 +98,12 @@ def _text(make: Callable[[str], Any]) -> Callable[[Any], Any]:
 
 
 KINDS: Mapping[str, Callable[[Any], Any]] = {
-    "timestamp": _text(parse_exact),
-    "date": _text(date.fromisoformat),
-    "time": _text(_time),
-    "decimal": _text(_decimal),
-    "binary": _text(bytes.fromhex),
-    "float": _float,
-    "duration": _duration,
-    "uuid": _text(uuid.UUID),
+    "timestamp": _text_parser(parse_exact),
+    "date": _text_parser(date.fromisoformat),
+    "time": _text_parser(_time),
+    "decimal": _text_parser(_decimal),
+    "binary": _text_parser(bytes.fromhex),
+    "float": _parse_float,
+    "duration": _parse_duration,
+    "uuid": _text_parser(uuid.UUID),
 }

@@ -17,12 +17,12 @@ _VERSION = re.compile(r'"(\d{1,18})"')
 _TAG = re.compile(r'(?:W/)?"[^"]*"')
 
 
-def tag_of(ver: int) -> str:
+def etag(ver: int) -> str:
     """Return a version as an entity tag."""
     return f'"{ver}"'
 
 
-def if_match(headers: Headers, *, has_star: bool) -> int | None:
+def parse_if_match(headers: Headers, *, has_star: bool) -> int | None:
     """Return the version that the entity must have, or None for any version.
 
     `has_star` says that the method requires an existing entity anyway, so `*` has no effect.
@@ -44,7 +44,7 @@ def is_known(headers: Headers, ver: int) -> bool:
     """Tell whether the client has this version already."""
     given = ", ".join(headers.getlist("if-none-match"))
     tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
-    return "*" in tags or tag_of(ver) in tags
+    return "*" in tags or etag(ver) in tags
 
 
 def must_be_new(headers: Headers) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from thermocline.errors import Invalid, ThermoclineError
-from thermocline.server.api.types.response_types import Problem
+from thermocline.server.api.types.response_types import ProblemResponse
 from thermocline.server.status import retry_after_s, status_of
 
 PROBLEM_TYPE = "application/problem+json"
@@ -55,7 +55,7 @@ _POINTERS = frozenset({"id", "field", "pointer", "property"})
 """Facts from the request: a JSON pointer looks like a path but is not one of the machine."""
 
 
-class Refused(Invalid):
+class HttpStatusError(Invalid):
     """An error with an explicit HTTP status: wrong method, media type, host name, slow body."""
 
     def __init__(self, message: str, *, status: int = 400, hint: str = "", **facts: Any) -> None:
@@ -63,18 +63,18 @@ class Refused(Invalid):
         self.status = status
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _refused, (self.message, self.status, self.hint, self.facts)
+        return _unpickle_error, (self.message, self.status, self.hint, self.facts)
 
 
-def _refused(message: str, status: int, hint: str, facts: dict[str, Any]) -> Refused:
-    return Refused(message, status=status, hint=hint, **facts)
+def _unpickle_error(message: str, status: int, hint: str, facts: dict[str, Any]) -> HttpStatusError:
+    return HttpStatusError(message, status=status, hint=hint, **facts)
 
 
-def problem_of(error: BaseException, request_id: str = "") -> Problem:
+def problem_of(error: BaseException, request_id: str = "") -> ProblemResponse:
     """Return the problem document of an error."""
-    status = error.status if isinstance(error, Refused) else status_of(error)
+    status = error.status if isinstance(error, HttpStatusError) else status_of(error)
     if not isinstance(error, ThermoclineError):
-        return Problem(
+        return ProblemResponse(
             f"{TYPE_PREFIX}internal",
             TITLES[500],
             500,
@@ -83,15 +83,15 @@ def problem_of(error: BaseException, request_id: str = "") -> Problem:
             "search the node's log for the request id",
             request_id=request_id,
         )
-    return Problem(
+    return ProblemResponse(
         TYPE_PREFIX + error.code,
         TITLES.get(status, "an error"),
         status,
-        scrubbed(error.message),
+        scrub(error.message),
         error.code,
-        scrubbed(error.hint),
+        scrub(error.hint),
         {
-            name: _without_keys(fact) if name in _POINTERS else _told(fact)
+            name: _without_keys(fact) if name in _POINTERS else _fact_as_json(fact)
             for name, fact in error.facts.items()
             if name not in _PRIVATE and name != "problems"
         },
@@ -113,18 +113,18 @@ def _without_keys(value: Any) -> str:
     return _KEY.sub("tck_...", text[:TEXT_CHARACTERS_MAX])
 
 
-def scrubbed(text: str) -> str:
+def scrub(text: str) -> str:
     """Return a text with keys and the folders of absolute paths removed."""
     cut = text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."
     return _PATH.sub(".../", _KEY.sub("tck_...", cut))
 
 
-def problem_bytes(problem: Problem) -> bytes:
+def problem_bytes(problem: ProblemResponse) -> bytes:
     """Return the document."""
     return msgspec.json.encode(problem)
 
 
-def problem_headers(error: BaseException, problem: Problem) -> dict[str, str]:
+def problem_headers(error: BaseException, problem: ProblemResponse) -> dict[str, str]:
     """Return the headers that a problem needs beside its type."""
     headers: dict[str, str] = {}
     wait_s = retry_after_s(error)
@@ -135,7 +135,7 @@ def problem_headers(error: BaseException, problem: Problem) -> dict[str, str]:
     return headers
 
 
-def _told(fact: Any, depth: int = 0) -> Any:
+def _fact_as_json(fact: Any, depth: int = 0) -> Any:
     """Return a fact as a JSON value, scrubbed and within limits."""
     if fact is None or isinstance(fact, bool):
         return fact
@@ -145,8 +145,8 @@ def _told(fact: Any, depth: int = 0) -> Any:
         return fact if math.isfinite(fact) else str(fact)
     if depth < DEPTH_MAX and isinstance(fact, Mapping):
         pairs = list(fact.items())[:VALUES_MAX]
-        return {scrubbed(str(key)): _told(value, depth + 1) for key, value in pairs}
+        return {scrub(str(key)): _fact_as_json(value, depth + 1) for key, value in pairs}
     is_list = isinstance(fact, Sequence | set | frozenset) and not isinstance(fact, str | bytes)
     if depth < DEPTH_MAX and is_list:
-        return [_told(value, depth + 1) for value in list(fact)[:VALUES_MAX]]
-    return scrubbed(str(fact).encode("utf-8", "replace").decode())
+        return [_fact_as_json(value, depth + 1) for value in list(fact)[:VALUES_MAX]]
+    return scrub(str(fact).encode("utf-8", "replace").decode())

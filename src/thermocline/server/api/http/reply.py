@@ -17,30 +17,30 @@ from starlette.types import Message, Send
 
 from thermocline.server.api.http.encode import (
     MEDIA_TYPES,
-    accepted,
     content_type,
-    whole,
+    encode_table,
+    negotiate_format,
 )
 from thermocline.server.api.http.incoming import ClientGone
 from thermocline.server.api.http.problem import (
     PROBLEM_TYPE,
-    Refused,
+    HttpStatusError,
     problem_bytes,
     problem_headers,
     problem_of,
 )
-from thermocline.server.api.types.route import JSON, Call, Done, First
+from thermocline.server.api.types.route import JSON, ApiRequest, ApiResponse, TruncatedRows
 
 TRUNCATED = "X-Thermocline-Truncated"
 SEND_WAIT_S = 30.0
 PART_BYTES = 256 << 10
 
 
-def chosen_form(call: Call, named: str | None = None) -> str:
+def choose_format(call: ApiRequest, named: str | None = None) -> str:
     """Return the format of the answer: the named one, or the one that Accept prefers."""
-    form = named or accepted(", ".join(call.headers.getlist("accept")))
+    form = named or negotiate_format(", ".join(call.headers.getlist("accept")))
     if form is None:
-        raise Refused(
+        raise HttpStatusError(
             "the route has none of the formats in Accept",
             status=406,
             hint=f"accept one of {', '.join(MEDIA_TYPES.values())}",
@@ -48,29 +48,29 @@ def chosen_form(call: Call, named: str | None = None) -> str:
     return form
 
 
-def made(call: Call, value: Any) -> Done:
+def encode_answer(call: ApiRequest, value: Any) -> ApiResponse:
     """Encode a route's result; called on a thread."""
-    if isinstance(value, Done):
+    if isinstance(value, ApiResponse):
         return value
     if isinstance(value, pa.Table):
-        value = First(value, is_truncated=False)
-    if isinstance(value, First):
+        value = TruncatedRows(value, is_truncated=False)
+    if isinstance(value, TruncatedRows):
         call.parts.quota.of(call.caller.tenant).check_rows(value.rows.num_rows)
-        form = chosen_form(call)
-        data = whole(value.rows, form, is_truncated=value.is_truncated)
+        form = choose_format(call)
+        data = encode_table(value.rows, form, is_truncated=value.is_truncated)
         told = {TRUNCATED: "true" if value.is_truncated else "false"}
-        return Done(data, call.route.status, content_type(form), told)
+        return ApiResponse(data, call.route.status, content_type(form), told)
     if value is None:
-        return Done(b"", 204)
-    return Done(msgspec.json.encode(value), call.route.status)
+        return ApiResponse(b"", 204)
+    return ApiResponse(msgspec.json.encode(value), call.route.status)
 
 
-async def sent(send: Send, done: Done) -> None:
+async def send_answer(send: Send, done: ApiResponse) -> None:
     """Send a whole answer."""
     await _send(send, done.status, done.value, done.media_type, done.headers)
 
 
-async def problem_sent(
+async def send_problem(
     send: Send, error: BaseException, request_id: str, headers: dict[str, str] | None = None
 ) -> int:
     """Send an error, and return its status."""
@@ -87,17 +87,17 @@ async def _send(
     if status not in (204, 304):
         pairs.append((b"content-type", media_type.encode()))
         pairs.append((b"content-length", str(len(data)).encode()))
-    await sent_in_time(send, {"type": "http.response.start", "status": status, "headers": pairs})
+    await send_in_time(send, {"type": "http.response.start", "status": status, "headers": pairs})
     rest = memoryview(data)
     while len(rest) > PART_BYTES:
         part, rest = rest[:PART_BYTES], rest[PART_BYTES:]
-        await sent_in_time(
+        await send_in_time(
             send, {"type": "http.response.body", "body": bytes(part), "more_body": True}
         )
-    await sent_in_time(send, {"type": "http.response.body", "body": bytes(rest)})
+    await send_in_time(send, {"type": "http.response.body", "body": bytes(rest)})
 
 
-async def sent_in_time(send: Send, message: Message) -> None:
+async def send_in_time(send: Send, message: Message) -> None:
     """Send a part of an answer; `ClientGone` when the client does not read in time."""
     try:
         await asyncio.wait_for(send(message), SEND_WAIT_S)
@@ -105,4 +105,4 @@ async def sent_in_time(send: Send, message: Message) -> None:
         raise ClientGone from error
 
 
-__all__ = ["JSON", "chosen_form", "made", "problem_sent", "sent", "sent_in_time"]
+__all__ = ["JSON", "choose_format", "encode_answer", "send_answer", "send_in_time", "send_problem"]

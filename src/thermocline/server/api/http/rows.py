@@ -25,7 +25,7 @@ import pyarrow.types as kinds
 
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
 from thermocline.ingest.exact_values import has_decimals, json_conversion, shown
-from thermocline.ingest.rows import ROWS_MAX, fitted, rows_table
+from thermocline.ingest.rows import ROWS_MAX, fit_rows, rows_table
 
 LINE_LOOKS_MAX = 100_000
 JSON_VALUES_MAX = 4_000_000
@@ -41,12 +41,12 @@ class JsonRows(NamedTuple):
     """Rows, and the position of each in the body: its line, or its number in the array."""
 
     rows: list[Row]
-    places: list[int]
+    positions: list[int]
     word: str
 
-    def fact(self, index: int) -> dict[str, int]:
+    def position_fact(self, index: int) -> dict[str, int]:
         """Return a row's position as a fact of an error."""
-        return {self.word: self.places[index]}
+        return {self.word: self.positions[index]}
 
 
 def check_values(values: int) -> None:
@@ -74,7 +74,9 @@ def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
             _convert(found, field.name, convert)
     if exact:
         for row in found.rows:
-            row |= {name: _doubles(value) for name, value in row.items() if name not in exact}
+            row |= {
+                name: _without_decimals(value) for name, value in row.items() if name not in exact
+            }
     return found
 
 
@@ -127,11 +129,11 @@ def _convert(found: JsonRows, name: str, convert: Callable[[Any], Any]) -> None:
                     column=name,
                     value=shown(value),
                     why=str(error),
-                    **found.fact(index),
+                    **found.position_fact(index),
                 ) from error
 
 
-def _doubles(value: Any) -> Any:
+def _without_decimals(value: Any) -> Any:
     """Return a value with decimals as doubles: only decimal columns need decimals."""
     if isinstance(value, Decimal):
         found = float(value)
@@ -139,25 +141,25 @@ def _doubles(value: Any) -> Any:
             raise Invalid("a number is out of range", hint="write it as text", number=str(value))
         return found
     if isinstance(value, list):
-        return [_doubles(one) for one in value]
+        return [_without_decimals(one) for one in value]
     if isinstance(value, dict):
-        return {key: _doubles(one) for key, one in value.items()}
+        return {key: _without_decimals(one) for key, one in value.items()}
     return value
 
 
-def place_of(found: JsonRows, table: Any) -> dict[str, int]:
+def locate_refused_row(found: JsonRows, table: Any) -> dict[str, int]:
     """Return the position of the first row that is refused on its own; empty if there is none."""
     state = table.lake.state()
     for index, row in enumerate(found.rows[:LINE_LOOKS_MAX]):
         if row.get(state.spec.time_column) is None:
-            return found.fact(index)
+            return found.position_fact(index)
         try:
             given = rows_table([row], state.schema, state.spec)
             known = [name for name in given.column_names if name in state.schema.by_name]
             if state.schema.columns:
-                fitted(given.select(known), state.schema, state.spec)
+                fit_rows(given.select(known), state.schema, state.spec)
         except ThermoclineError:
-            return found.fact(index)
+            return found.position_fact(index)
     return {}
 
 
@@ -254,13 +256,13 @@ def _check_messages(data: bytes) -> None:
             return
         if length < 8 or place + length > size:
             raise Invalid("the Arrow stream is truncated", hint="send the complete stream")
-        body_bytes = _checked_message(data[place : place + length])
+        body_bytes = _message_body_bytes(data[place : place + length])
         place += length + body_bytes
         if body_bytes < 0 or place > size:
             raise Invalid("the Arrow stream is truncated", hint="send the complete stream")
 
 
-def _checked_message(message: bytes) -> int:
+def _message_body_bytes(message: bytes) -> int:
     """Return the length of a message's body; `Invalid` when its buffers are compressed."""
     (root,) = struct.unpack_from("<I", message, 0)
     kind_at, header_at, length_at = (_field(message, root, slot) for slot in (1, 2, 3))

@@ -12,8 +12,8 @@ import msgspec
 
 from thermocline import __version__
 from thermocline.server.api.http.problem import PROBLEM_TYPE, TITLES
-from thermocline.server.api.types.response_types import Problem
-from thermocline.server.api.types.route import JSON, Route
+from thermocline.server.api.types.response_types import ProblemResponse
+from thermocline.server.api.types.route import JSON, ApiRoute
 from thermocline.server.api.types.routes import ROUTES
 
 REF = "#/components/schemas/{name}"
@@ -53,16 +53,16 @@ def document_bytes() -> bytes:
     return msgspec.json.encode(document(ROUTES))
 
 
-def document(routes: tuple[Route, ...]) -> dict[str, Any]:
+def document(routes: tuple[ApiRoute, ...]) -> dict[str, Any]:
     """Return the document of these routes."""
-    types = [Problem, *{t for route in routes for t in _types(route)}]
+    types = [ProblemResponse, *{t for route in routes for t in _types(route)}]
     found, components = msgspec.json.schema_components(types, ref_template=REF)
     schemas = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = _operation(route, schemas, components)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
-    asked = {route.asked.__name__ for route in routes}
+    asked = {route.params_type.__name__ for route in routes}
     kept = {name: schema for name, schema in components.items() if name not in asked}
     return {
         "openapi": "3.1.0",
@@ -82,12 +82,14 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     }
 
 
-def _types(route: Route) -> list[Any]:
-    given = [route.body, route.answer, route.asked]
+def _types(route: ApiRoute) -> list[Any]:
+    given = [route.body, route.answer, route.params_type]
     return [t for t in given if isinstance(t, type) and issubclass(t, msgspec.Struct)]
 
 
-def _operation(route: Route, schemas: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    route: ApiRoute, schemas: dict[Any, Any], components: dict[str, Any]
+) -> dict[str, Any]:
     told: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -102,9 +104,9 @@ def _operation(route: Route, schemas: dict[Any, Any], components: dict[str, Any]
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in _PARAMETER.findall(route.path)
     ]
-    parameters += _asked(components[route.asked.__name__])
+    parameters += _query_parameters(components[route.params_type.__name__])
     parameters += [
-        {"name": name, "in": "header", **ASKED_HEADERS[name]} for name in route.asked_headers
+        {"name": name, "in": "header", **ASKED_HEADERS[name]} for name in route.request_headers
     ]
     if parameters:
         told["parameters"] = parameters
@@ -119,15 +121,15 @@ def _operation(route: Route, schemas: dict[Any, Any], components: dict[str, Any]
     return told
 
 
-def _asked(schema: dict[str, Any]) -> list[dict[str, Any]]:
+def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
     required = schema.get("required", [])
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": _plain(one)}
+        {"name": name, "in": "query", "required": name in required, "schema": _without_null(one)}
         for name, one in schema["properties"].items()
     ]
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a parameter's schema without null, which a query string cannot express."""
     if "anyOf" in schema:
         others = [one for one in schema["anyOf"] if one != {"type": "null"}]
@@ -136,7 +138,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "done" if route.status == 204 else "the answer"}
     if route.status != 204:
         schema = schemas.get(route.answer, OBJECT)
@@ -148,7 +150,7 @@ def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     errors = {400, *route.errors}
     errors |= {401, 403} if route.scope is not None else set()
     errors |= {413, 415} if route.body is not None else set()
-    problem = {PROBLEM_TYPE: {"schema": schemas[Problem]}}
+    problem = {PROBLEM_TYPE: {"schema": schemas[ProblemResponse]}}
     told = {str(route.status): good}
     if 304 in errors:
         errors.remove(304)

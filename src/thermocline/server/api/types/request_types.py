@@ -39,14 +39,14 @@ Mode = Annotated[
 ]
 
 
-class Asking(Struct, forbid_unknown_fields=True, kw_only=True):
+class StrictRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """The base of every request: unknown fields are refused."""
 
 
 # Bodies
 
 
-class Query(Asking):
+class QueryRequest(StrictRequest):
     """One SELECT, its parameters, and the form and limits of its answer."""
 
     sql: Annotated[str, Meta(max_length=SQL_CHARACTERS_MAX)]
@@ -70,7 +70,7 @@ class Query(Asking):
     mode: Mode | None = None
 
 
-class NewTable(Asking):
+class NewTableRequest(StrictRequest):
     """A table to create."""
 
     name: Name
@@ -83,7 +83,7 @@ class NewTable(Asking):
     entities_max: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
 
 
-class Delete(Asking):
+class DeleteRequest(StrictRequest):
     """Which rows to delete: those that match the condition, within the stretch if there is one."""
 
     where: Annotated[str, Meta(max_length=100_000)] | None = None
@@ -91,19 +91,19 @@ class Delete(Asking):
     end: Instant | None = None
 
 
-class Restore(Asking):
+class RestoreRequest(StrictRequest):
     """The version or instant to restore the table to."""
 
     at: At
 
 
-class Retain(Asking):
+class RetainRequest(StrictRequest):
     """Whether all rows past the table's retention may be deleted."""
 
     yes: bool = False
 
 
-class Vacuum(Asking):
+class VacuumRequest(StrictRequest):
     """How long to keep versions; files are removed only with `dry_run: false`."""
 
     dry_run: bool = True
@@ -111,7 +111,7 @@ class Vacuum(Asking):
     allow_short_grace: bool = False
 
 
-class NewKey(Asking):
+class NewKeyRequest(StrictRequest):
     """A key to create: its scopes and lifetime. Only operators may name another tenant."""
 
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)]
@@ -120,7 +120,7 @@ class NewKey(Asking):
     tenant: Annotated[str, Meta(max_length=100)] | None = None
 
 
-class NewTenant(Asking):
+class NewTenantRequest(StrictRequest):
     """A tenant to create."""
 
     name: Annotated[str, Meta(max_length=100, description=f"a name like {TENANT_PATTERN}")]
@@ -129,24 +129,24 @@ class NewTenant(Asking):
 # Query parameters
 
 
-class Nothing(Asking):
+class NoParams(StrictRequest):
     """No parameters."""
 
 
-class AtAsked(Asking):
+class AtParams(StrictRequest):
     """As of when."""
 
     at: AtText | None = None
 
 
-class CoverageAsked(Asking):
+class CoverageParams(StrictRequest):
     """As of when, and whether to list each entity."""
 
     at: AtText | None = None
     per_entity: bool = True
 
 
-class StretchAsked(Asking):
+class StretchParams(StrictRequest):
     """A half-open stretch of time, of one entity if named (as JSON), as of when."""
 
     start: Instant | None = None
@@ -156,7 +156,7 @@ class StretchAsked(Asking):
     at: AtText | None = None
 
 
-class WindowAsked(Asking):
+class WindowParams(StrictRequest):
     """The length of a fully held window, before when, of which entity."""
 
     length: Annotated[str, Meta(max_length=20, description="such as `6h`")]
@@ -165,7 +165,7 @@ class WindowAsked(Asking):
     at: AtText | None = None
 
 
-class SilentAsked(Asking):
+class SilentParams(StrictRequest):
     """A stretch of time in which entities may have been silent."""
 
     start: Instant
@@ -173,26 +173,26 @@ class SilentAsked(Asking):
     at: AtText | None = None
 
 
-class HistoryAsked(Asking):
+class HistoryParams(StrictRequest):
     """The number of commits, newest first."""
 
     limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX)] = 1_000
 
 
-class JobsAsked(Asking):
+class JobsParams(StrictRequest):
     """The number of pipeline tasks, newest first."""
 
     limit: Annotated[int, Meta(ge=1, le=JOBS_MAX)] = 100
 
 
-class DiffAsked(Asking):
+class DiffParams(StrictRequest):
     """From which version or instant to which."""
 
     old: AtText
     new: AtText | None = None
 
 
-class RowsAsked(Asking):
+class RowsParams(StrictRequest):
     """Whether to add columns that the table lacks; how long to wait for memory."""
 
     evolve: bool = False
@@ -207,33 +207,33 @@ LIMIT_MAX = 1_000
 OPERATIONS_MAX = 10_000
 
 
-class EntityAsked(Asking):
+class EntityParams(StrictRequest):
     """As of when, or how to answer when PostgreSQL or the lake is down."""
 
     at: AtText | None = None
     mode: Mode | None = None
 
 
-class CreateAsked(Asking):
+class CreateParams(StrictRequest):
     """The key of the new entity; the node generates one if it is omitted."""
 
     id: EntityId | None = None
 
 
-class VersionAsked(Asking):
+class VersionParams(StrictRequest):
     """The version of a contract; the newest by default."""
 
     version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
 
 
-class ToolAsked(Asking):
+class ToolParams(StrictRequest):
     """The version of a contract, and the model vendor's form of a tool."""
 
     version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
     form: Literal["anthropic", "openai"] = "anthropic"
 
 
-class PageAsked(Asking):
+class PageParams(StrictRequest):
     """A page: a filter as JSON; names of fields with commas between them, `-` for descending."""
 
     filter: Text | None = None
@@ -245,7 +245,7 @@ class PageAsked(Asking):
     total: bool = False
 
 
-class Search(Asking):
+class SearchRequest(StrictRequest):
     """A page. `filter` is `{"field", "op", "value"}`, or `{"and": [...]}`, `or`, `not` of such."""
 
     filter: dict[str, Any] | None = None
@@ -257,7 +257,7 @@ class Search(Asking):
     total: bool = False
 
 
-class BulkOperation(Asking):
+class BulkOperation(StrictRequest):
     """One operation; for a create without a key the node generates one."""
 
     op: Literal["create", "replace", "patch", "delete"]
@@ -266,14 +266,14 @@ class BulkOperation(Asking):
     if_match: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
 
 
-class Bulk(Asking):
+class BulkRequest(StrictRequest):
     """Operations to do in order: all of them or none, unless `atomic` is false."""
 
     operations: Annotated[list[BulkOperation], Meta(max_length=OPERATIONS_MAX)]
     atomic: bool = True
 
 
-class Scan(Asking):
+class ScanRequest(StrictRequest):
     """Which columns, as of when, or how to answer when PostgreSQL or the lake is down."""
 
     columns: Annotated[list[Field], Meta(max_length=2_000)] | None = None

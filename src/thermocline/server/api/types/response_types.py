@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 
-class Problem(Struct, omit_defaults=True):
+class ProblemResponse(Struct, omit_defaults=True):
     """An error in the form of RFC 9457, with its kind, its facts and a hint.
 
     `problems` lists the errors of a document or contract: `pointer`, and `expected` and `got`, or
@@ -30,7 +30,7 @@ class Problem(Struct, omit_defaults=True):
     problems: list[dict[str, str]] = []
 
 
-class Column(Struct):
+class ColumnResponse(Struct):
     """A column of an answer or of a table."""
 
     name: str
@@ -38,15 +38,15 @@ class Column(Struct):
     nullable: bool = True
 
 
-class Rows(Struct):
+class RowsResponse(Struct):
     """Rows under named columns; `report` describes the tables that a query read."""
 
-    columns: list[Column]
+    columns: list[ColumnResponse]
     rows: list[dict[str, Any]]
     row_count: int
     is_truncated: bool
     query_id: str | None = None
-    report: "Report | None" = None
+    report: "ReportResponse | None" = None
     metadata: dict[str, str] = {}
 
 
@@ -65,7 +65,7 @@ class TableRead(Struct):
     warning: str
 
 
-class Report(Struct):
+class ReportResponse(Struct):
     """The tables that a query read."""
 
     tables: dict[str, TableRead]
@@ -77,7 +77,7 @@ class QueryState(Struct):
     query_id: str
     state: Literal["running", "failed"]
     seconds: float
-    error: Problem | None = None
+    error: ProblemResponse | None = None
 
 
 class Queries(Struct):
@@ -125,7 +125,7 @@ class TableInfo(Struct):
     overlap: str
     retention: str | None
     timezone: str | None
-    columns: list[Column]
+    columns: list[ColumnResponse]
 
 
 class Ratio(Struct):
@@ -135,14 +135,14 @@ class Ratio(Struct):
     is_covered: bool | None
 
 
-class Window(Struct):
+class WindowResponse(Struct):
     """A stretch of time; both ends are null if there is none."""
 
     start: str | None
     end: str | None
 
 
-class Diff(Struct):
+class DiffResponse(Struct):
     """The changes between two versions, by segments and counts."""
 
     old: int
@@ -157,13 +157,13 @@ class Diff(Struct):
     buckets_lost: int
 
 
-class Written(Struct):
+class WrittenResponse(Struct):
     """The number of rows that are durable and visible now."""
 
     rows: int
 
 
-class Changed(Struct):
+class ChangedResponse(Struct):
     """The table's newest version after a change."""
 
     version: int
@@ -176,7 +176,7 @@ class Flushed(Struct):
     version: int | None = None
 
 
-class Vacuumed(Struct):
+class VacuumedResponse(Struct):
     """Files that were removed, or would be; paths are relative to the table's folder."""
 
     is_dry_run: bool
@@ -199,7 +199,7 @@ class KeyInfo(Struct):
     last_used: str | None
 
 
-class Keys(Struct):
+class KeysResponse(Struct):
     """The tenant's keys, expired and revoked ones included; an operator sees all tenants' keys."""
 
     keys: list[KeyInfo]
@@ -212,7 +212,7 @@ class MadeKey(Struct):
     info: KeyInfo
 
 
-class Tenants(Struct):
+class TenantsResponse(Struct):
     """The tenants of the node."""
 
     tenants: list[str]
@@ -260,7 +260,7 @@ class Jobs(Struct):
     """The hot rows by table, the error of the last periodic flush, and the newest job runs."""
 
     flushes: list[FlushJob]
-    flush_error: Problem | None
+    flush_error: ProblemResponse | None
     hot_bytes: int
     hot_bytes_max: int
     runs: list[JobRun]
@@ -270,13 +270,13 @@ class Jobs(Struct):
 # Entities
 
 
-class EntityTypes(Struct):
+class EntityTypesResponse(Struct):
     """The names of the tenant's entity types, in order."""
 
     types: list[str]
 
 
-class ContractColumn(Struct):
+class ContractColumnResponse(Struct):
     """A column of an entity type; a hot column also exists in PostgreSQL."""
 
     id: int
@@ -285,23 +285,23 @@ class ContractColumn(Struct):
     is_hot: bool
 
 
-class Contract(Struct):
+class ContractResponse(Struct):
     """One version of an entity type's contract; `mode` is its compatibility mode."""
 
     type: str
     version: int
     mode: str
     document: dict[str, Any]
-    columns: list[ContractColumn]
+    columns: list[ContractColumnResponse]
 
 
 class Contracts(Struct):
     """Every version of a contract, the oldest first."""
 
-    versions: list[Contract]
+    versions: list[ContractResponse]
 
 
-class Checked(Struct):
+class CheckedResponse(Struct):
     """The result of a check; `registered` is the version that the document would follow."""
 
     is_sound: bool
@@ -310,7 +310,7 @@ class Checked(Struct):
     changes: list[dict[str, Any]]
 
 
-class Entity(Struct):
+class EntityResponse(Struct):
     """One entity as it is stored."""
 
     id: str
@@ -320,7 +320,7 @@ class Entity(Struct):
     document: dict[str, Any]
 
 
-class EntityAnswer(Entity):
+class EntityAnswerResponse(EntityResponse):
     """One entity with every change committed by `as_of`.
 
     `warning` is empty for an exact answer; `as_of` is null when a version was requested.
@@ -345,7 +345,7 @@ class BulkResult(Struct):
     id: str | None = None
     ver: int | None = None
     deed: str | None = None
-    error: Problem | None = None
+    error: ProblemResponse | None = None
 
 
 class BulkDone(Struct):
@@ -360,13 +360,13 @@ class EntityPage(Struct):
     `refs` has the entities referred to by type and key.
     """
 
-    entities: list[Entity]
+    entities: list[EntityResponse]
     after: str | None
     total: int | None
-    refs: dict[str, dict[str, Entity]]
+    refs: dict[str, dict[str, EntityResponse]]
 
 
-class Revision(Struct):
+class RevisionResponse(Struct):
     """An entity from an instant on; without a document if deleted, without a version while hot."""
 
     ver: int | None
@@ -378,10 +378,10 @@ class Revision(Struct):
 class Revisions(Struct):
     """An entity's revision at each export that carried it, oldest first, and its present state."""
 
-    revisions: list[Revision]
+    revisions: list[RevisionResponse]
 
 
-class Exported(Struct):
+class ExportedResponse(Struct):
     """The number of exported changes, and the version of the lake that has them."""
 
     version: int
@@ -394,4 +394,4 @@ class Exported(Struct):
 class ExportDone(Struct):
     """The export; null when nothing had changed."""
 
-    exported: Exported | None
+    exported: ExportedResponse | None

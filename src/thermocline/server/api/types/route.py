@@ -15,9 +15,9 @@ import pyarrow as pa
 from starlette.datastructures import Headers
 from starlette.types import Receive, Send
 
-from thermocline.server.api.context import Caller, Parts
+from thermocline.server.api.context import ApiContext, Caller
 from thermocline.server.api.http.encode import MEDIA_TYPES
-from thermocline.server.api.types.request_types import Nothing
+from thermocline.server.api.types.request_types import NoParams
 
 JSON = "application/json"
 EVERY_FORMAT = tuple(MEDIA_TYPES.values())
@@ -25,16 +25,16 @@ SCOPES = ("ingest", "query", "admin")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiRequest:
     """One request on its route: its caller, its parameters and body, and the API's context."""
 
-    parts: Parts
-    route: "Route"
+    parts: ApiContext
+    route: "ApiRoute"
     caller: Caller
     request_id: str
     path: dict[str, str]
     headers: Headers
-    asked: Any
+    params: Any
     body: Any
     http_version: str
     receive: Receive
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ApiResponse:
     """An answer that is ready to send."""
 
     value: Any
@@ -61,7 +61,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class TruncatedRows:
     """The first rows of a table, and whether there are more."""
 
     rows: pa.Table
@@ -69,7 +69,7 @@ class First:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """An address and a method, with everything that routing and the documentation need.
 
     `errors` are its other statuses, also 201 and 304.
@@ -86,9 +86,9 @@ class Route:
     name: str
     summary: str
     answer: Any
-    run: Callable[[Call], Any] | None = None
-    stream: Callable[[Call, Send], Awaitable[None]] | None = None
-    asked: type = Nothing
+    run: Callable[[ApiRequest], Any] | None = None
+    stream: Callable[[ApiRequest, Send], Awaitable[None]] | None = None
+    params_type: type = NoParams
     body: Any = None
     body_types: tuple[str, ...] = (JSON,)
     forms: tuple[str, ...] = (JSON,)
@@ -96,6 +96,6 @@ class Route:
     errors: tuple[int, ...] = ()
     is_operator_only: bool = False
     headers: tuple[str, ...] = ()
-    asked_headers: tuple[str, ...] = ()
+    request_headers: tuple[str, ...] = ()
     is_raw: bool = False
     description: str = ""

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 from thermocline.server.api.handle import blocks, console, freshness
 from thermocline.server.api.types import request_types
-from thermocline.server.api.types.route import Route
+from thermocline.server.api.types.route import ApiRoute
 from thermocline.server.console.asset import MEDIA_TYPES
 
 API = "/api/v1"
 
 
-def console_routes() -> Iterator[Route]:
+def console_routes() -> Iterator[ApiRoute]:
     """Yield the routes of the page's files and data."""
-    yield Route(
+    yield ApiRoute(
         "GET",
         "/",
         None,
@@ -27,7 +27,7 @@ def console_routes() -> Iterator[Route]:
         forms=("text/html",),
         errors=(304,),
     )
-    yield Route(
+    yield ApiRoute(
         "GET",
         "/console/{file}",
         None,
@@ -38,7 +38,7 @@ def console_routes() -> Iterator[Route]:
         forms=MEDIA_TYPES,
         errors=(304, 404),
     )
-    yield Route(
+    yield ApiRoute(
         "GET",
         f"{API}/words",
         "query",
@@ -47,7 +47,7 @@ def console_routes() -> Iterator[Route]:
         console.Words,
         run=console.words,
     )
-    yield Route(
+    yield ApiRoute(
         "GET",
         f"{API}/freshness",
         "query",
@@ -55,10 +55,10 @@ def console_routes() -> Iterator[Route]:
         "Tell how fresh each table is, stage by stage",
         freshness.Freshness,
         run=freshness.freshness,
-        asked=request_types.Nothing,
+        params_type=request_types.NoParams,
         errors=(503,),
     )
-    yield Route(
+    yield ApiRoute(
         "GET",
         f"{API}/tables/{{name}}/blocks",
         "query",
@@ -66,6 +66,6 @@ def console_routes() -> Iterator[Route]:
         "Tell coverage as blocks, entity by time: held, missing, unflushed",
         blocks.Blocks,
         run=blocks.blocks,
-        asked=blocks.BlocksAsked,
+        params_type=blocks.BlocksParams,
         errors=(404, 503),
     )

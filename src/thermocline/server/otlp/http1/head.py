@@ -26,7 +26,7 @@ _SINGLE = frozenset(
 )
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request is answered with an error; the connection may end after it."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Head:
+class RequestHead:
     """A request without its body."""
 
     method: str
@@ -54,7 +54,7 @@ class Head:
     is_keep_alive: bool
     length: int | None
     is_chunked: bool
-    is_waiting: bool
+    expects_continue: bool
     parser: httptools.HttpRequestParser
 
     def text(self, name: bytes) -> str | None:
@@ -63,22 +63,22 @@ class Head:
         return None if value is None else value.decode("latin-1")
 
 
-class Reading:
+class ParserCallbacks:
     """The callbacks of the parser, and the state they collect from one request."""
 
     def __init__(self) -> None:
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
-        self.count = 0
-        self.twice: bytes | None = None
+        self.header_count = 0
+        self.repeated_header: bytes | None = None
         self.body = bytearray()
-        self.messages = 0
+        self.message_count = 0
         self.has_head = False
         self.is_complete = False
 
     def on_message_begin(self) -> None:
         """Count messages: another may follow a chunked message in the same bytes."""
-        self.messages += 1
+        self.message_count += 1
 
     def on_url(self, url: bytes) -> None:
         """Append a part of the target."""
@@ -88,12 +88,12 @@ class Reading:
         """Add a header; values of a repeated name become one list, except for unique headers."""
         if self.has_head:
             return  # a trailer of a chunked body, or a header of the next message
-        self.count += 1
+        self.header_count += 1
         name, value = name.lower(), value.strip(b" \t")
         known = self.headers.get(name)
         if known is not None:
             if name in _SINGLE:
-                self.twice = name
+                self.repeated_header = name
             value = known + b", " + value
         self.headers[name] = value
 
@@ -111,7 +111,7 @@ class Reading:
         self.is_complete = True
 
 
-def end_of(data: bytes | bytearray) -> int:
+def find_head_end(data: bytes | bytearray) -> int:
     """Return the offset where the head ends, or -1 when its end has not arrived.
 
     `Refused` when the head is too long, or has a line that ends without a carriage return.
@@ -121,53 +121,55 @@ def end_of(data: bytes | bytearray) -> int:
     if seen.count(b"\n") != seen.count(b"\r\n") or seen.count(b"\r") - seen.endswith(
         b"\r"
     ) > seen.count(b"\r\n"):
-        raise Refused(400, "a line of the head ends with half of a line end")
+        raise RequestRefused(400, "a line of the head ends with half of a line end")
     if end >= 0:
         return end + len(END)
     if len(data) >= HEAD_BYTES_MAX:
-        raise Refused(431, "the head of the request is longer than the limit")
+        raise RequestRefused(431, "the head of the request is longer than the limit")
     return -1
 
 
-def parse_head(data: bytes) -> tuple[Head, Reading]:
+def parse_head(data: bytes) -> tuple[RequestHead, ParserCallbacks]:
     """Return the head in these bytes, which end with its empty line, and the body's callbacks."""
-    parser, reading = _parsed(data)
-    if reading.count > HEADERS_MAX:
-        raise Refused(431, "the request has more headers than the limit")
-    if reading.twice is not None:
-        raise Refused(400, f"the header {reading.twice.decode('latin-1')} appears twice")
+    parser, reading = _parse(data)
+    if reading.header_count > HEADERS_MAX:
+        raise RequestRefused(431, "the request has more headers than the limit")
+    if reading.repeated_header is not None:
+        raise RequestRefused(
+            400, f"the header {reading.repeated_header.decode('latin-1')} appears twice"
+        )
     headers = reading.headers
     version = parser.get_http_version()
     if version not in ("1.0", "1.1"):
-        raise Refused(505, "the node supports HTTP/1.0 and HTTP/1.1 only")
+        raise RequestRefused(505, "the node supports HTTP/1.0 and HTTP/1.1 only")
     if version == "1.1" and b"host" not in headers:
-        raise Refused(400, "the request has no Host header")
-    length, is_chunked = _extent(headers, version)
-    head = Head(
+        raise RequestRefused(400, "the request has no Host header")
+    length, is_chunked = _body_length(headers, version)
+    head = RequestHead(
         method=parser.get_method().decode("ascii"),
         path=_path(reading.target),
         headers=headers,
         is_keep_alive=parser.should_keep_alive(),
         length=length,
         is_chunked=is_chunked,
-        is_waiting=_is_waiting(headers, version),
+        expects_continue=_expects_continue(headers, version),
         parser=parser,
     )
     return head, reading
 
 
-def _parsed(data: bytes) -> tuple[httptools.HttpRequestParser, Reading]:
-    reading = Reading()
+def _parse(data: bytes) -> tuple[httptools.HttpRequestParser, ParserCallbacks]:
+    reading = ParserCallbacks()
     parser = httptools.HttpRequestParser(reading)
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade as error:
         plain = _without_upgrade(data)
         if parser.get_method() == b"CONNECT" or plain == data:
-            raise Refused(400, "the node supports no tunnels") from error
-        return _parsed(plain)
+            raise RequestRefused(400, "the node supports no tunnels") from error
+        return _parse(plain)
     except httptools.HttpParserError as error:
-        raise Refused(400, "the head of the request is malformed") from error
+        raise RequestRefused(400, "the head of the request is malformed") from error
     return parser, reading
 
 
@@ -175,32 +177,32 @@ def _without_upgrade(data: bytes) -> bytes:
     """Return a head without its `Upgrade` header, which a server may ignore."""
     lines = data.split(b"\r\n")
     if any(line.startswith((b" ", b"\t")) for line in lines):
-        raise Refused(400, "a header spans several lines")
+        raise RequestRefused(400, "a header spans several lines")
     return b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:"))
 
 
-def _extent(headers: dict[bytes, bytes], version: str) -> tuple[int | None, bool]:
+def _body_length(headers: dict[bytes, bytes], version: str) -> tuple[int | None, bool]:
     """Return a body's length, and whether it is chunked; a request with neither has no body."""
     length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
     if coding is not None:
         if length is not None:
-            raise Refused(400, "the request has both a length and a transfer coding")
+            raise RequestRefused(400, "the request has both a length and a transfer coding")
         if coding.lower() != b"chunked" or version == "1.0":
-            raise Refused(400, "the only supported transfer coding is chunked")
+            raise RequestRefused(400, "the only supported transfer coding is chunked")
         return None, True
     if length is None:
         return 0, False
     if not length.isdigit() or len(length) > 18:
-        raise Refused(400, "the length of the body is not a number")
+        raise RequestRefused(400, "the length of the body is not a number")
     return int(length), False
 
 
-def _is_waiting(headers: dict[bytes, bytes], version: str) -> bool:
+def _expects_continue(headers: dict[bytes, bytes], version: str) -> bool:
     expected = headers.get(b"expect")
     if expected is None or version == "1.0":
         return False
     if expected.lower() != b"100-continue":
-        raise Refused(417, "the only supported expectation is 100-continue")
+        raise RequestRefused(417, "the only supported expectation is 100-continue")
     return True
 
 
@@ -210,5 +212,5 @@ def _path(target: bytes) -> str:
     try:
         path = httptools.parse_url(target).path or b"/"
     except httptools.HttpParserInvalidURLError as error:
-        raise Refused(400, "the target of the request is malformed") from error
+        raise RequestRefused(400, "the target of the request is malformed") from error
     return path.decode("latin-1")

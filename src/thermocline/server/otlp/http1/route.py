@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from thermocline.ingest.inflate import Data
-from thermocline.server.otlp.http1.head import Head, Refused
+from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -26,20 +26,20 @@ class HttpLimits:
     head_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     body_bytes_per_s_min: int = 64 << 10
-    forget_timeout_s: float = 5.0
+    discard_timeout_s: float = 5.0
 
 
 @dataclass(slots=True)
-class Request:
+class Http1Request:
     """A whole request; `admitted` is the result of the route's `admit`."""
 
-    head: Head
+    head: RequestHead
     body: Data
     admitted: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class Http1Response:
     """An answer."""
 
     status: int
@@ -49,27 +49,27 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Http1Route:
     """A handler for whole requests, and a check of the head before the body is read.
 
     `admit` raises `Refused`, or returns a value that `answer` gets as `Request.admitted`.
     """
 
-    answer: Callable[[Request], Awaitable[Response]]
-    admit: Callable[[Head], Any] = field(default=lambda head: None)
+    answer: Callable[[Http1Request], Awaitable[Http1Response]]
+    admit: Callable[[RequestHead], Any] = field(default=lambda head: None)
 
 
-Routes = Mapping[tuple[str, str], Route]
+Http1Routes = Mapping[tuple[str, str], Http1Route]
 
 
-def plainly(refused: Refused, _: Head | None) -> Response:
+def text_refusal(refused: RequestRefused, _: RequestHead | None) -> Http1Response:
     """Return a refusal as text."""
     body = f"{refused.message}\n".encode()
-    return Response(refused.status, body, headers=refused_headers(refused))
+    return Http1Response(refused.status, body, headers=refusal_headers(refused))
 
 
 @functools.lru_cache(maxsize=64)  # nearly all answers within one second are the same
-def encoded(response: Response, date: str, *, is_kept: bool) -> bytes:
+def encode_response(response: Http1Response, date: str, *, is_kept: bool) -> bytes:
     """Return the bytes of an answer."""
     lines = [
         f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, 'Status')}",
@@ -83,16 +83,16 @@ def encoded(response: Response, date: str, *, is_kept: bool) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + response.body
 
 
-def refused_headers(refused: Refused) -> tuple[tuple[str, str], ...]:
+def refusal_headers(refused: RequestRefused) -> tuple[tuple[str, str], ...]:
     """Return the headers of a refusal: `Retry-After`, `Allow`."""
     if refused.retry_after_s is None:
         return refused.headers
     return (*refused.headers, ("Retry-After", str(refused.retry_after_s)))
 
 
-def unserved(routes: Routes, head: Head) -> Refused:
+def no_route_refusal(routes: Http1Routes, head: RequestHead) -> RequestRefused:
     """Return the refusal of a request that matches no route."""
     methods = ", ".join(method for method, path in routes if path == head.path)
     if not methods:
-        return Refused(404, "nothing is served at this path")
-    return Refused(405, f"this path supports {methods} only", headers=(("Allow", methods),))
+        return RequestRefused(404, "nothing is served at this path")
+    return RequestRefused(405, f"this path supports {methods} only", headers=(("Allow", methods),))

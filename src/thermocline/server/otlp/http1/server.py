@@ -16,10 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 
-from thermocline.server.otlp.http1.connection import Connection, Shared
-from thermocline.server.otlp.http1.head import Head, Refused
-from thermocline.server.otlp.http1.route import HttpLimits, Response, Routes, plainly
-from thermocline.server.otlp.memory_budget import Room
+from thermocline.server.otlp.http1.connection import Connection, ServerState
+from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
+from thermocline.server.otlp.http1.route import Http1Response, Http1Routes, HttpLimits, text_refusal
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
 
 class Http1Server:
@@ -27,20 +27,20 @@ class Http1Server:
 
     def __init__(
         self,
-        routes: Routes,
+        routes: Http1Routes,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
         limits: HttpLimits | None = None,
-        refusal: Callable[[Refused, Head | None], Response] = plainly,
+        refusal: Callable[[RequestRefused, RequestHead | None], Http1Response] = text_refusal,
         observe: Callable[[str, int, float], None] = lambda path, status, seconds: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`observe` gets the path (empty when no route has it), the status and the seconds."""
-        self._shared = Shared(
+        self._shared = ServerState(
             routes,
-            room or Room(),
+            room or MemoryBudget(),
             limits or HttpLimits(),
             refusal,
             observe,
@@ -83,13 +83,13 @@ class Http1Server:
         end_s = loop.time() + deadline_s
         connections = self._shared.connections
         for connection in list(connections):
-            connection.leave()
+            connection.close_when_idle()
         try:
             while connections and loop.time() < end_s:
                 await asyncio.sleep(0.01)
         finally:  # also when the stop is cancelled
             for connection in list(connections):
-                connection.cut()
+                connection.abort()
             if self._clock is not None:
                 self._clock.cancel()
         if self._clock is not None:
