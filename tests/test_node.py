@@ -612,7 +612,7 @@ def test_I08_a_large_write_that_is_sent_again_is_written_once(tmp_path):
 
 def test_what_waits_for_a_request_cannot_be_cancelled_by_one_of_those_who_do(lake):
     table = lake.table("m")
-    with lake.tier.group.paused():
+    with lake.tier.group.pause():
         first = table.submit(ticks(1), request_id="a")
         assert not first.cancel()
         again = table.submit(ticks(1), request_id="a")

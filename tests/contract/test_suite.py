@@ -75,7 +75,7 @@ def registered(group):
 
 def is_taken(contract, value):
     try:
-        kept = contract.validated_bytes(json.dumps({"value": value}).encode())
+        kept = contract.validate_bytes(json.dumps({"value": value}).encode())
     except Invalid as error:
         problems = error.facts["problems"]
         expected = [problem["expected"] for problem in problems]

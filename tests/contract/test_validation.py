@@ -23,7 +23,7 @@ def problems(contract, document):
         contract.validated(document)
     told = caught.value.facts["problems"]
     with pytest.raises(Invalid) as caught:
-        contract.validated_bytes(encode_text(document).encode())
+        contract.validate_bytes(encode_text(document).encode())
     assert caught.value.facts["problems"] == told
     return [(one["pointer"], one["expected"], one["got"]) for one in told]
 

@@ -202,7 +202,7 @@ def trims_before_the_commit(patch):
         frozen = hot.freeze()
         if frozen is not None:
             tier = hot._tier
-            with tier.group.paused() as journal:
+            with tier.group.pause() as journal:
                 journal.seal()
                 journal.trim(journal.number)
         return real(hot, table)

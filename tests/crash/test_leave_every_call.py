@@ -87,7 +87,7 @@ def removes_what_is_open(patch):
 
 def forgets_who_has_rows_in_it(patch):
     def leave(self, table):
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             with self._changed:
                 self._last_lsns.clear()
             journal.seal()

@@ -183,7 +183,7 @@ def test_T16_an_overlap_check_that_is_not_repeated_lets_two_writers_into_one_buc
         return land(commit)
 
     table.log.try_commit = beaten
-    monkeypatch.setattr("thermocline.cold.table.Appending", appending)
+    monkeypatch.setattr("thermocline.cold.table.AppendPlanner", appending)
     if twice:
         table.append(rows([1]).to_reader(), AppendOptions())
     else:

@@ -61,7 +61,7 @@ def test_columns_of_any_unit_fall_into_the_buckets_of_their_instants(bucket, ins
     count = instant // NS_PER_UNIT[unit]
     if not -(2**63) <= count < 2**63:
         count = count % 2**62
-    found = bucket.of_values(np.array([count], dtype=np.int64), unit)
+    found = bucket.numbers_of(np.array([count], dtype=np.int64), unit)
     assert found.tolist() == [bucket.of(count * NS_PER_UNIT[unit])]
 
 

@@ -61,7 +61,7 @@ def test_an_unchanged_moment_is_not_read_again(accounts, monkeypatch):
         first = accounts.source.dirty.snapshot()
         with monkeypatch.context() as blind:
             blind.setattr(dirty, "_changed", None)  # would fail if it were asked
-            blind.setattr(dirty, "_live_rows", None)
+            blind.setattr(dirty, "_read_live_rows", None)
             try:
                 second = accounts.source.dirty.snapshot()
                 break
@@ -84,7 +84,7 @@ def test_only_what_changed_since_is_fetched(accounts, monkeypatch):
     live_rows = dirty._read_live_rows
     monkeypatch.setattr(
         dirty,
-        "_live_rows",
+        "_read_live_rows",
         lambda c, layout, keys: fetched.append(keys) or live_rows(c, layout, keys),
     )
     assert told(accounts.source.dirty.snapshot()) == (["a", "b", "c"], {"a": 1, "b": 2})

@@ -218,17 +218,17 @@ def test_P15_a_reading_and_an_export_in_either_order_are_exact(accounts, another
     accounts.export()
     accounts.replace("a", account(2))
     other = another()
-    state = accounts._pairing._state
+    state = accounts._views._state
 
     def meanwhile(head):
-        accounts._pairing._state = state
+        accounts._views._state = state
         if order == "export first":
             other.export()
             compact(other)
             other.recover()
         return state(head)
 
-    accounts._pairing._state = meanwhile
+    accounts._views._state = meanwhile
     assert balances(accounts) == {"a": 2}
     other.export()
     assert balances(accounts) == {"a": 2}
@@ -425,7 +425,7 @@ def test_a_reading_keeps_the_files_of_its_version_from_a_vacuum(accounts, anothe
             vacuumed.append(vacuumed_now(other))
         yield from real(storage, view, names)
 
-    monkeypatch.setattr(table_room, "keyed_batches", long_reading)
+    monkeypatch.setattr(table_room, "read_entity_rows", long_reading)
     assert balances(accounts) == {"a": 1, "b": 1, "c": 1}
     assert vacuumed
     assert balances(accounts) == {"a": 2, "b": 2, "c": 2}
@@ -533,7 +533,7 @@ def test_an_evicted_row_that_somebody_else_brings_back_is_still_there(
             others.append(other.patch("a", {"balance": 5}))
         return real(*key)
 
-    monkeypatch.setattr(statement, "whereabouts", beaten)
+    monkeypatch.setattr(statement, "locate_keys", beaten)
     assert write(accounts).ver == 3
     assert others[1].ver == 2
 

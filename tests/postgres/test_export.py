@@ -423,12 +423,12 @@ def test_P07_an_export_whose_backend_is_terminated_is_tried_again(
     live_rows = dirty._read_live_rows
 
     def terminated(connection, *args, **options):
-        monkeypatch.setattr(dirty, "_live_rows", live_rows)
+        monkeypatch.setattr(dirty, "_read_live_rows", live_rows)
         with psycopg.connect(postgres_server.owner_dsn, autocommit=True) as owner:
             owner.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
         return live_rows(connection, *args, **options)
 
-    monkeypatch.setattr(dirty, "_live_rows", terminated)
+    monkeypatch.setattr(dirty, "_read_live_rows", terminated)
     assert accounts.export().rows == 1
     assert cold_balances(accounts) == {"a": 1}
 

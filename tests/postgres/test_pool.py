@@ -368,10 +368,10 @@ def test_a_try_that_is_broken_off_lets_the_next_one_in_and_loses_no_connection(q
 
     half_open(quick)
     with monkeypatch.context() as patched:
-        patched.setattr(pool_room, "ticket_of", interrupted)
+        patched.setattr(pool_room, "begin_transaction", interrupted)
         with pytest.raises(KeyboardInterrupt):
             quick.run(None, put("a"))
-    assert quick._out == 0
+    assert quick._in_use == 0
     quick.run(None, put("a"))
 
 
@@ -402,7 +402,7 @@ def test_more_callers_than_connections_wait_and_then_are_told(quick):
 
     with ThreadPoolExecutor(4) as threads:
         held = [threads.submit(hold, n) for n in range(4)]
-        wait_until(lambda: quick._out == 4)
+        wait_until(lambda: quick._in_use == 4)
         start_s = time.monotonic()
         with pytest.raises(Overloaded, match="every connection"):
             quick.run(None, put("a"))

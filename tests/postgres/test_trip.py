@@ -121,7 +121,7 @@ def test_an_asker_that_fails_over_the_first_rows_leaves_no_answers_to_others(one
 
     with pytest.raises(type(error)):
         pool.ask(tenant, "select generate_series(1, 5000)", {}, made)
-    assert pool._out == 0
+    assert pool._in_use == 0
     is_kept = isinstance(error, Exception)  # who is interrupted does not wait for the rest
     assert (looked(pool, tenant)[0] == before[0]) is is_kept
     assert rows_of(pool, tenant, "select 7", {}) == [(7,)]
@@ -133,7 +133,7 @@ def test_a_trip_that_is_broken_off_before_it_says_a_word_costs_its_connection(on
         patched.setattr(pool_room, "opening", lambda *_, **__: ())
         with pytest.raises(ValueError, match="unpack"):
             rows_of(pool, tenant, "select 7", {})
-    assert (pool._idle, pool._out) == ([], 0)
+    assert (pool._idle, pool._in_use) == ([], 0)
     assert looked(pool, tenant)[1] == tenant.role
 
 

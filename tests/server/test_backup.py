@@ -389,12 +389,12 @@ def test_O10_a_restore_that_was_interrupted_is_no_lake(node, tmp_path, monkeypat
     from thermocline.backup import backup as module
 
     backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
-    monkeypatch.setattr(module, "remove_made", lambda folder, names: None)
+    monkeypatch.setattr(module, "remove_files", lambda folder, names: None)
 
     def fails(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_checked_manifest", fails)
+    monkeypatch.setattr(module, "_check_manifest", fails)
     with pytest.raises(KeyboardInterrupt):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert (tmp_path / "back" / "tables").exists()

@@ -98,7 +98,7 @@ def test_O09_an_open_node_is_ready(health):
 
 
 def test_O09_a_node_that_stops_is_alive_and_not_ready(health):
-    health.stopping()
+    health.report_stopping()
     assert health.live().is_ok
     assert health.startup().is_ok
     assert health.look().reasons == ("the node is stopping",)

@@ -229,9 +229,9 @@ def test_O13_keys_of_a_newer_version_are_refused(store):
 
 
 def test_last_uses_are_kept_and_never_go_back(store):
-    store.note_uses({"a": 5, "b": 1})
-    store.note_uses({"a": 3, "c": 2})
-    assert store.uses() == {"a": 5, "b": 1, "c": 2}
+    store.write_uses({"a": 5, "b": 1})
+    store.write_uses({"a": 3, "c": 2})
+    assert store.read_uses() == {"a": 5, "b": 1, "c": 2}
 
 
 def older(store):
@@ -284,7 +284,7 @@ def test_a_reset_of_keys_begins_to_count_again(store):
 
 def test_D08_the_uses_of_keys_remember_that_there_were_some(store):
     made = store.create_first()
-    store.note_uses({made.key.key_id: 5})
+    store.write_uses({made.key.key_id: 5})
     os.remove(store.path)
     os.remove(Path(store.folder, "keys_exist.json"))
     with pytest.raises(Corruption, match="has had keys"):
@@ -352,13 +352,13 @@ def test_keys_that_cannot_be_read_are_reset_and_the_node_stays_closed(store):
 
 def test_D08_damaged_uses_of_keys_are_an_error_and_not_nothing(store):
     made = store.create_first()
-    store.note_uses({made.key.key_id: 5})
+    store.write_uses({made.key.key_id: 5})
     path = Path(store.folder, "key_uses.json")
     whole = path.read_bytes()
     for data in (b"", whole[:-2], whole.replace(b"5", b"6"), b'{"x": 1}'):
         path.write_bytes(data)
         with pytest.raises(Corruption) as raised:
-            store.uses()
+            store.read_uses()
         assert raised.value.facts["path"] == str(path)
     path.write_bytes(json.dumps({made.key.key_id: 5}).encode())
-    assert store.uses() == {made.key.key_id: 5}, "as older releases wrote it"
+    assert store.read_uses() == {made.key.key_id: 5}, "as older releases wrote it"

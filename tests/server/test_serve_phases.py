@@ -83,7 +83,7 @@ def slow_start(monkeypatch):
         go_on.wait(WAIT_S)
         return real(settings)
 
-    monkeypatch.setattr(module, "opened_node", opened)
+    monkeypatch.setattr(module, "open_node", opened)
     yield go_on
     go_on.set()
 

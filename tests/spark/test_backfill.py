@@ -257,7 +257,7 @@ def test_S07_a_type_that_cannot_be_widened_is_told_with_its_file_its_column_and_
 def test_parquet_that_fits_is_taken_as_it_is_and_other_is_written_anew(
     site, fill, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fill_module, "TAKEN_BYTES_MIN", 1)
+    monkeypatch.setattr(fill_module, "WHOLE_FILE_BYTES_MIN", 1)
     folder = tmp_path / "in"
     folder.mkdir()
 
@@ -404,7 +404,9 @@ def test_a_column_that_the_table_has_keeps_its_type_whatever_most_cells_are(site
 
 def test_a_quarantine_of_before_columns_were_named_gets_the_next_rows_too(site, fill, files):
     old = pa.schema([field for field in quarantine_module.SCHEMA if field.name != "column_name"])
-    kept = site.ensure("prices_quarantine", TableSpec("", "time", Bucket(3600), overlap="allow"))
+    kept = site.ensure_table(
+        "prices_quarantine", TableSpec("", "time", Bucket(3600), overlap="allow")
+    )
     row = {"time": JUNE_US, "batch": "a", "file": "x.csv", "line": 1, "reason": "r", "raw": "q"}
     kept.append(pa.Table.from_pylist([row], old).to_reader(), AppendOptions())
     fill(files([1], bad="ts,symbol,close\nnever,AMD,6\n"))

@@ -266,7 +266,7 @@ def test_a_slice_that_is_too_large_becomes_several_segments_with_the_same_rows(t
 
 
 def test_rows_of_one_moment_that_are_too_many_are_cut_by_their_files(site):
-    table = site.ensure("moment", SPEC)
+    table = site.ensure_table("moment", SPEC)
     for _ in range(4):
         append(table, pa.concat_tables([rows(1, 1)] * 50))
     made = merged(table, 2_000)
@@ -318,7 +318,7 @@ def test_C10_C11_rows_say_the_same_after_and_their_types_are_the_same(site):
     @settings(max_examples=10)
     @given(st.lists(COLUMNS, min_size=2, max_size=3))
     def check(parts):
-        table = site.ensure(f"kinds_{next(numbered)}", SPEC)
+        table = site.ensure_table(f"kinds_{next(numbered)}", SPEC)
         for place, part in enumerate(parts):
             data = rows(place * 3, 4)
             for field in extra:
@@ -339,10 +339,10 @@ def test_C10_C11_rows_say_the_same_after_and_their_types_are_the_same(site):
 
 
 def test_C11_columns_that_were_added_renamed_and_widened_meanwhile_read_as_before(site):
-    table = site.ensure("moving", SPEC)
+    table = site.ensure_table("moving", SPEC)
     append(table, rows(0).append_column("n", pa.array([1] * 10, pa.int16())))
     table.change("rename", lambda s, c: (s, c.renamed("value", "reading")))
-    table.change("widen", lambda s, c: (s, c.widened("n", pa.int64())))
+    table.change("widen", lambda s, c: (s, c.widen_column("n", pa.int64())))
     table.change("add", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
     later = rows(10).rename_columns(["ts", "device", "reading"])
     later = later.append_column("n", pa.array([2**40] * 10))
@@ -362,7 +362,7 @@ def test_C10_a_kernel_that_mixes_rows_up_commits_nothing(table, monkeypatch):
             {"ts": batch["ts"].take(pa.array(places)), "device": batch["device"], "value": values}
         )
 
-    monkeypatch.setattr(merging, "picked", mixed)
+    monkeypatch.setattr(merging, "take_rows", mixed)
     with pytest.raises(Corruption):
         all_of(table)
     assert (content(table), table.state().version) == (before, version)
@@ -693,7 +693,7 @@ def test_an_error_of_a_worker_comes_back_as_it_was(table, spark):
 
 
 def test_exact_numbers_come_through_spark_as_they_were(site, spark):
-    table = site.ensure("exact", SPEC)
+    table = site.ensure_table("exact", SPEC)
     for place in range(3):
         data = rows(place * 10)
         exact = pa.array([decimal.Decimal("0.01") * place] * 10, pa.decimal128(20, 2))

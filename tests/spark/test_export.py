@@ -251,7 +251,7 @@ def test_P07_a_postgres_killed_while_it_is_read_fails_the_job_whole(
             own_postgres.kill()
             return stage_parts(spark, parts, target)
 
-        monkeypatch.setattr("thermocline.pipeline.export.staged_parts", killed)
+        monkeypatch.setattr("thermocline.pipeline.export.stage_parts", killed)
         with pytest.raises(Exception, match=r"server|snapshot|connect"):
             exported(site, spark)
         monkeypatch.undo()
@@ -278,7 +278,7 @@ def test_P07_a_postgres_started_again_knows_the_snapshot_no_more(
             moved = [replace(part, dsn=own_postgres.dsn) for part in parts]
             return stage_parts(spark, moved, target)
 
-        monkeypatch.setattr("thermocline.pipeline.export.staged_parts", restarted)
+        monkeypatch.setattr("thermocline.pipeline.export.stage_parts", restarted)
         with pytest.raises(Exception, match="snapshot of this export is gone"):
             exported(site, spark)
         monkeypatch.undo()
@@ -328,7 +328,7 @@ def test_P11_an_export_that_another_overtakes_begins_again(site, spark, monkeypa
             entities.replace(key(0), account(7))
         return stage_parts(spark, parts, target)
 
-    monkeypatch.setattr("thermocline.pipeline.export.staged_parts", late)
+    monkeypatch.setattr("thermocline.pipeline.export.stage_parts", late)
     done = exported(site, spark)
     assert done.version == overtaken[0].version + 1
     assert done.numbers["keys"] == 1
@@ -347,7 +347,7 @@ def test_an_export_that_is_overtaken_every_time_says_so_and_leaves_no_file(
         entities.replace(key(0), account(7))
         return made
 
-    monkeypatch.setattr("thermocline.pipeline.export.staged_parts", late)
+    monkeypatch.setattr("thermocline.pipeline.export.stage_parts", late)
     with pytest.raises(Conflict, match="other exports committed first"):
         exported(site, spark)
     named = {segment.path for segment in entities.table.state().segments}

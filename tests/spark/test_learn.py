@@ -78,8 +78,8 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
 def test_a_place_that_cannot_be_written_to_is_told_before_spark_is_started(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(room, "is_running", lambda: False)
-    monkeypatch.setattr(room, "learned_path", lambda: tmp_path / "file" / "spark.aot")
-    monkeypatch.setattr(room, "learning", None)
+    monkeypatch.setattr(room, "java_cache_path", lambda: tmp_path / "file" / "spark.aot")
+    monkeypatch.setattr(room, "start_learning_session", None)
     with pytest.raises(Unavailable, match="cannot be written") as caught:
         room.learn()
     assert caught.value.facts["path"] == str(Path(tmp_path, "file", "spark.aot"))

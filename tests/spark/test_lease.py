@@ -65,7 +65,7 @@ def test_the_lease_of_a_holder_that_died_ends_by_itself(lease, clock):
     died = lease("a")
     died.__enter__()
     died._left.set()  # its process is gone: no beat comes any more
-    died._beating.join()
+    died._renewer.join()
     clock.go_on(59)
     with pytest.raises(TableBusy), lease("b"):
         pass
@@ -165,7 +165,7 @@ def test_a_holder_that_lost_its_lease_commits_nothing_and_leaves_no_file(table, 
     table.guard = late.check
     table.append(one_row(2), AppendOptions())  # it has the lease still
     late._left.set()
-    late._beating.join()
+    late._renewer.join()
     clock.go_on(3_600)
     with lease("next"), pytest.raises(Conflict, match="it commits nothing"):
         table.append(one_row(3), AppendOptions())

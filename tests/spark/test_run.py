@@ -252,7 +252,9 @@ def test_of_the_master_only_the_address_is_kept(master, address):
 
 
 def test_a_history_that_cannot_be_written_fails_no_job(site, registered, caplog):
-    site.ensure(NAME, site.table("good").state().spec).append(rows(1).to_reader(), AppendOptions())
+    site.ensure_table(NAME, site.table("good").state().spec).append(
+        rows(1).to_reader(), AppendOptions()
+    )
     registered(Append("export", ["good"]))
     assert told(Runner(site).run()) == [("export", "good", DONE)]
     assert "was not written" in caplog.text

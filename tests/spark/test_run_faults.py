@@ -264,7 +264,7 @@ def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, 
         if way == "mounted" and full.enter_context(small_volume(data, page_bytes)):
             Path(entities.table.storage.root, FILLER).write_bytes(bytes(page_bytes))
         else:
-            monkeypatch.setattr(exporting, "_reports", on_a_full_disk)
+            monkeypatch.setattr(exporting, "_write_parts", on_a_full_disk)
         runner = Runner(site, SETTINGS, sessions=Given(spark, "local[2]"))
         (ran,) = runner.run(["export"])
         assert isinstance(ran.error, ThermoclineError)

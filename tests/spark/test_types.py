@@ -99,7 +99,7 @@ def test_the_fast_read_takes_native_types_from_the_files_alone(spark, every, mon
 
     native = ["ts", "ts_naive", "at_us", "at_ms", "u64", "word_dictionary", "bytes_fixed", "day64"]
     native += ["money", "list_fixed", "list_words", "map", "struct"]
-    monkeypatch.setattr(native_read, "_through_python", None)
+    monkeypatch.setattr(native_read, "_read_with_python", None)
     slow = spark.read.format("thermocline").option("columns", ", ".join(native)).load(every.root())
     found = native_read.read(spark, every, columns=native).sort("ts", "ts_ns").toArrow()
     wanted = slow.sort("ts", "ts_ns").toArrow()
