@@ -28,16 +28,16 @@ import pyspark
 
 import measure
 from measure import Sample, milliseconds
-from thermocline.format.action import TableSpec
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.segment.row_digest import digest_rows
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.format.bucket import Bucket
-from thermocline.lake.append import Wish
-from thermocline.lake.content import content_of
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.pipeline.choose import Group, Limits, slices
-from thermocline.pipeline.compact import Kernel, compact, merge_here, on_spark
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.session import session, stop
+from thermocline.format.log.action import TableSpec
+from thermocline.pipeline.compact.job import MergeKernel, compact, merge_here, spark_kernel
+from thermocline.pipeline.compact.plan import CompactionGroup, CompactionLimits, plan_slices
+from thermocline.pipeline.run.job import ignore_progress
+from thermocline.pipeline.spark.session import session, stop
 
 JUNE_US = 1_717_200_000_000_000
 FLUSH_US = 300_000_000
@@ -64,32 +64,32 @@ def flushed(rng: np.random.Generator, number: int, rows: int) -> pa.Table:
     )
 
 
-def made(folder: Path, files: int, rows: int) -> Table:
+def made(folder: Path, files: int, rows: int) -> ColdTable:
     """Return a table of small segments."""
-    table = Table(LocalStorage(str(folder)))
+    table = ColdTable(LocalStorage(str(folder)))
     table.create(TableSpec("", "ts", Bucket(60), ("device",), "allow"))
     rng = np.random.default_rng(7)
     for number in range(files):
-        table.append(flushed(rng, number, rows).to_reader(), Wish())
+        table.append(flushed(rng, number, rows).to_reader(), AppendOptions())
     return table
 
 
-def compacted(table: Table, kernel: Kernel) -> None:
+def compacted(table: ColdTable, kernel: MergeKernel) -> None:
     """Compact all of a table."""
     wanted = [segment.segment_id for segment in table.state().segments]
-    done = compact(table, wanted, kernel, Limits(), silent)
+    done = compact(table, wanted, kernel, CompactionLimits(), ignore_progress)
     if done.version is None:
         raise SystemExit("nothing was compacted")
 
 
-def sorted_by_duckdb(table: Table, target: Path, *, is_sliced: bool) -> None:
+def sorted_by_duckdb(table: ColdTable, target: Path, *, is_sliced: bool) -> None:
     """Merge and sort the files of a table in this process."""
     state = table.state()
     files = [f"{table.storage.root}/{segment.path}" for segment in state.segments]
     order = "device, ts"
     if is_sliced:
         ordered = sorted(state.segments, key=lambda segment: segment.ts_min)
-        cuts = slices(table, state, Group(tuple(ordered)), Limits())
+        cuts = plan_slices(table, state, CompactionGroup(tuple(ordered)), CompactionLimits())
         ends = [piece.window.end for piece in cuts if piece.window.end is not None]
         order = (
             " + ".join(["0::int", *(f"(epoch_ns(ts) >= {end})::int" for end in ends)])
@@ -102,7 +102,7 @@ def sorted_by_duckdb(table: Table, target: Path, *, is_sliced: bool) -> None:
         )
 
 
-def sorted_by_spark(spark, table: Table, target: Path) -> None:
+def sorted_by_spark(spark, table: ColdTable, target: Path) -> None:
     """Merge and sort the files of a table by Spark's own operators."""
     files = [f"{table.storage.root}/{segment.path}" for segment in table.state().segments]
     spark.read.parquet(*files).orderBy("device", "ts").write.parquet(str(target))
@@ -121,18 +121,18 @@ def timed(contender: str, turn: int, work: Callable[[], object]) -> Sample:
     return sample
 
 
-def compare(table: Table, spark, scratch: Path, turns: int, patience_s: float) -> list[Sample]:
+def compare(table: ColdTable, spark, scratch: Path, turns: int, patience_s: float) -> list[Sample]:
     """Time all contenders in turn, on the table as it was at first."""
     first = table.state().version
-    before = content_of(table.read(table.state(), None))
+    before = digest_rows(table.read(table.state(), None))
     works: dict[str, Callable[[Path], object]] = {
-        JOB: lambda _: compacted(table, on_spark(lambda: spark)),
+        JOB: lambda _: compacted(table, spark_kernel(lambda: spark)),
         HERE: lambda _: compacted(table, merge_here),
         DUCK: lambda target: sorted_by_duckdb(table, target, is_sliced=False),
         SLICED: lambda target: sorted_by_duckdb(table, target, is_sliced=True),
         SPARK: lambda target: sorted_by_spark(spark, table, target),
     }
-    compacted(table, on_spark(lambda: spark))  # workers are up and have imported all they need
+    compacted(table, spark_kernel(lambda: spark))  # workers are up and have imported all they need
     samples = []
     for turn, order in measure.orders(tuple(works), turns):
         for name in order:
@@ -140,7 +140,7 @@ def compare(table: Table, spark, scratch: Path, turns: int, patience_s: float) -
             measure.await_quiet(patience_s)
             target = scratch / f"{name}-{turn}"
             samples.append(timed(name, turn, lambda name=name, target=target: works[name](target)))
-            if content_of(table.read(table.state(), None)) != before:
+            if digest_rows(table.read(table.state(), None)) != before:
                 raise SystemExit(f"the rows say something else after {name}")
             shutil.rmtree(target, ignore_errors=True)
             target.unlink(missing_ok=True)

@@ -22,8 +22,8 @@ import msgspec
 
 import measure
 from thermocline.contract.contract import Contract
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import decode
+from thermocline.contract.document.text import decode
+from thermocline.contract.schema.register import parse_contract
 
 GOAL = 300_000
 COUNT = 1_000
@@ -105,15 +105,15 @@ def compared(name: str, properties: dict[str, object], seconds: float) -> tuple[
     contract: Contract = parse_contract({"type": "object", "properties": properties})
     data = documents(name)
     lines = b"\n".join(data)
-    kept = contract.validated_lines(lines)
+    kept = contract.validate_lines(lines)
     rows = contract.arrow_rows(kept)
     if [contract.document_of(row) for row in rows.to_pylist()] != kept:
         raise SystemExit("a document did not come back")
     values = [decode(one) for one in data]
     rates = [
-        rate(lambda: each(contract.validated_bytes, data), seconds, max),
-        rate(lambda: each(contract.validated_bytes, data), seconds),
-        rate(lambda: contract.validated_lines(lines), seconds),
+        rate(lambda: each(contract.validate_bytes, data), seconds, max),
+        rate(lambda: each(contract.validate_bytes, data), seconds),
+        rate(lambda: contract.validate_lines(lines), seconds),
         rate(lambda: each(decode, data), seconds),
         rate(lambda: each(contract.is_fitting, values), seconds),
         rate(lambda: contract.arrow_rows(kept), seconds),

@@ -33,15 +33,15 @@ from psycopg.types.json import set_json_loads
 
 import measure
 from measure import Sample, milliseconds
-from thermocline.contract.text import encode_text
-from thermocline.hot.postgres.cluster import Server, open_server, stop_server
-from thermocline.hot.postgres.filter import AllOf, Comparison
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.page import Page
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.contract.document.text import encode_text
+from thermocline.hot.postgres.page.filter import AllOf, Comparison
+from thermocline.hot.postgres.page.page import Page
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.server.cluster import PostgresServer, open_server, stop_server
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.hot.postgres.store.store import EntityStore
 
 OURS, RAW, COPY = "thermocline", "raw inserts", "raw copy"
 BATCH_ROWS = 1_000
@@ -113,7 +113,7 @@ class Writers:
     def __init__(self, dsn: str) -> None:
         self.pool = Pool(dsn)
         tenant = open_tenant(self.pool, "bench")
-        Registry(self.pool, tenant).register("thing", CONTRACT)
+        TypeRegistry(self.pool, tenant).register("thing", CONTRACT)
         self.store = EntityStore(self.pool, tenant, "thing")
         self.raw = {name: psycopg.connect(dsn, autocommit=True) for name in (RAW, COPY)}
         for name, connection in self.raw.items():
@@ -131,7 +131,7 @@ class Writers:
     def write(self, name: str, batch: list[tuple[str, dict]]) -> None:
         """Write a batch in one transaction."""
         if name == OURS:
-            self.store.bulk([Operation(Deed.CREATE, *one) for one in batch])
+            self.store.bulk([Operation(OperationKind.CREATE, *one) for one in batch])
             return
         with self.raw[name].transaction(), self.raw[name].cursor() as cursor:
             if name == RAW:
@@ -224,7 +224,7 @@ def kinds(store: EntityStore) -> dict[str, Asked]:
     }
 
 
-def tidied(server: Server) -> None:
+def tidied(server: PostgresServer) -> None:
     """Let PostgreSQL do now what it would do in the background after so many writes."""
     database = conninfo_to_dict(server.dsn)["dbname"]
     with psycopg.connect(server.owner_dsn or "", dbname=database, autocommit=True) as connection:

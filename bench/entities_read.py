@@ -27,15 +27,15 @@ import numpy as np
 import pyarrow as pa
 
 import measure
+from thermocline.cold.change.export_plan import ExportBatch
 from thermocline.config import LakeSettings
 from thermocline.entity.export import roll_forward
 from thermocline.entity.table import EntityTable
 from thermocline.format.instant import TimeNs
-from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.lake.supersede import Superseded
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.lake import Lake
 from thermocline.node import open_lake
-from thermocline.tenant import Lake
 
 TYPE = "thing"
 ROWS_PER_EXPORT = 1_000_000
@@ -151,7 +151,7 @@ def fill_lake(entities: EntityTable, rows: int) -> None:
         made = cold_rows(first, min(ROWS_PER_EXPORT, rows - first), state.schema.arrow)
         note = NoteFlush(source, 0, TimeNs(0), "")
         keys = made.column("_id").combine_chunks()
-        table.supersede(Superseded(state.version, keys, made, note, state))
+        table.commit_export(ExportBatch(state.version, keys, made, note, state))
     roll_forward(entities.source, table)
 
 
@@ -163,7 +163,7 @@ def make_dirty(entities: EntityTable, rows: int, count: int) -> None:
     document = {"status": "paid", "amount": 3, **dict.fromkeys(NUMBERS, 0.5), **texts}
     for first in range(0, len(numbers), 5_000):
         some = numbers[first : first + 5_000]
-        entities.bulk([Operation(Deed.REPLACE, key(number), document) for number in some])
+        entities.bulk([Operation(OperationKind.REPLACE, key(number), document) for number in some])
 
 
 class Raw:

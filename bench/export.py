@@ -19,13 +19,13 @@ from pathlib import Path
 import measure
 import thermocline as tc
 from thermocline.config import LakeSettings
-from thermocline.hot.postgres.cluster import open_server, stop_server
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
-from thermocline.pipeline.export import Export, ExportLimits
-from thermocline.pipeline.job import Task, silent
-from thermocline.pipeline.session import session, stop
-from thermocline.pipeline.site import Site
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.server.cluster import open_server, stop_server
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.pipeline.export import ExportJob, ExportLimits
+from thermocline.pipeline.run.job import Task, ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.session import session, stop
 
 DRIVER = "org.postgresql:postgresql:42.7.4"
 CONNECTIONS = 4
@@ -76,10 +76,10 @@ def fill(dsn: str, count: int) -> None:
 
 def ours(spark, folder: Path, dsn: str, count: int) -> float:
     """Export all of them; return the seconds it took."""
-    with Site(folder, settings=LakeSettings(postgres=dsn, export_age_s=86_400)) as site:
-        job = Export(ExportLimits(part_keys=1, connections_max=CONNECTIONS))
+    with JobWorkspace(folder, settings=LakeSettings(postgres=dsn, export_age_s=86_400)) as site:
+        job = ExportJob(ExportLimits(part_keys=1, connections_max=CONNECTIONS))
         began_s = time.perf_counter()
-        done = job.run(site, Task("export", "orders", "bench"), lambda: spark, silent)
+        done = job.run(site, Task("export", "orders", "bench"), lambda: spark, ignore_progress)
         took_s = time.perf_counter() - began_s
     assert done.numbers["rows"] == count
     return took_s

@@ -21,21 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.log.checkpoint import write_checkpoint
+from thermocline.cold.log.commit_log import CHECKPOINT_EVERY
+from thermocline.cold.log.transaction import CommitPlan, transact
+from thermocline.cold.segment.stage import Stage, new_id
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.format import layout
-from thermocline.format.action import AddSegment, Segment, TableSpec
 from thermocline.format.bucket import parse_bucket
-from thermocline.format.commit import Commit, encode_commit
-from thermocline.format.coverage import Buckets, Coverage, entity_key, united
+from thermocline.format.coverage import Buckets, Coverage, entity_key, unite_buckets
 from thermocline.format.instant import NS_PER_S, TimeNs
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState, fold
-from thermocline.lake.append import Wish
-from thermocline.lake.checkpoint import write_checkpoint
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.log import CHECKPOINT_EVERY
-from thermocline.lake.stage import Stage, new_id
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan, transact
+from thermocline.format.log.action import AddSegment, Segment, TableSpec
+from thermocline.format.log.commit import Commit, encode_commit
+from thermocline.format.log.state import TableState, fold
 
 HOUR_NS = 3_600 * NS_PER_S
 DECADE_START = datetime(2015, 1, 1, tzinfo=UTC)
@@ -59,12 +59,12 @@ class LongLog:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._table = Table(LocalStorage(str(root)))
+        self._table = ColdTable(LocalStorage(str(root)))
         self._table.create(TableSpec("", "ts", parse_bucket("1h")))
         source = root / "first.parquet"
         first = pa.array([946_684_800_000_000], type=pa.timestamp("us"))
         pq.write_table(pa.table({"ts": first, "value": [1.0]}), source)
-        self._state = self._table.append_parquet([str(source)], Wish(overlap="allow"))
+        self._state = self._table.append_parquet([str(source)], AppendOptions(overlap="allow"))
         self._segment = next(iter(self._state.segments))
 
     def reach(self, version: int) -> None:
@@ -109,7 +109,7 @@ class LongLog:
 def make_decade(root: Path, *, entities: int, years: int) -> Decade:
     """Make a table of minutes for so many entities and years, appended month by month."""
     rng = np.random.default_rng(years * entities)
-    table = Table(LocalStorage(str(root)))
+    table = ColdTable(LocalStorage(str(root)))
     table.create(TableSpec("", "ts", parse_bucket("1m"), entity_columns=("sensor",)))
     sensors = [f"sensor-{number:04d}" for number in range(entities)]
     keys = [entity_key([sensor]) for sensor in sensors]
@@ -122,19 +122,19 @@ def make_decade(root: Path, *, entities: int, years: int) -> Decade:
         for key in keys:
             held[key], made = _with_gaps(rng, first, after)
             gaps += made
-        _append(table, Coverage(MINUTE_S, united(held.values()), held), first, after)
+        _append(table, Coverage(MINUTE_S, unite_buckets(held.values()), held), first, after)
     return Decade(root, months[0], months[-1], gaps)
 
 
-def _append_first_minute(table: Table, sensors: list[str], source: Path) -> None:
+def _append_first_minute(table: ColdTable, sensors: list[str], source: Path) -> None:
     """Append real rows, one a sensor, from which the table takes its columns."""
     first = pa.array([DECADE_START] * len(sensors), type=pa.timestamp("us", tz="UTC"))
     values = pa.array([0.0] * len(sensors))
     pq.write_table(pa.table({"ts": first, "sensor": sensors, "value": values}), source)
-    table.append_parquet([str(source)], Wish())
+    table.append_parquet([str(source)], AppendOptions())
 
 
-def _append(table: Table, coverage: Coverage, first: int, after: int) -> None:
+def _append(table: ColdTable, coverage: Coverage, first: int, after: int) -> None:
     path, checksum = Stage(table.storage).put_coverage(coverage)
     name, start = new_id(), TimeNs(first * MINUTE_S * NS_PER_S)
     segment = Segment(
@@ -149,18 +149,18 @@ def _append(table: Table, coverage: Coverage, first: int, after: int) -> None:
         checksum,
         table.state().schema_id,
     )
-    state = transact(table.log, lambda _: Plan("append", (AddSegment(segment),))).state
-    table.index.write(state)
+    state = transact(table.log, lambda _: CommitPlan("append", (AddSegment(segment),))).state
+    table.index.write_shortcut(state)
 
 
 def _with_gaps(rng: np.random.Generator, first: int, after: int) -> tuple[Buckets, int]:
     """Return a month of minutes with a gap strictly inside it, or without, and how many."""
-    held = Buckets.between(first, after)
+    held = Buckets.from_range(first, after)
     if rng.random() >= GAPS_A_YEAR / 12:
         return held, 0
     width = int(rng.integers(1, GAP_MINUTES_MAX + 1))
     begin = int(rng.integers(first + 1, after - width - 1))
-    return held - Buckets.between(begin, begin + width), 1
+    return held - Buckets.from_range(begin, begin + width), 1
 
 
 def _month(number: int) -> datetime:

@@ -22,8 +22,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 import measure
-from thermocline.ingest.otlp import fast
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.compiled import metrics
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, warm_up
 
 NOW_NS = 1_763_200_000_000_000_000
@@ -84,9 +84,9 @@ def rate(work: Callable[[], object], points: int, seconds: float) -> float:
 
 def compared(points: int, seconds: float) -> list[str]:
     """Return one line of the table."""
-    limits = Limits()
+    limits = DecodeLimits()
     data = request(points, 0)
-    taken = fast.decode_metrics(data, limits)
+    taken = metrics.decode_metrics(data, limits)
     official = decode_official("metrics", data, arrived_ns=NOW_NS, limits=limits)
     if taken is None or not taken.batches["metric_points"].equals(
         official.batches["metric_points"]
@@ -95,10 +95,10 @@ def compared(points: int, seconds: float) -> list[str]:
     fresh = [request(points, turn) for turn in range(1, 4)]
     start = time.process_time()
     for one in fresh:
-        fast.decode_metrics(one, limits)
+        metrics.decode_metrics(one, limits)
     new_sets = points * len(fresh) / (time.process_time() - start)
     rates = [
-        rate(lambda: fast.decode_metrics(data, limits), points, seconds),
+        rate(lambda: metrics.decode_metrics(data, limits), points, seconds),
         new_sets,
         rate(
             lambda: decode_official("metrics", data, arrived_ns=NOW_NS, limits=limits),

@@ -178,15 +178,15 @@ class _Anybody:
 
 async def _serve_official(root: str, port: int) -> None:
     from thermocline.node import Node
-    from thermocline.server.lane import Lane
-    from thermocline.server.otlp_http import OtlpHttp
-    from thermocline.server.receiver import Receiver as Way
-    from thermocline.server.room import Room
+    from thermocline.server.otlp.http import OtlpHttp
+    from thermocline.server.otlp.ingest_queue import IngestQueue
+    from thermocline.server.otlp.memory_budget import MemoryBudget
+    from thermocline.server.otlp.receiver import Receiver as Way
 
     node = Node(root)
-    lane = Lane(node, is_compiled=False)
+    lane = IngestQueue(node, is_compiled=False)
     await lane.start()
-    listener = OtlpHttp(Way(lane, Room(), _Anybody()), port=port)
+    listener = OtlpHttp(Way(lane, MemoryBudget(), _Anybody()), port=port)
     await listener.start()
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)

@@ -24,17 +24,17 @@ import pyarrow.parquet as pq
 
 import measure
 from measure import Sample, milliseconds
-from thermocline.format.action import TableSpec
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.table import ColdTable
 from thermocline.format.bucket import Bucket
-from thermocline.lake.append import Wish
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.table import Table
-from thermocline.pipeline.backfill import backfill
-from thermocline.pipeline.declare import Rollup, rollup
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.rollup import Rollups
-from thermocline.pipeline.session import session, stop
-from thermocline.pipeline.site import Site
+from thermocline.format.log.action import TableSpec
+from thermocline.pipeline.backfill.job import backfill
+from thermocline.pipeline.rollup.job import RollupJob
+from thermocline.pipeline.rollup.spec import Rollup, rollup
+from thermocline.pipeline.run.job import ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.session import session, stop
 
 HOUR_US = 3_600_000_000
 JUNE_US = 1_717_200_000_000_000
@@ -77,19 +77,19 @@ def declaration(name: str) -> Rollup:
     return rollup(name, "metrics", "1h", by=["host"], aggregates=AGGREGATES)
 
 
-def run(site: Site, one: Rollup, spark) -> None:
+def run(site: JobWorkspace, one: Rollup, spark) -> None:
     """Run the job of a rollup, which must be due."""
-    job = Rollups([one])
+    job = RollupJob([one])
     (task,) = job.due(site)
-    job.run(site, task, lambda: spark, silent)
+    job.run(site, task, lambda: spark, ignore_progress)
 
 
-def counted(table: Table) -> int:
+def counted(table: ColdTable) -> int:
     """Return how many rows of its source a rollup counts."""
     return sum(sum(batch.column(0).to_pylist()) for batch in table.read(table.state(), ["n"]))
 
 
-def plain_rollup(spark, source: Table, folder: Path) -> None:
+def plain_rollup(spark, source: ColdTable, folder: Path) -> None:
     """Group the source's files by Spark alone, and write Parquet."""
     from pyspark.sql import functions as f
 
@@ -117,19 +117,21 @@ def timed(contender: str, task: str, turn: int, work: Callable[[], object]) -> S
     return Sample(contender, task, turn, wall_s, measure.tree_cpu_s() - cpu_s)
 
 
-def rollups(site: Site, spark, scratch: Path, *, hours: int, rows: int, turns: int) -> list[Sample]:
+def rollups(
+    site: JobWorkspace, spark, scratch: Path, *, hours: int, rows: int, turns: int
+) -> list[Sample]:
     """Time the three ways of a rollup."""
     rng = np.random.default_rng(7)
-    source = site.ensure("metrics", SPEC)
+    source = site.ensure_table("metrics", SPEC)
     for hour in range(hours):
         made = readings(rng, JUNE_US + hour * HOUR_US, HOUR_US, rows // hours)
-        source.append(made.to_reader(), Wish())
+        source.append(made.to_reader(), AppendOptions())
     run(site, declaration("kept"), spark)
     samples = []
 
     def late(turn: int) -> None:
         first_us = JUNE_US + (turn * 37 % hours) * HOUR_US
-        source.append(readings(rng, first_us, HOUR_US, LATE_ROWS).to_reader(), Wish())
+        source.append(readings(rng, first_us, HOUR_US, LATE_ROWS).to_reader(), AppendOptions())
 
     for turn, order in measure.orders((ONE_HOUR, EVERYTHING, PLAIN), turns):
         works = {
@@ -147,7 +149,7 @@ def rollups(site: Site, spark, scratch: Path, *, hours: int, rows: int, turns: i
 
 
 def backfills(
-    site: Site, spark, scratch: Path, *, files: int, rows: int, turns: int
+    site: JobWorkspace, spark, scratch: Path, *, files: int, rows: int, turns: int
 ) -> list[Sample]:
     """Time taking a folder of files in, and copying it by Spark alone."""
     rng = np.random.default_rng(8)
@@ -159,7 +161,7 @@ def backfills(
     samples = []
     for turn, order in measure.orders((BACKFILL, PLAIN), turns):
         name = f"taken_{turn}"
-        table = site.ensure(name, SPEC)
+        table = site.ensure_table(name, SPEC)
         works = {
             BACKFILL: lambda name=name: backfill(site, name, [folder], spark=lambda: spark),
             PLAIN: lambda turn=turn: spark.read.parquet(str(folder)).write.parquet(
@@ -200,8 +202,8 @@ def main() -> None:
     try:
         catalog = Catalog(str(scratch / "lake"))
         catalog.make_folder()
-        catalog.found("a journal")
-        with Site(scratch / "lake") as site, measure.Noise() as noise:
+        catalog.create_lake("a journal")
+        with JobWorkspace(scratch / "lake") as site, measure.Noise() as noise:
             samples = rollups(site, spark, scratch, hours=hours, rows=rows, turns=turns)
             measure.await_quiet(options.patience)
             samples += backfills(site, spark, scratch, files=files, rows=file_rows, turns=turns)

@@ -33,9 +33,9 @@ import pyspark
 import measure
 import peers
 import thermocline as tc
-from thermocline.pipeline.choose import Limits
-from thermocline.pipeline.compact import compact, on_spark
-from thermocline.pipeline.job import silent
+from thermocline.pipeline.compact.job import compact, spark_kernel
+from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.pipeline.run.job import ignore_progress
 
 READ_MAX = 1.1
 FETCH_LIMIT_S = 300
@@ -147,8 +147,8 @@ class Bench:
         for number in range(self.options.files):
             self.table.append(prices(number * each, each))
         self.paths = [
-            self.table.lake.storage.locate(one.path, one.file_size)
-            for one in self.table.lake.state().segments
+            self.table.cold.storage.locate(one.path, one.file_size)
+            for one in self.table.cold.state().segments
         ]
         self.schema = spark.read.parquet(self.paths[0]).schema
         if self.is_beside_delta:
@@ -239,16 +239,18 @@ class Bench:
 
     def small_paths(self) -> list[str]:
         """Return the small files that are to be made few."""
-        storage, state = self.small.lake.storage, self.small.lake.state()
+        storage, state = self.small.cold.storage, self.small.cold.state()
         return [storage.locate(one.path, one.file_size) for one in state.segments]
 
     def compact(self, name: str, turn: int) -> None:
         """Make few files of many."""
         place = f"{self.folder}/{name}-compact-{turn}"
         if name == "thermocline":
-            table = tc.TimeSeriesTable.open(place).lake
+            table = tc.TimeSeriesTable.open(place).cold
             wanted = [segment.segment_id for segment in table.state().segments]
-            compact(table, wanted, on_spark(lambda: self.spark), Limits(), silent)
+            compact(
+                table, wanted, spark_kernel(lambda: self.spark), CompactionLimits(), ignore_progress
+            )
         elif name == "delta":
             self.spark.sql(f"optimize delta.`{place}`").collect()
         else:

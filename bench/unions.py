@@ -50,7 +50,7 @@ class Thermocline:
 
     def grow(self, path: str, rows_a_write: int, hot_bytes: int) -> dict[str, int]:
         """Write rows of a day until so many bytes are hot; later calls go on with the day."""
-        from thermocline.ingest.rows import fitted
+        from thermocline.ingest.rows import fit_rows
 
         table = self._lake.table(TABLE)
         writes = 0
@@ -66,7 +66,7 @@ class Thermocline:
         # lakes that are compared must get the same rows.
         while self._grown_bytes < hot_bytes:
             rows = pa.Table.from_batches([next(self._rows)])
-            batch = fitted(rows, state.schema, state.spec)
+            batch = fit_rows(rows, state.schema, state.spec)
             waiting.append(hot.submit(state.schema_id, batch))
             self._grown_bytes += batch.nbytes
             writes += 1
@@ -117,11 +117,11 @@ class Thermocline:
 
     def snapshots(self, count: int) -> int:
         """Take so many exact views, one after another; return the parts of the last."""
-        from thermocline.snapshot import resolve
+        from thermocline.snapshot import resolve_view
 
         table = self._lake.table(TABLE)
         for _ in range(count):
-            view = resolve(table.snapshot(), table.lake)
+            view = resolve_view(table.snapshot(), table.lake)
         return len(view.parts)
 
     def prepare(self, count: int) -> None:

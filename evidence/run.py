@@ -74,16 +74,16 @@ def kills(more: More, seed: int) -> dict[str, Any]:
     import os
     import signal
 
+    from cold.test_processes import lines_of, spawn, wait_for_more, write_for_ever
     from fixtures.lake import closes, spec
-    from lake.test_processes import lines_of, spawn, wait_for_more, write_for_ever
-    from thermocline.lake.fsck import fsck
-    from thermocline.lake.local import LocalStorage
-    from thermocline.lake.table import Table
+    from thermocline.cold.care.fsck import fsck
+    from thermocline.cold.storage.local import LocalStorage
+    from thermocline.cold.table import ColdTable
 
     rng, counts = random.Random(seed), {"kills": 0, "acked": 0, "lost": 0, "dup": 0, "unsound": 0}
     with tempfile.TemporaryDirectory() as folder:
         root, ledger = f"{folder}/prices", f"{folder}/answered"
-        Table(LocalStorage(root)).create(spec(overlap="allow"))
+        ColdTable(LocalStorage(root)).create(spec(overlap="allow"))
         while more(counts["kills"]):
             writer = spawn.Process(target=write_for_ever, args=(root, counts["kills"], ledger))
             writer.start()
@@ -93,12 +93,12 @@ def kills(more: More, seed: int) -> dict[str, Any]:
             os.kill(writer.pid, signal.SIGKILL)
             writer.join()
             counts["kills"] += 1
-            found = closes(Table(LocalStorage(root)))
+            found = closes(ColdTable(LocalStorage(root)))
             counts["dup"] += len(found) - len(set(found))
             answered = {float(line) for line in lines_of(ledger)}
             counts["lost"] += len(answered - set(found))
             counts["acked"] = len(answered)
-        findings = fsck(Table(LocalStorage(root))).findings
+        findings = fsck(ColdTable(LocalStorage(root))).findings
         counts["unsound"] = sum(not finding.is_harmless for finding in findings)
     return counts
 

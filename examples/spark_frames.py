@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import thermocline as tc
-from thermocline.pipeline.run import Runner
-from thermocline.pipeline.settings import pipeline_settings
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.runner import Runner
+from thermocline.pipeline.run.settings import pipeline_settings
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 DAYS = 3
 FIRST = datetime(2024, 6, 1, tzinfo=UTC)
@@ -70,7 +70,7 @@ def write(spark: SparkSession, folder: str) -> None:
 
 def roll_up(folder: str) -> None:
     """Let the pipeline make an hourly table of the readings, and ask it."""
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         runner = Runner(site, pipeline_settings({"rollups": [HOURLY]}))
         for ran in runner.run(["rollup"]):
             print("rolled up:", ran.table, ran.state, ran.numbers)

@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -13,8 +14,8 @@ import pytest
 
 from fixtures.api import ENDLESS, FAILS_LATE, price, serving
 from fixtures.timing import soonest, wait_until
-from thermocline.client import Client, ClientTable, wire
-from thermocline.config import settings_of
+from thermocline.client import Client, ClientTable, http
+from thermocline.config import read_lake_settings
 from thermocline.errors import (
     Conflict,
     Forbidden,
@@ -45,7 +46,7 @@ def client(node):
 
 @pytest.fixture
 def embedded(tmp_path):
-    node = Node(str(tmp_path / "lake"), settings_of({"query_workers": 1}))
+    node = Node(str(tmp_path / "lake"), read_lake_settings({"query_workers": 1}))
     try:
         yield node.lake()
     finally:
@@ -195,8 +196,8 @@ def test_one_program_runs_embedded_and_over_http_with_equal_answers(node, embedd
 
 
 def test_the_client_has_every_method_that_an_embedded_lake_shows():
-    from thermocline.live import LakeTable
-    from thermocline.tenant import Lake
+    from thermocline.lake import Lake
+    from thermocline.lake_table import LakeTable
 
     # Of the files beneath a table, and of the process that owns it: they do not travel.
     embedded_only = {
@@ -369,7 +370,7 @@ def test_Q03_an_answer_cut_on_its_way_is_an_error_and_never_shorter(node, kept):
 
 def test_a_node_that_is_not_there_is_unavailable_and_soon():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens on it
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so connections fail
 
         def act():
             with Client(f"http://127.0.0.1:{taken.getsockname()[1]}", timeout_s=1) as client:
@@ -395,7 +396,7 @@ def test_what_is_no_address_is_refused(url):
 
 
 def test_something_that_is_no_node_is_told_from_one(monkeypatch):
-    monkeypatch.setattr(wire, "TRIES_MAX", 1)  # it answers once
+    monkeypatch.setattr(http, "TRIES_MAX", 1)  # it answers once
 
     def answer(near):
         received(near)
@@ -439,17 +440,74 @@ def test_Q03_a_stream_without_its_end_is_an_error_though_http_says_that_it_is_wh
         with Client(url, timeout_s=1) as client, pytest.raises(Unavailable) as caught:
             client.sql("select 1")
         thread.join(60)
-    assert caught.value.message == "the answer was cut before its end"
+    assert caught.value.message == "the answer was truncated"
 
 
 def test_kinds_of_errors_survive_the_wire():
-    from thermocline.client.wire import told_error
-    from thermocline.server.api.problem import problem_of
+    from thermocline.client.http import problem_error
+    from thermocline.server.api.http.problem import problem_of
 
     for kind in (Conflict, Invalid, NotFound, Overloaded, OutcomeUnknown, Forbidden):
         error = kind("it is so", hint="do this", table="prices", count=3)
         problem = problem_of(error)
         told = {name: getattr(problem, name) for name in ("code", "detail", "hint", "facts")}
-        back = told_error(told)
+        back = problem_error(told)
         assert type(back) is kind
         assert str(back) == str(error)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pd.Timestamp(1_717_243_200_123_456_789),
+        pd.Timestamp(1_717_243_200_123_456_789, tz="UTC"),
+        np.datetime64(1_717_243_200_123_456_789, "ns"),
+        np.datetime64("2024-06-01T12:00:00", "s"),
+        np.timedelta64(5_000, "ns"),
+        pd.Timedelta("5us"),
+        np.uint64(2**64 - 1),
+        np.float32(0.1),
+        [np.int64(1), np.int64(2)],
+        np.array([1.5, 2.5]),
+        pd.NaT,
+        np.datetime64("NaT"),
+    ],
+    ids=repr,
+)
+def test_a_parameter_of_numpy_or_pandas_is_the_same_in_a_lake_and_on_a_node(
+    client, embedded, value
+):
+    sql = "select $1 as x, typeof($1) as kind"
+    assert client.sql(sql, [value]).to_pylist() == embedded.sql(sql, [value]).to_pylist()
+
+
+@pytest.mark.parametrize("value", [pd.Timedelta("1ns"), np.timedelta64(1, "M"), 1j, object()])
+def test_a_parameter_that_would_change_is_refused_before_it_is_sent(client, embedded, value):
+    for lake in (client, embedded):
+        with pytest.raises(Invalid):
+            lake.sql("select $1 as x", [value])
+
+
+TIMES = [
+    np.datetime64("2024-06-01T00:00:00.123456789"),
+    pd.Timestamp("2024-06-01T00:00:00.123456789+02:00"),
+    np.datetime64("2024-06-01T00:00:00.5"),
+    np.datetime64("NaT"),
+    np.array(["2024-06-01T00:00:00.123456789"], "M8[ns]"),
+    np.timedelta64(5, "s"),
+    np.arange(3),
+    np.zeros((2, 2)),
+]
+
+
+@pytest.mark.parametrize("value", TIMES, ids=repr)
+def test_a_parameter_of_numpy_keeps_its_type_and_every_digit_on_the_way(client, embedded, value):
+    query = "select ? as a, typeof(?) as kind"
+    found = [one.sql(query, [value, value]).to_pylist() for one in (client, embedded)]
+    assert found[0] == found[1]
+
+
+def test_a_duration_that_no_interval_holds_is_refused_by_both(client, embedded):
+    for one in (client, embedded):
+        with pytest.raises(Invalid, match="cannot be passed on exactly"):
+            one.sql("select ?", [np.timedelta64(5, "ns")])

@@ -12,9 +12,9 @@ import pytest
 from fixtures.api import serving
 from fixtures.entities import CUSTOMER, ORDER, database, entity_node, new_type, serving_entities
 from fixtures.postgres import own_postgres, postgres_run, postgres_server, postgres_template
-from thermocline.client import Client, wire
-from thermocline.config import settings_of
-from thermocline.entity.answer import LAKE_ALONE
+from thermocline.client import Client, http
+from thermocline.config import read_lake_settings
+from thermocline.entity.degraded_read import LAKE_ALONE
 from thermocline.errors import (
     Conflict,
     Forbidden,
@@ -24,8 +24,8 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Not
-from thermocline.hot.postgres.operation import Deed, Operation, Written
+from thermocline.hot.postgres.page.filter import AllOf, AnyOf, Comparison, Not
+from thermocline.hot.postgres.store.operation import Operation, OperationKind, WriteResult
 from thermocline.node import Node
 
 __all__ = [
@@ -49,7 +49,7 @@ def client(entity_node):
 def embedded(tmp_path, postgres_server):
     with database(postgres_server) as dsn:
         calm = {"export_changes": 1_000_000, "export_age_s": 3_600.0}
-        node = Node(str(tmp_path / "lake"), settings_of({"postgres": dsn, **calm}))
+        node = Node(str(tmp_path / "lake"), read_lake_settings({"postgres": dsn, **calm}))
         try:
             yield node.lake()
         finally:
@@ -128,19 +128,19 @@ def program(lake, name):
 
 def many(orders, tell, tell_error):
     done = orders.bulk([
-        Operation(Deed.CREATE, "d", {"status": "x", "price": Decimal("0.10")}),
-        Operation(Deed.REPLACE, "e", b'{"status": "y"}'),
-        Operation(Deed.PATCH, "d", {"quantity": 1}, 1),
-        Operation(Deed.DELETE, "e"),
+        Operation(OperationKind.CREATE, "d", {"status": "x", "price": Decimal("0.10")}),
+        Operation(OperationKind.REPLACE, "e", b'{"status": "y"}'),
+        Operation(OperationKind.PATCH, "d", {"quantity": 1}, 1),
+        Operation(OperationKind.DELETE, "e"),
     ])  # fmt: skip
     tell(done)
     tell(orders.bulk([]))
     wrong = [
-        Operation(Deed.CREATE, "f", {"status": "x"}),
-        Operation(Deed.CREATE, "d", {"status": "x"}),
-        Operation(Deed.CREATE, "g", {"status": 1}),
-        Operation(Deed.CREATE, "h", b"{"),
-        Operation(Deed.REPLACE, "d", {"status": "x"}, 77),
+        Operation(OperationKind.CREATE, "f", {"status": "x"}),
+        Operation(OperationKind.CREATE, "d", {"status": "x"}),
+        Operation(OperationKind.CREATE, "g", {"status": 1}),
+        Operation(OperationKind.CREATE, "h", b"{"),
+        Operation(OperationKind.REPLACE, "d", {"status": "x"}, 77),
     ]
     tell(orders.bulk(wrong, atomic=False))
     tell_error(lambda: orders.bulk(wrong[:2]))
@@ -241,7 +241,9 @@ def test_a_key_that_would_be_another_address_is_refused_here_and_taken_by_bulk(
     with pytest.raises(Invalid) as caught:
         orders.read(key)
     assert "page" in caught.value.hint
-    assert orders.bulk([Operation(Deed.DELETE, key)]) == [Written(key, 2, Deed.DELETE)]
+    assert orders.bulk([Operation(OperationKind.DELETE, key)]) == [
+        WriteResult(key, 2, OperationKind.DELETE)
+    ]
     assert orders.contract().version == 1
 
 
@@ -295,7 +297,7 @@ def test_a_write_that_is_not_answered_is_not_known_and_not_sent_again(
                 link.close()
 
         threading.Thread(target=hang_up, daemon=True).start()
-        monkeypatch.setattr(wire, "TRIES_MAX", 3)
+        monkeypatch.setattr(http, "TRIES_MAX", 3)
         with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=60) as lost:
             orders._wire = lost._wire
             with pytest.raises(OutcomeUnknown):

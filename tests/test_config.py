@@ -11,11 +11,11 @@ from thermocline.config import (
     NodeSettings,
     Sync,
     node_settings,
-    settings_of,
+    read_lake_settings,
 )
 from thermocline.errors import Invalid, NotFound, ThermoclineError
 
-NAMES = [one["setting"] for one in NodeSettings().described()]
+NAMES = [one["setting"] for one in NodeSettings().describe()]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_without_anything_said_the_node_is_reached_by_this_machine_alone():
     assert settings == NodeSettings()
     assert all(address.is_loopback for address in settings.listeners().values())
     assert not settings.allow_insecure
-    assert {one["origin"] for one in settings.described()} == {"default"}
+    assert {one["origin"] for one in settings.describe()} == {"default"}
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_file(file):
@@ -64,14 +64,14 @@ def test_the_environment_may_name_the_file(file):
     [("64MB", 64_000_000), ("64 MiB", 64 << 20), ("1.5kb", 1500), ("1000", 1000), (7, 7)],
 )
 def test_bytes_may_have_a_unit(written, meant):
-    assert settings_of({"hot_bytes_max": written}).wal.hot_bytes_max == meant
+    assert read_lake_settings({"hot_bytes_max": written}).wal.hot_bytes_max == meant
 
 
 @pytest.mark.parametrize(
     ("written", "meant"), [("250ms", 0.25), ("5s", 5.0), ("10m", 600.0), ("1.5h", 5400.0), (2, 2.0)]
 )
 def test_times_may_have_a_unit(written, meant):
-    assert settings_of({"flush_age_s": written}).flush_age_s == meant
+    assert read_lake_settings({"flush_age_s": written}).flush_age_s == meant
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_O06_an_empty_variable_is_no_value_and_variables_of_others_are_left_alon
     [
         ({"tls_certificate": "a.pem"}, "tls_key"),
         ({"tls_key": "a.pem"}, "tls_certificate"),
-        ({"http": "127.0.0.1:1", "api": "127.0.0.1:1"}, "give each its own"),
+        ({"http": "127.0.0.1:1", "api": "127.0.0.1:1"}, "give each listener its own"),
         ({"http": "off", "grpc": "off", "api": "off"}, "leave one"),
         ({"body_bytes_max": "2MB", "inflight_bytes_max": "1MB"}, "inflight_bytes_max"),
     ],
@@ -181,7 +181,7 @@ def test_two_listeners_may_both_take_any_port():
 def test_O06_a_file_that_is_none_or_not_toml_is_refused(file, tmp_path):
     with pytest.raises(NotFound):
         node_settings({}, {}, str(tmp_path / "nothing.toml"))
-    with pytest.raises(Invalid, match="not a file of settings"):
+    with pytest.raises(Invalid, match="the settings file is not TOML"):
         node_settings({}, {}, file("data: yes"))
     with pytest.raises(Invalid, match="quotas of a tenant"):
         node_settings({}, {}, file("tenants = 3"))
@@ -209,7 +209,7 @@ def test_a_tenant_may_have_quotas_of_its_own_and_else_has_everybodys(file):
     ],
 )
 def test_A08_every_setting_is_described_and_nothing_secret_is(secret):
-    told = node_settings({"data": secret}).described()
+    told = node_settings({"data": secret}).describe()
     assert [one["setting"] for one in told] == NAMES
     assert "hush" not in str(told)
     with pytest.raises(Invalid) as caught:
@@ -218,10 +218,10 @@ def test_A08_every_setting_is_described_and_nothing_secret_is(secret):
 
 
 def test_a_lake_takes_the_names_it_always_did():
-    assert settings_of({"sync": "os", "flush_look_s": 1e9}).wal.sync is Sync.OS
-    assert settings_of({}) == LakeSettings()
+    assert read_lake_settings({"sync": "os", "flush_look_s": 1e9}).wal.sync is Sync.OS
+    assert read_lake_settings({}) == LakeSettings()
     with pytest.raises(Invalid, match="no such setting"):
-        settings_of({"data": "x"})
+        read_lake_settings({"data": "x"})
 
 
 values = st.one_of(

@@ -7,21 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thermocline.contract.register import parse_contract
-from thermocline.entity import answer as answers_module
-from thermocline.entity.answer import Answer, Answers
-from thermocline.entity.column import as_stored, fit_table, fitted, fitted_state
-from thermocline.entity.room import EntitySettings, Room
+from thermocline.cold.change.export_plan import ExportBatch, create_entity_spec
+from thermocline.cold.entity_view import (
+    EntityView,
+    HiddenPositions,
+    drop_keys,
+    read_entity_rows,
+)
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
+from thermocline.contract.schema.register import parse_contract
+from thermocline.entity import degraded_read as answers_module
+from thermocline.entity.change_limit import ChangeLimit, EntitySettings
+from thermocline.entity.columns import conform_rows, fit_state, fit_table, fit_to_contract
+from thermocline.entity.degraded_read import ScanAnswer, ScanAnswerCache
 from thermocline.errors import Overloaded
-from thermocline.format.change import encode_changes
 from thermocline.format.instant import TimeNs
-from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres.cold import cold_schema
-from thermocline.hot.postgres.dirty import Pressure
-from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches, without_keys
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.supersede import Superseded, entity_spec
-from thermocline.lake.table import Table
+from thermocline.format.log.change_ids import encode_changes
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.hot.postgres.export.arrow_rows import cold_schema
+from thermocline.hot.postgres.export.dirty import Pressure
 
 
 def contract(properties, previous=None):
@@ -31,8 +36,8 @@ def contract(properties, previous=None):
 @pytest.fixture
 def table(tmp_path):
     """The cold half of an entity type, without columns yet."""
-    made = Table(LocalStorage(str(tmp_path / "things")), workers=1)
-    made.create(entity_spec("thing"))
+    made = ColdTable(LocalStorage(str(tmp_path / "things")), workers=1)
+    made.create(create_entity_spec("thing"))
     return made
 
 
@@ -74,11 +79,11 @@ def test_a_state_can_be_read_with_columns_that_were_not_committed_yet(table):
     first = contract({"a": {"type": "string"}})
     state = fit_table(table, first)
     second = contract({"a": {"type": "string"}, "b": {"type": "boolean"}}, first)
-    imagined = fitted_state(state, second)
-    assert imagined.schema.columns == fitted(state.spec, state.schema, second)[1].columns
+    imagined = fit_state(state, second)
+    assert imagined.schema.columns == fit_to_contract(state.spec, state.schema, second)[1].columns
     assert imagined.version == state.version == table.state().version
     assert fit_table(table, second).schema.columns == imagined.schema.columns
-    assert fitted_state(state, first) is state
+    assert fit_state(state, first) is state
 
 
 # Limits.
@@ -91,7 +96,7 @@ def test_room_is_looked_for_once_in_a_while_and_before_a_limit_is_passed():
         looks.append(1)
         return Pressure(5, 0.0)
 
-    room = Room(EntitySettings(changes_warn=50, changes_max=100), pressure, lambda: now[0])
+    room = ChangeLimit(EntitySettings(changes_warn=50, changes_max=100), pressure, lambda: now[0])
     for _ in range(20):
         room.admit()
     assert len(looks) == 1
@@ -109,13 +114,13 @@ def test_room_is_looked_for_once_in_a_while_and_before_a_limit_is_passed():
 
 
 def answer_of(rows):
-    return Answer(pa.table({"x": list(range(rows))}), datetime.now(UTC), None)
+    return ScanAnswer(pa.table({"x": list(range(rows))}), datetime.now(UTC), None)
 
 
 def test_few_answers_are_remembered_and_no_large_ones(monkeypatch):
     monkeypatch.setattr(answers_module, "ANSWERS_KEPT_MAX", 2)
     monkeypatch.setattr(answers_module, "ANSWERS_BYTES_MAX", 1_000)
-    answers = Answers()
+    answers = ScanAnswerCache()
     for question in "abc":
         answers.remember(question, answer_of(10))
     assert answers.last("a") is None
@@ -140,14 +145,14 @@ KEYS = st.text("ab\u00e9\U0001f600", min_size=1, max_size=3)
 def test_exactly_the_hidden_keys_are_hidden(keys, hidden):
     batch = pa.record_batch({"_id": pa.array(keys, pa.string())})
     hides = pa.array(sorted(hidden), pa.string())
-    kept = without_keys(batch, hides).column("_id").to_pylist()
+    kept = drop_keys(batch, hides).column("_id").to_pylist()
     assert kept == [key for key in keys if key not in hidden]
 
 
 def view_of(table, hidden, rows=None):
     state = table.state()
     hot = state.schema.arrow.empty_table() if rows is None else rows
-    return KeyedView(state, pa.array(sorted(hidden), pa.string()), hot, TimeNs(0))
+    return EntityView(state, pa.array(sorted(hidden), pa.string()), hot, TimeNs(0))
 
 
 def rows(table, keys, ver=1):
@@ -160,23 +165,23 @@ def rows(table, keys, ver=1):
         "_schema_version": pa.array([1] * len(keys), pa.int32()),
         "name": pa.array(keys, pa.string()),
     }
-    return as_stored(pa.table(columns), table.state().schema)
+    return conform_rows(pa.table(columns), table.state().schema)
 
 
 def export(table, keys, change):
     state = table.state()
     note = NoteFlush("store", change, TimeNs(change), encode_changes([change]))
     ids = pa.array(sorted(keys), pa.string())
-    table.supersede(Superseded(state.version, ids, rows(table, keys, change), note, state))
+    table.supersede(ExportBatch(state.version, ids, rows(table, keys, change), note, state))
 
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.booleans(), st.sets(KEYS, min_size=1, max_size=6)), max_size=8))
 def test_hidden_places_give_what_hidden_keys_give(tmp_path_factory, steps):
-    table = Table(LocalStorage(str(tmp_path_factory.mktemp("t") / "things")), workers=1)
-    table.create(entity_spec("thing"))
+    table = ColdTable(LocalStorage(str(tmp_path_factory.mktemp("t") / "things")), workers=1)
+    table.create(create_entity_spec("thing"))
     fit_table(table, contract({"name": {"type": "string"}}))
-    places, hidden = HiddenPlaces(table.storage), set()
+    places, hidden = HiddenPositions(table.storage), set()
     for change, (is_export, keys) in enumerate(steps, start=1):
         if is_export:
             export(table, keys, change)
@@ -184,7 +189,7 @@ def test_hidden_places_give_what_hidden_keys_give(tmp_path_factory, steps):
         else:
             hidden = hidden | keys
         view = view_of(table, hidden)
-        by_keys = [row for b in keyed_batches(table.storage, view) for row in b.to_pylist()]
+        by_keys = [row for b in read_entity_rows(table.storage, view) for row in b.to_pylist()]
         state = places.state(view)
         by_places = [row for b in table.read(state, None) for row in b.to_pylist()]
         assert sorted(map(str, by_keys)) == sorted(map(str, by_places))

@@ -7,7 +7,7 @@ from fixtures.wal import numbers, opened, ticks
 from thermocline.cli.main import run
 from thermocline.disk import OsDisk
 from thermocline.errors import Corruption
-from thermocline.hot.wal.repair import repair
+from thermocline.hot.wal.repair.repair import repair
 
 
 @pytest.fixture

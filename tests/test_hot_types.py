@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 
+from cold.test_arrow_types import check_same, tables
 from fixtures.wal import opened
-from lake.test_arrow_types import check_same, tables
 from thermocline.errors import Invalid, ThermoclineError
 
 

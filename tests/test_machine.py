@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from thermocline import machine
-from thermocline.query.pool import QueryPool
+from thermocline.query.worker.pool import QueryPool
 
 GIB = 1 << 30
 

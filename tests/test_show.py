@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.format.action import TableSpec
+from thermocline.cold.coverage_report import CoverageReport
 from thermocline.format.bucket import Bucket
-from thermocline.format.coverage import Buckets, Coverage, entity_key, united
-from thermocline.format.instant import from_datetime, written
-from thermocline.format.schema import Column, Schema
-from thermocline.format.state import SegmentSet, TableState, Totals
-from thermocline.lake.answer import Held
+from thermocline.format.coverage import Buckets, Coverage, entity_key, unite_buckets
+from thermocline.format.instant import format_instant, from_datetime
+from thermocline.format.log.action import TableSpec
+from thermocline.format.log.state import SegmentSet, TableState, Totals
+from thermocline.format.schema import Schema, TableColumn
 from thermocline.show import (
     clock_text,
     coverage_bar,
@@ -27,8 +27,8 @@ from thermocline.show import (
     table_html,
     visible,
 )
-from thermocline.show.picture import BLOCKS, FULL, LANES_MAX, SHARE_WIDTH, WIDTH_MIN, level
-from thermocline.show.text import columns_wide, padded, shortened
+from thermocline.show.picture import BLOCKS, FULL, LANES_MAX, SHARE_WIDTH, WIDTH_MIN, block_level
+from thermocline.show.text import pad, shorten, text_width
 
 HOUR_S = 3_600
 JUNE = 477_000  # the hour in which June 2024 begins, counted from 1970
@@ -36,10 +36,18 @@ JUNE = 477_000  # the hour in which June 2024 begins, counted from 1970
 
 def held_of(parts, *, width_s=HOUR_S, columns=(), spec=None, root_version=7):
     """Return what a table holds: bucket numbers by entity, or without entities under None."""
-    entities = {entity_key([k]): Buckets.of(np.array(v)) for k, v in parts.items() if k is not None}
-    whole = united(entities.values()) if entities else Buckets.of(np.array(parts.get(None, [])))
+    entities = {
+        entity_key([k]): Buckets.from_numbers(np.array(v))
+        for k, v in parts.items()
+        if k is not None
+    }
+    whole = (
+        unite_buckets(entities.values())
+        if entities
+        else Buckets.from_numbers(np.array(parts.get(None, [])))
+    )
     names = ("symbol",) if entities else ()
-    schema = Schema(tuple(Column(n + 1, *column) for n, column in enumerate(columns)))
+    schema = Schema(tuple(TableColumn(n + 1, *column) for n, column in enumerate(columns)))
     state = TableState(
         root_version,
         from_datetime(datetime(2024, 6, 9, 12, tzinfo=UTC)),
@@ -49,7 +57,7 @@ def held_of(parts, *, width_s=HOUR_S, columns=(), spec=None, root_version=7):
         SegmentSet(),
         Totals(3, 120_000, 4_200_000),
     )
-    return Held(state, Coverage(width_s, whole, entities))
+    return CoverageReport(state, Coverage(width_s, whole, entities))
 
 
 def blocks(held, width, **which):
@@ -78,9 +86,9 @@ def test_a_block_is_full_only_if_all_is_held_and_empty_only_if_nothing_is(hours,
 @given(st.integers(1, 10**9), st.data())
 def test_one_missing_in_a_thousand_million_is_not_full_and_one_held_is_not_empty(total, data):
     count = data.draw(st.integers(0, total) | st.sampled_from([0, 1, total - 1, total]))
-    assert (level(count, total) == FULL) == (count == total)
-    assert (level(count, total) == 0) == (count == 0)
-    assert 0 <= level(count, total) <= FULL
+    assert (block_level(count, total) == FULL) == (count == total)
+    assert (block_level(count, total) == 0) == (count == 0)
+    assert 0 <= block_level(count, total) <= FULL
 
 
 @given(st.integers(1, 10**9), st.data())
@@ -94,7 +102,7 @@ def test_a_share_is_all_only_if_it_is_all_and_nothing_only_if_it_is_nothing(tota
 def test_no_line_is_wider_than_asked(hours, width, width_s):
     held = held_of({"a long name 漢字": sorted(hours), "b": [max(hours)]}, width_s=width_s)
     for line in coverage_bar(held, width).splitlines():
-        assert columns_wide(line) <= max(width, WIDTH_MIN)
+        assert text_width(line) <= max(width, WIDTH_MIN)
 
 
 def test_few_buckets_are_several_blocks_each_and_nothing_is_blurred():
@@ -112,7 +120,10 @@ def test_one_missing_hour_in_ten_years_shows():
 
 def test_one_held_hour_in_ten_years_shows():
     held = held_of({None: [JUNE + 50_000]})
-    start, end = written(JUNE * HOUR_S * 10**9), written((JUNE + 87_600) * HOUR_S * 10**9)
+    start, end = (
+        format_instant(JUNE * HOUR_S * 10**9),
+        format_instant((JUNE + 87_600) * HOUR_S * 10**9),
+    )
     drawn = blocks(held, 80, start=start, end=end)
     assert drawn.count("·") == len(drawn) - 1
     assert "█" not in drawn
@@ -200,8 +211,8 @@ def test_times_are_as_short_as_they_can_be():
 def test_text_is_made_harmless_and_fits(text, width):
     steering = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     assert not steering & {unicodedata.category(character) for character in visible(text)}
-    assert columns_wide(shortened(text, width)) <= width
-    assert columns_wide(padded(shortened(text, width), width)) == width
+    assert text_width(shorten(text, width)) <= width
+    assert text_width(pad(shorten(text, width), width)) == width
 
 
 class Seen(HTMLParser):

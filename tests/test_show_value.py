@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.format.instant import NS_PER_UNIT, TIME_MAX, TIME_MIN, written
-from thermocline.show.value import as_json, duration_text, json_values, texts
+from thermocline.format.instant import NS_PER_UNIT, TIME_MAX, TIME_MIN, format_instant
+from thermocline.show.value import as_json, duration_text, json_values, text_values
 
 NOON = datetime(2024, 6, 1, 12)
 
@@ -48,7 +48,7 @@ NOON = datetime(2024, 6, 1, 12)
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
 def test_every_type_has_one_text(array, shown):
-    assert texts(array) == shown
+    assert text_values(array) == shown
 
 
 def test_json_keeps_every_digit_of_a_decimal():
@@ -78,7 +78,7 @@ def test_a_column_of_times_is_written_as_each_of_them_is(instants, letter):
     if unit == "ns":
         numbers = [None if n is None else max(-(2**63), min(n, 2**63 - 1)) for n in numbers]
     array = pa.array(numbers, pa.int64()).cast(pa.timestamp(unit, tz="UTC"))
-    assert json_values(array) == [None if n is None else written(n * each) for n in numbers]
+    assert json_values(array) == [None if n is None else format_instant(n * each) for n in numbers]
 
 
 def test_a_duration_of_nothing_is_written():

@@ -13,8 +13,8 @@ from thermocline.client import Client, ClientTable
 from thermocline.client.entity import ClientEntityTable
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
-from thermocline.live import LakeTable
-from thermocline.tenant import Lake
+from thermocline.lake import Lake
+from thermocline.lake_table import LakeTable
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 

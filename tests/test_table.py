@@ -13,7 +13,7 @@ import pytest
 
 import thermocline as tc
 from fixtures.lake import HOUR_US, JUNE_US, rows
-from thermocline.lake.segment import ROWS_PER_BATCH
+from thermocline.cold.segment.parquet import ROWS_PER_BATCH
 
 
 def made(tmp_path, **options):

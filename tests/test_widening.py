@@ -8,8 +8,8 @@ import pytest
 
 import thermocline as tc
 from fixtures.timing import wait_until
+from thermocline.cold.care.fsck import fsck
 from thermocline.errors import Invalid
-from thermocline.lake.fsck import fsck
 
 TABLE = {"time_column": "ts", "bucket": "1h", "overlap": "allow"}
 
@@ -120,13 +120,13 @@ def test_F12_writes_beside_a_widening_are_kept_exactly_or_refused(lake, table):
 
 
 def test_a_change_of_columns_waits_for_writes_and_holds_new_ones_back():
-    from thermocline.live import WriteGate
+    from thermocline.lake_table import WriteGate
 
     gate, seen = WriteGate(), []
     gate.enter()
 
     def change():
-        with gate.alone():
+        with gate.exclusive():
             seen.append("changed")
 
     def write():

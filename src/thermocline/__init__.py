@@ -1,4 +1,4 @@
-"""Thermocline: a lakehouse that knows which stretches of time it holds.
+"""Thermocline: a lakehouse that knows which ranges of time it holds.
 
     import thermocline as tc
 
@@ -29,7 +29,7 @@ from thermocline.errors import (
 )
 
 if TYPE_CHECKING:
-    from thermocline.entry import connect
+    from thermocline.connect import connect
     from thermocline.query.session import Session
     from thermocline.table import TimeSeriesTable
 
@@ -53,12 +53,12 @@ __all__ = [
 _LAZY = {
     "Session": "thermocline.query.session",
     "TimeSeriesTable": "thermocline.table",
-    "connect": "thermocline.entry",
+    "connect": "thermocline.connect",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "spark":  # a module of its own, for those who have Spark
+    if name == "spark":  # a separate module, because Spark is optional
         return import_module("thermocline.spark")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)

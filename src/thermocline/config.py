@@ -1,12 +1,12 @@
-"""The settings of a lake and of a node: names, defaults, what values they may have, who set them.
+"""The settings of a lake and of a node: names, defaults, allowed values, and their origins.
 
 In:   names and values as a user wrote them: arguments, options, the environment, a TOML file
-Out:  frozen settings; `Invalid` that names the setting, what came, from where, what is allowed
+Out:  frozen settings; `Invalid` that names the setting, the value, its origin and what is allowed
 
 - A setting has one name: `hot_bytes_max` is `--set hot_bytes_max=64MB`, `hot_bytes_max = "64MB"` in
   the file and `THERMOCLINE_HOT_BYTES_MAX`. Option, environment, file, default: the first wins.
-- A name that is none is refused with the nearest one, wherever it stands.
-- Nothing insecure is a default: who may reach the node, and how, is said or it is this machine.
+- An unknown setting is an error that suggests the closest name, whatever its origin.
+- The defaults are secure: other machines reach the node only if the settings allow it.
 """
 
 import difflib
@@ -24,8 +24,8 @@ from thermocline.errors import Invalid, NotFound
 
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
 CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
-# Variables of other parts: of clients, of tests, of benchmarks.
-_OTHERS = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
+# Variables that are not settings of a node: those of clients, tests and benchmarks.
+_FOREIGN_VARIABLES = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
 FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
 OFF = "off"
 _DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -36,7 +36,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@|(?<=password=)('[^']*'|\S+)|tck_\w+_[
 
 
 class Sync(enum.Enum):
-    """When written rows are made durable: before the answer, at an interval, by the system."""
+    """When written rows are synced: before the response, at an interval, or by the system."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -44,14 +44,14 @@ class Sync(enum.Enum):
 
 
 class Address(NamedTuple):
-    """Where a listener listens; port 0 takes any that is free."""
+    """The address of a listener; port 0 means any free port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -62,7 +62,7 @@ class Address(NamedTuple):
 
 
 def setting(default: Any, kind: str, low: float = 0) -> Any:
-    """Return the field of a setting: its default, what is read as its value, its least value."""
+    """Return the dataclass field of a setting: its default, its type and its minimum."""
     return field(default=default, metadata={"kind": kind, "low": low})
 
 
@@ -70,9 +70,9 @@ def setting(default: Any, kind: str, low: float = 0) -> Any:
 class WalSettings:
     """How a journal is written and how much may be hot.
 
-    `sync="interval"` answers before the rows are durable: a power cut may take what was written
-    in the last `sync_interval_s`. `sync="os"` leaves it to the operating system. A killed process
-    loses nothing either way.
+    With `sync="interval"`, writes return before the rows are durable: a power cut may lose the
+    writes of the last `sync_interval_s`. With `sync="os"`, the operating system decides when to
+    sync. A killed process loses nothing in either mode.
     """
 
     sync: Sync = setting(Sync.ALWAYS, "sync")
@@ -85,12 +85,12 @@ class WalSettings:
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """How a lake is kept: its journal, how long rows may stay hot, where queries and entities are.
+    """How a lake runs: its journal, how long rows may stay hot, its queries and its entities.
 
-    `postgres` is where entities are written: a DSN, or `embedded` for a server of the lake's own.
-    They are exported to the lake when `export_changes` wait, or any for `export_age_s`. Without
-    `query_workers` a query runs in this process and may take what the process may. With them it
-    runs in a process of its own, within `query_memory_bytes` and `query_timeout_s`.
+    `postgres` is where entities are written: a DSN, or `embedded` for a server that the lake
+    starts. They are exported to the lake when `export_changes` changes wait, or when one has waited
+    `export_age_s`. Without `query_workers` a query runs in this process, without limits. With them
+    it runs in a worker process, within `query_memory_bytes` and `query_timeout_s`.
     """
 
     wal: WalSettings = field(default_factory=WalSettings)
@@ -106,7 +106,7 @@ class LakeSettings:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """What one tenant may take; 0 is no limit of its own."""
+    """The limits of one tenant; 0 means no limit."""
 
     ingest_bytes_per_s: int = setting(0, "bytes")
     ingest_burst_bytes: int = setting(64 << 20, "bytes", 1)
@@ -118,9 +118,10 @@ class QuotaSettings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How a node is run: where its data is, who may reach it, what it may take.
+    """How a node runs: where its data is, who may connect, how much it may use.
 
-    `tenants` has quotas that differ from `quota`, `pipeline` what jobs read, `origins` who set it.
+    `tenants` has the quotas that differ from `quota`, `pipeline` the settings of jobs, `origins`
+    the source of each setting.
     """
 
     data: str = setting("thermocline-data", "text")
@@ -142,7 +143,7 @@ class NodeSettings:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def quota_of(self, tenant: str) -> QuotaSettings:
-        """Return what a tenant may take."""
+        """Return the limits of a tenant."""
         return self.tenants.get(tenant, self.quota)
 
     def listeners(self) -> dict[str, Address]:
@@ -150,22 +151,22 @@ class NodeSettings:
         found = {"http": self.http, "grpc": self.grpc, "api": self.api}
         return {name: address for name, address in found.items() if address is not None}
 
-    def described(self) -> list[dict[str, Any]]:
-        """Return every setting with its value and who set it; nothing secret is in it."""
+    def describe(self) -> list[dict[str, Any]]:
+        """Return every setting with its value and its origin, without secrets."""
         told = []
         for name in _NODE:
-            origin, value = self.origins.get(name, "default"), shown(_value(self, name))
+            origin, value = self.origins.get(name, "default"), redact(_find_value(self, name))
             told.append({"setting": name, "value": value, "origin": origin})
         for name, origin in self.origins.items():
             if name.startswith("tenants."):
                 _, tenant, one = name.split(".")
-                value = shown(getattr(self.tenants[tenant], one))
+                value = redact(getattr(self.tenants[tenant], one))
                 told.append({"setting": name, "value": value, "origin": origin})
         return told
 
 
 def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:
-    """Return the settings that classes have, by name."""
+    """Return the settings of some classes, by name."""
     return {one.name: one for kind in kinds for one in fields(kind) if "kind" in one.metadata}
 
 
@@ -174,13 +175,13 @@ _QUOTA = settings_in(QuotaSettings)
 _NODE = settings_in(NodeSettings, WalSettings, LakeSettings, QuotaSettings)
 
 
-def _value(node: NodeSettings, name: str) -> Any:
+def _find_value(node: NodeSettings, name: str) -> Any:
     parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota)
     return next(getattr(part, name) for part in parts if name in settings_in(part))
 
 
-def settings_of(given: Mapping[str, Any]) -> LakeSettings:
-    """Return the settings that these names stand for; `Invalid` for an unknown name or value."""
+def read_lake_settings(given: Mapping[str, Any]) -> LakeSettings:
+    """Return settings from names and values; `Invalid` for an unknown name or a bad value."""
     values = read_settings(given, _LAKE, "argument")
     wal = {name: value for name, value in values.items() if name in settings_in(WalSettings)}
     own = {name: value for name, value in values.items() if name not in wal}
@@ -194,18 +195,18 @@ def node_settings(
 ) -> NodeSettings:
     """Return a node's settings from options, the environment and a TOML file.
 
-    Options that are None were not given. `Invalid` for what is unknown, wrong or contradictory;
-    nothing has been opened then but the file.
+    Options that are None count as not given. `Invalid` for unknown, wrong or contradictory
+    settings; up to then only the file has been opened.
     """
     environment = environment or {}
     path = path or environment.get(CONFIG_VARIABLE)
-    text = _file(path) if path else {}
+    text = _read_file(path) if path else {}
     tenants, pipeline = text.pop("tenants", {}), text.pop("pipeline", {})
     file_origin = f"file {path}"
     values = read_settings(text, _NODE, file_origin)
     origins = dict.fromkeys(values, file_origin)
     for variable, value in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or _OTHERS.fullmatch(variable):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _FOREIGN_VARIABLES.fullmatch(variable):
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         values |= read_settings({name: value}, _NODE, f"environment {variable}", written=variable)
@@ -220,28 +221,30 @@ def node_settings(
         for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings)
     )
     shared = QuotaSettings(**quota)
-    quotas = _tenants(tenants, shared, file_origin, origins)
+    quotas = _read_tenants(tenants, shared, file_origin, origins)
     kept = replace(NodeSettings().lake, wal=WalSettings(**wal), **lake)
     more: dict[str, Any] = {"tenants": quotas, "pipeline": pipeline, "origins": origins}
-    return _agreed(NodeSettings(**own, lake=kept, quota=shared, **more))
+    return _check_consistent(NodeSettings(**own, lake=kept, quota=shared, **more))
 
 
-def _file(path: str) -> dict[str, Any]:
+def _read_file(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         hint = 'write TOML, such as: data = "/var/lib/thermocline"'
-        raise Invalid("not a file of settings", hint=hint, path=path, why=str(error)) from error
+        raise Invalid(
+            "the settings file is not TOML", hint=hint, path=path, why=str(error)
+        ) from error
     except OSError as error:
-        hint, why = "check the path and its rights", error.strerror or str(error)
-        raise NotFound("the settings cannot be read", hint=hint, path=path, why=why) from error
+        hint, why = "check the path and its permissions", error.strerror or str(error)
+        raise NotFound("the settings file cannot be read", hint=hint, path=path, why=why) from error
 
 
-def _tenants(
+def _read_tenants(
     given: Any, quota: QuotaSettings, origin: str, origins: dict[str, str]
 ) -> dict[str, QuotaSettings]:
-    """Return the quotas of tenants that have their own; what they leave out is everybody's."""
+    """Return the quotas of tenants that have their own; omitted ones are those of all tenants."""
     found = {}
     for tenant, values in given.items() if isinstance(given, dict) else [("", given)]:
         if not isinstance(values, dict) or not re.fullmatch("[a-z_][a-z0-9_]{0,39}", tenant):
@@ -253,8 +256,8 @@ def _tenants(
     return found
 
 
-def _agreed(node: NodeSettings) -> NodeSettings:
-    """Return settings that do not contradict each other."""
+def _check_consistent(node: NodeSettings) -> NodeSettings:
+    """Return the settings; `Invalid` if they contradict each other."""
     if bool(node.tls_certificate) != bool(node.tls_key):
         missing = "tls_key" if node.tls_certificate else "tls_certificate"
         hint = f"set {missing} as well, or neither"
@@ -266,11 +269,12 @@ def _agreed(node: NodeSettings) -> NodeSettings:
     for name, address in node.listeners().items():
         if address.port and address in taken:
             facts = {"settings": [taken[address], name], "address": str(address)}
-            raise Invalid("two listeners have one address", hint="give each its own", **facts)
+            hint = "give each listener its own address"
+            raise Invalid("two listeners have the same address", hint=hint, **facts)
         taken[address] = name
     if node.inflight_bytes_max < node.body_bytes_max:
         raise Invalid(
-            "one request could be larger than all requests together",
+            "the limit for one request exceeds the limit for all requests",
             hint="raise inflight_bytes_max, or lower body_bytes_max",
             body_bytes_max=node.body_bytes_max,
             inflight_bytes_max=node.inflight_bytes_max,
@@ -286,12 +290,12 @@ def read_settings(
     prefix: str = "",
     written: str | None = None,
 ) -> dict[str, Any]:
-    """Return the values that were meant; `Invalid` names the setting, the value and the origin."""
+    """Return the values of settings; `Invalid` names the setting, the value and its origin."""
     found = {}
     for name, value in given.items():
         label = written or f"{prefix}{name}"
         if name not in known:
-            near = nearest(name, known)
+            near = find_nearest(name, known)
             near = f"{ENVIRONMENT_PREFIX}{near.upper()}" if written else near
             hint = f"did you mean {near}?"
             raise Invalid("no such setting", hint=hint, setting=label, origin=origin)
@@ -304,20 +308,20 @@ def read_settings(
                 "not a value of this setting",
                 hint=f"use {_ALLOWED[kind]}{least}",
                 setting=label,
-                got=shown(value),
+                got=redact(value),
                 origin=origin,
             )
         found[name] = read
     return found
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like this one."""
+def find_nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar to this one."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
 
 
-def shown(value: Any) -> Any:
-    """Return a value as a person may see it: plain, and without what is secret."""
+def redact(value: Any) -> Any:
+    """Return a value for display: plain, and without secrets."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Address):
@@ -330,7 +334,7 @@ def shown(value: Any) -> Any:
 _WRONG = object()
 
 
-def _quantity(value: Any, units: Mapping[str, float]) -> Any:
+def _read_quantity(value: Any, units: Mapping[str, float]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -339,39 +343,39 @@ def _quantity(value: Any, units: Mapping[str, float]) -> Any:
     return float(found.group(1)) * units[found.group(2).lower()]
 
 
-def _bytes(value: Any) -> Any:
-    read = _quantity(value, _BYTE_UNITS)
+def _read_bytes(value: Any) -> Any:
+    read = _read_quantity(value, _BYTE_UNITS)
     is_whole = read is not _WRONG and math.isfinite(read) and read == int(read)
     return int(read) if is_whole else _WRONG
 
 
-def _count(value: Any) -> Any:
+def _read_count(value: Any) -> Any:
     has_unit = isinstance(value, str) and not value.strip().isdigit()
-    return _WRONG if has_unit else _bytes(value)
+    return _WRONG if has_unit else _read_bytes(value)
 
 
-def _text(value: Any) -> Any:
+def _read_text(value: Any) -> Any:
     return value if isinstance(value, str) and value else _WRONG
 
 
-def _seconds(value: Any) -> Any:
+def _read_seconds(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
-    read = _quantity(value, _SECOND_UNITS)
+    read = _read_quantity(value, _SECOND_UNITS)
     return read if read is _WRONG else float(read)
 
 
-def _truth(value: Any) -> Any:
+def _read_truth(value: Any) -> Any:
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     return value if isinstance(value, bool) else words.get(str(value).lower(), _WRONG)
 
 
-def _sync(value: Any) -> Any:
+def _read_sync(value: Any) -> Any:
     known = {one.value: one for one in Sync}
     return value if isinstance(value, Sync) else known.get(value, _WRONG)
 
 
-def _address(value: Any) -> Any:
+def _read_address(value: Any) -> Any:
     if value is None or value == OFF:
         return None
     if isinstance(value, Address):
@@ -384,13 +388,13 @@ def _address(value: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "bytes": _bytes,
-    "count": _count,
-    "seconds": _seconds,
-    "truth": _truth,
-    "sync": _sync,
-    "address": _address,
-    "text": _text,
+    "bytes": _read_bytes,
+    "count": _read_count,
+    "seconds": _read_seconds,
+    "truth": _read_truth,
+    "sync": _read_sync,
+    "address": _read_address,
+    "text": _read_text,
 }
 _ALLOWED = {
     "bytes": "a number of bytes, such as 1000000, 64MB or 64MiB",

@@ -1,17 +1,16 @@
-"""Every call to the operating system's files, behind one seam.
+"""The interface to the operating system's files; every file access goes through it.
 
 In:   absolute paths and bytes
 Out:  bytes, sizes, names; `OSError` as the operating system raised it, until `translated` turns
-      it into a kind of this package
+      it into an error of this package
 
-- A name is durable only after `sync_folder` of the folder that holds it, bytes only after
-  `Writer.sync`. Nothing here syncs on its own: the caller's order is the proof.
-- A failed `sync` is never repeated on the same file: the kernel may have dropped the bytes
-  and will report success the second time.
-- `size` and `stamp` answer None only for "there is nothing of this name"; every other trouble is
-  raised.
+- A name is durable only after `sync_folder` of its folder, bytes only after `Writer.sync`. Nothing
+  here syncs unasked: durability follows from the caller's order of calls.
+- A failed `sync` must not be retried on the same file: the kernel may have dropped the bytes and
+  would report success the second time.
+- `size` and `stamp` return None only if the name does not exist; every other failure raises.
 
-Tests put a simulated disk in the place of `OsDisk`; that is why no other module touches files.
+Tests replace `OsDisk` by a simulated disk, so no other module may touch files.
 """
 
 import errno
@@ -32,7 +31,7 @@ _NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One name in a folder."""
 
     name: str
@@ -42,7 +41,7 @@ class Entry:
 
 
 class FileStamp(NamedTuple):
-    """What the operating system says of a file; other bytes under a name have another stamp."""
+    """The operating system's metadata of a file; if the bytes change, the stamp changes."""
 
     device: int
     inode: int
@@ -51,7 +50,7 @@ class FileStamp(NamedTuple):
     changed_ns: int
 
 
-class Writer(Protocol):
+class FileWriter(Protocol):
     """A new file being written; bytes are durable after `sync` and not before."""
 
     def write(self, data: bytes | memoryview) -> int: ...
@@ -64,7 +63,7 @@ class Writer(Protocol):
 
 
 class Slot(Protocol):
-    """A small file that is written over in place; no bytes of it are ever promised to last."""
+    """A small file that is overwritten in place; its bytes are never guaranteed to be durable."""
 
     def put(self, data: bytes) -> None: ...
 
@@ -72,20 +71,20 @@ class Slot(Protocol):
 
 
 class Lock(Protocol):
-    """A file that this process alone holds, until it lets go or dies."""
+    """An exclusive lock on a file, held until this process releases it or ends."""
 
     def release(self) -> None: ...
 
 
-class Pin(Protocol):
-    """A file kept open, to tell whether its path still names this very file."""
+class OpenFile(Protocol):
+    """An open file, which tells whether its path still names the same file."""
 
     def is_current(self) -> bool: ...
 
     def close(self) -> None: ...
 
 
-class Reader(Protocol):
+class FileReader(Protocol):
     """An open file being read from its start."""
 
     def read(self, size_bytes: int) -> bytes: ...
@@ -106,9 +105,9 @@ class Disk(Protocol):
 
     def open_input(self, path: str) -> pa.NativeFile: ...
 
-    def open_reader(self, path: str) -> Reader: ...
+    def open_reader(self, path: str) -> FileReader: ...
 
-    def create(self, path: str) -> Writer: ...
+    def create(self, path: str) -> FileWriter: ...
 
     def link(self, source: str, target: str) -> None: ...
 
@@ -122,7 +121,7 @@ class Disk(Protocol):
 
     def sync_file(self, path: str) -> None: ...
 
-    def entries(self, path: str) -> list[Entry]: ...
+    def entries(self, path: str) -> list[FolderEntry]: ...
 
     def open_slot(self, path: str) -> Slot: ...
 
@@ -130,7 +129,7 @@ class Disk(Protocol):
 
     def lock_folder(self, path: str) -> Lock: ...
 
-    def pin(self, path: str) -> Pin: ...
+    def pin(self, path: str) -> OpenFile: ...
 
     def boot_id(self) -> bytes: ...
 
@@ -142,7 +141,7 @@ class OsWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write all of `data`: a short write is continued, never reported as whole."""
+        """Write all of `data`, continuing after a short write."""
         rest = memoryview(data).cast("B")
         size_bytes = len(rest)
         while rest:
@@ -154,7 +153,7 @@ class OsWriter:
         os.fdatasync(self._fd)
 
     def cut(self, size_bytes: int) -> None:
-        """Drop what was written past a size; the next write goes on from there."""
+        """Truncate the file to a size; the next write continues there."""
         os.ftruncate(self._fd, size_bytes)
         os.lseek(self._fd, size_bytes, os.SEEK_SET)
 
@@ -181,13 +180,13 @@ class OsReader:
 
 
 class OsSlot:
-    """A small file of the operating system, written over in place."""
+    """A small file of the operating system, overwritten in place."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def put(self, data: bytes) -> None:
-        """Write the data over the start of the file; other processes see it at once."""
+        """Overwrite the start of the file; other processes see the data at once."""
         if os.pwrite(self._fd, data, 0) != len(data):
             raise OSError(errno.EIO, "short write")
 
@@ -197,7 +196,7 @@ class OsSlot:
 
 
 class OsLock:
-    """A lock of the operating system, which lets go of it when the process ends."""
+    """A lock of the operating system, released at the latest when the process ends."""
 
     def __init__(self, path: str, note: bytes) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -215,9 +214,9 @@ class OsLock:
 
 
 class OsFolderLock:
-    """A lock on a folder itself: it holds whatever names in the folder are removed.
+    """A lock on a folder itself: it persists whatever names in the folder are removed.
 
-    A file system that cannot lock folders (NFS) has no such lock; then nothing is held.
+    On a file system that cannot lock folders (NFS), it locks nothing.
     """
 
     def __init__(self, path: str) -> None:
@@ -263,14 +262,14 @@ class OsDisk:
             return file.read()
 
     def size(self, path: str) -> int | None:
-        """Return the size of what has this name, a link itself, or None when nothing has."""
+        """Return the size of a file, or of a link itself; None if the name does not exist."""
         try:
             return os.stat(path, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
 
     def stamp(self, path: str) -> FileStamp | None:
-        """Return the stamp of what has this name, a link itself, or None when nothing has."""
+        """Return the stamp of a file, or of a link itself; None if the name does not exist."""
         try:
             found = os.stat(path, follow_symlinks=False)
         except FileNotFoundError:
@@ -287,11 +286,11 @@ class OsDisk:
         """Return a random-access input that Parquet readers can use without copying."""
         return pa.memory_map(path, "r")
 
-    def open_reader(self, path: str) -> Reader:
+    def open_reader(self, path: str) -> FileReader:
         """Return the file opened for reading in sequence."""
         return OsReader(path)
 
-    def create(self, path: str) -> Writer:
+    def create(self, path: str) -> FileWriter:
         """Create a new file; `FileExistsError` when the name is taken."""
         return OsWriter(path)
 
@@ -308,7 +307,7 @@ class OsDisk:
         os.unlink(path)
 
     def make_folder(self, path: str, *, is_private: bool = False) -> None:
-        """Create a folder, of this user alone if asked; `FileExistsError` if the name is taken."""
+        """Create a folder, for this user only if asked; `FileExistsError` if the name is taken."""
         os.mkdir(path, 0o700 if is_private else 0o777)
 
     def sync_folder(self, path: str) -> None:
@@ -327,7 +326,7 @@ class OsDisk:
         finally:
             os.close(fd)
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FolderEntry]:
         """Return the names in a folder, in no order."""
         found = []
         with os.scandir(path) as scan:
@@ -335,29 +334,29 @@ class OsDisk:
                 try:
                     status = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # removed between the listing and the look
+                    continue  # removed between the listing and the `stat`
                 folder = item.is_dir(follow_symlinks=False)
-                found.append(Entry(item.name, status.st_size, status.st_mtime_ns, folder))
+                found.append(FolderEntry(item.name, status.st_size, status.st_mtime_ns, folder))
         return found
 
     def open_slot(self, path: str) -> Slot:
-        """Return a small file to write over in place, made if need be."""
+        """Open a small file for overwriting in place; create it if need be."""
         return OsSlot(path)
 
     def lock(self, path: str, note: bytes) -> Lock:
-        """Hold a file and leave a note in it; `BlockingIOError` when another process holds it."""
+        """Lock a file and write a note to it; `BlockingIOError` if another process has the lock."""
         return OsLock(path, note)
 
     def lock_folder(self, path: str) -> Lock:
-        """Hold a folder itself; `BlockingIOError` when another process holds it."""
+        """Lock a folder itself; `BlockingIOError` if another process has the lock."""
         return OsFolderLock(path)
 
-    def pin(self, path: str) -> Pin:
-        """Keep a file open, to tell later whether its path still names it."""
+    def pin(self, path: str) -> OpenFile:
+        """Open a file, to tell later whether its path still names the same file."""
         return OsPin(path)
 
     def boot_id(self) -> bytes:
-        """Return 16 bytes that name this run of the machine, all zero where none is known."""
+        """Return 16 bytes that identify this boot of the machine, all zero if unknown."""
         return _boot_id()
 
 
@@ -371,16 +370,16 @@ def _boot_id() -> bytes:
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
-    """Turn errors of the operating system into kinds of this package, naming the path."""
+def translate_errors(path: str) -> Iterator[None]:
+    """Turn errors of the operating system into errors of this package that name the path."""
     try:
         yield
     except OSError as error:
-        raise translation(error, path) from error
+        raise translate_error(error, path) from error
 
 
-def translation(error: OSError, path: str) -> ThermoclineError:
-    """Return the error of this package that an error of the operating system stands for."""
+def translate_error(error: OSError, path: str) -> ThermoclineError:
+    """Return the error of this package for an error of the operating system."""
     facts = {"path": path, "error": os.strerror(error.errno) if error.errno else str(error)}
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
@@ -391,7 +390,8 @@ def translation(error: OSError, path: str) -> ThermoclineError:
             hint = "make the folder writable for this user, then try again"
             return Unavailable("the file system does not allow this", hint=hint, **facts)
         case errno.EMFILE | errno.ENFILE:
-            return Overloaded("too many open files", hint="raise `ulimit -n`, or do less", **facts)
+            hint = "raise `ulimit -n`, or do less at once"
+            return Overloaded("too many open files", hint=hint, **facts)
         case errno.EISDIR | None if error.errno or "is a directory" in str(error):
             return Invalid("a folder where a file is needed", hint="name a file", **facts)
-    return Unavailable("the disk failed", hint="look at the machine, then try again", **facts)
+    return Unavailable("the disk failed", hint="check the machine, then try again", **facts)

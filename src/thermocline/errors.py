@@ -3,20 +3,20 @@
     ThermoclineError
     ├── Invalid                 fix the request
     │   └── BodyTooLarge          send it in smaller parts
-    ├── Unauthenticated         show a key that is valid
+    ├── Unauthenticated         send a valid key
     ├── Forbidden               use a key that may do this
     ├── NotFound                name something that exists
     ├── Conflict                reload and try again
     │   └── CoverageOverlapError  the buckets are already held
     ├── Overloaded              send less, or later
     ├── Unavailable             try again later
-    │   └── OutcomeUnknown        it may or may not have happened; look before repeating
+    │   └── OutcomeUnknown        the write may have happened; check before repeating it
     ├── Unsupported             use a newer Thermocline
     └── Corruption              stop; a person looks
 
-- A message is lower case and carries no values; values are `facts`; `hint` is the way out.
-- Every error survives pickling, so that worker processes can raise it.
-- No error of a library or of the operating system leaves the room that met it.
+- A message is lower case and contains no values; values are `facts`; `hint` is the way out.
+- Every error can be pickled, so that worker processes can raise it.
+- No package lets an error of a library or of the operating system out: it translates it.
 """
 
 import pickle
@@ -39,46 +39,46 @@ class ThermoclineError(Exception):
         """Return message and facts on one line, the hint on the next."""
         line = self.message
         if self.facts:
-            line += " (" + ", ".join(f"{k}={_short(v)}" for k, v in self.facts.items()) + ")"
+            line += " (" + ", ".join(f"{k}={_shorten(v)}" for k, v in self.facts.items()) + ")"
         return f"{line}\nhint: {self.hint}" if self.hint else line
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        facts = {name: _picklable(fact) for name, fact in self.facts.items()}
-        return _rebuilt, (type(self), self.message, self.hint, facts)
+        facts = {name: _make_picklable(fact) for name, fact in self.facts.items()}
+        return _rebuild, (type(self), self.message, self.hint, facts)
 
 
 class Invalid(ThermoclineError):
-    """The request cannot be right; fix it."""
+    """The request is wrong; fix it."""
 
     code = "invalid"
 
 
 class BodyTooLarge(Invalid):
-    """A body is larger than its limit, before or after inflating; sending it again is no help."""
+    """A body exceeds its limit, before or after decompression; send it in smaller parts."""
 
     code = "body_too_large"
 
 
 class Unauthenticated(ThermoclineError):
-    """Nobody knows who asks: there is no key, or none that is valid; show one that is."""
+    """No valid API key was supplied; send a valid one."""
 
     code = "unauthenticated"
 
 
 class Forbidden(ThermoclineError):
-    """The key is valid and may not do this; use one that may."""
+    """The key is valid but lacks the right to do this; use another key."""
 
     code = "forbidden"
 
 
 class NotFound(ThermoclineError):
-    """What was named does not exist; name something that does."""
+    """The named thing does not exist; name one that does."""
 
     code = "not_found"
 
 
 class Conflict(ThermoclineError):
-    """Somebody else changed the same thing first, and this change was definitely not made."""
+    """Another writer changed the same thing first; this change was definitely not made."""
 
     code = "conflict"
 
@@ -96,13 +96,13 @@ class Overloaded(ThermoclineError):
 
 
 class Unavailable(ThermoclineError):
-    """Something that is needed is not there now; try again later."""
+    """Something that is needed is not available now; try again later."""
 
     code = "unavailable"
 
 
 class OutcomeUnknown(Unavailable):
-    """The write may or may not have happened; look for it before repeating it."""
+    """The write may or may not have happened; check before repeating it."""
 
     code = "outcome_unknown"
 
@@ -119,25 +119,25 @@ class Corruption(ThermoclineError):
     code = "corruption"
 
 
-def _rebuilt(
+def _rebuild(
     kind: type[ThermoclineError], message: str, hint: str, facts: dict[str, Any]
 ) -> ThermoclineError:
     return kind(message, hint=hint, **facts)
 
 
-def _picklable(fact: Any) -> Any:
+def _make_picklable(fact: Any) -> Any:
     """Return a fact as it is, or as text: a caller may have passed a function or a lock."""
     try:
         pickle.dumps(fact)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
-        return _short(fact)
+        return _shorten(fact)
     return fact
 
 
-def _short(value: Any) -> str:
-    shown = _listed(value) if isinstance(value, list | tuple) else str(value)
+def _shorten(value: Any) -> str:
+    shown = _format_list(value) if isinstance(value, list | tuple) else str(value)
     return shown if len(shown) <= 300 else shown[:297] + "..."
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _format_list(values: Sequence[Any]) -> str:
     return "[" + ", ".join(str(v) for v in values) + "]"

@@ -3,31 +3,31 @@
 In:   the hot half of a table and its cold half
 Out:  the mark that the table's newest version has reached
 
-- Committed before retired: the hot copy goes only when a version is known to contain it.
-- A crash after any step is finished by calling `flush` again, which never commits a row twice:
-  the commit that names the segments carries the mark.
+- Committed before retired: the hot copy is dropped only when a version is known to contain it.
+- After a crash at any step, call `flush` again to finish. It never commits a row twice: the commit
+  that names the segments also carries the mark.
 """
 
-from thermocline.format.action import Mark
+from thermocline.cold.table import ColdTable
+from thermocline.format.log.action import Mark
 from thermocline.hot.tier import HotTable
-from thermocline.lake.table import Table
-from thermocline.snapshot import View, hot_rows, names_held
+from thermocline.snapshot import TableView, hot_rows, list_held_columns
 
 
-def flush(hot: HotTable, table: Table) -> Mark | None:
+def flush(hot: HotTable, table: ColdTable) -> Mark | None:
     """Carry what the tier has frozen into the lake; return its mark, or None if nothing was hot.
 
-    When this returns, the rows are in a committed version and no longer hot. An error means that
-    they are still hot, and possibly in a version too: the next flush finds out.
+    When this returns, the rows are in a committed version and no longer hot. After an error they
+    are still hot, and possibly in a version too: the next flush finds out.
     """
     frozen = hot.freeze()
     if frozen is None:
         return None
     state = table.state()
-    view = View(state, frozen.parts)
-    rows = hot_rows(view, names_held(view))
+    view = TableView(state, frozen.parts)
+    rows = hot_rows(view, list_held_columns(view))
     requests = {key: count for part in frozen.parts for key, count in part.requests.items()}
-    table.carry(rows, state, hot.source, frozen.mark, requests)
+    table.commit_flush(rows, state, hot.source, frozen.mark, requests)
     # Crash here: between commit and retire. The version's mark says that it happened.
     hot.retire(frozen.mark)
     return frozen.mark

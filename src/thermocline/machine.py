@@ -1,12 +1,12 @@
 """How much of the machine this process may use: cores and memory.
 
-In:   what the system says of this process and of the control groups it is in
+In:   the operating system's limits for this process and its control groups
 Out:  a number of cores, a number of bytes
 
-- A container, and a service with a quota, sees every core of its host. Threads past its share only
-  keep each other waiting, and each takes memory.
-- A limit of a group above this process's counts too: the smallest holds.
-- What the system does not tell is not limited: then it is the whole machine.
+- A container or a service with a quota sees every core of its host. Threads beyond its quota only
+  wait for each other, and each takes memory.
+- Limits of parent groups apply too: the smallest limit counts.
+- If the system reports no limit, the limit is the whole machine.
 """
 
 import math
@@ -31,13 +31,13 @@ def core_count() -> int:
 
 
 def memory_bytes() -> int:
-    """Return how much memory this process may take together with those it is grouped with."""
+    """Return how much memory this process and the others of its control group may use."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([whole, *_memory_limits()])
 
 
 def _core_shares() -> Iterator[float]:
-    for group in _groups("cpu"):
+    for group in _list_groups("cpu"):
         with suppress(OSError, ValueError):  # "max" where there is no limit
             quota, period = _read(group, "cpu.max").split()
             yield int(quota) / int(period)
@@ -48,26 +48,26 @@ def _core_shares() -> Iterator[float]:
 
 
 def _memory_limits() -> Iterator[int]:
-    for group in _groups("memory"):
+    for group in _list_groups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):
                 yield int(_read(group, name))
 
 
-def _groups(controller: str) -> Iterator[str]:
-    """Yield the folder of each group that this process is in, and of those above."""
+def _list_groups(controller: str) -> Iterator[str]:
+    """Yield the folder of each control group of this process, and of its parents."""
     with suppress(OSError):
         for line in _read(MEMBERSHIP).splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):
                 continue
-            # With controllers it is of the first version, which has a tree for each of them.
+            # A line with controllers is of cgroup v1, which has a tree for each controller.
             tree = posixpath.join(GROUPS, controller) if controllers else GROUPS
             path = posixpath.normpath(path)
             while path.strip("/"):
                 yield tree + path
                 path = posixpath.dirname(path)
-            # A container may see its own group as the whole tree, and know it by its host's path.
+            # A container may see its group as the root, while the path is that of the host.
             yield tree
 
 

@@ -3,11 +3,11 @@
 In:   a folder, settings
 Out:  the lake of each tenant
 
-- The only place that names concrete tiers. What it opens it closes in the reverse order.
-- Flushes run beside writers and readers: when much is hot, when something has been hot for long,
-  on demand and at `close`. One that fails is tried again; its rows stay hot and durable.
-- A node opened for reading follows the journal of whoever owns it. It writes no rows; what it reads
-  it pins, as every reader does.
+- Only this module names concrete tiers. A node closes in the reverse order of opening.
+- Flushes run concurrently with writers and readers: when much is hot, when rows have been hot for
+  long, on demand and at `close`. A failed flush is retried; its rows stay hot and durable.
+- A read-only node follows the journal of the process that writes it. It writes no rows; it pins
+  the versions it reads, as every reader does.
 """
 
 import atexit
@@ -19,6 +19,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from thermocline.cold.catalog import LAKE_HINT, LAKE_PATH, Catalog, CatalogEntry, LakeIdentity
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import Disk, OsDisk
 from thermocline.errors import (
@@ -29,28 +32,25 @@ from thermocline.errors import (
     Overloaded,
     ThermoclineError,
     Unavailable,
-    Unsupported,
 )
+from thermocline.extras import require_extra
 from thermocline.format import layout
-from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_US, TimeNs
-from thermocline.format.note import NoteHole
+from thermocline.format.log.action import Mark
+from thermocline.format.log.commit_note import NoteHole
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.folder import read_identity
-from thermocline.hot.wal.follow import Follower
-from thermocline.hot.wal.quarantine import Aside, set_aside
-from thermocline.hot.wal.recovery import Recovered
+from thermocline.hot.wal.follower import JournalFollower
+from thermocline.hot.wal.recovery import RecoveryReport
+from thermocline.hot.wal.repair.quarantine import RejectedFrame, set_aside
 from thermocline.hot.wal.tier import WalTable, WalTier
-from thermocline.lake.catalog import LAKE_HINT, LAKE_PATH, Catalog, LakeIdentity, Named
-from thermocline.lake.table import Table
-from thermocline.lake.tenants import DEFAULT_TENANT, Tenants
-from thermocline.live import LakeTable
-from thermocline.query.pool import QueryPool
-from thermocline.tenant import Lake, flush_table
+from thermocline.lake import Lake, flush_table
+from thermocline.lake_table import LakeTable
+from thermocline.query.worker.pool import QueryPool
 
 if TYPE_CHECKING:
-    from thermocline.entity.half import EntityHalf
-    from thermocline.entity.type import EntityTypes
+    from thermocline.entity.postgres_service import PostgresService
+    from thermocline.entity.types import EntityCatalog
 
 
 class Node:
@@ -69,16 +69,18 @@ class Node:
         self._disk = disk or OsDisk()
         self._is_read_only = is_read_only
         self._now_ns = now_ns
-        self._tenants = Tenants(root, self._disk)
+        self._tenants = TenantCatalog(root, self._disk)
         self._catalogs: dict[str, Catalog] = {}
         self._lakes: dict[str, Lake] = {}
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self.pool = _pool(self._settings)
+        self.pool = _open_query_pool(self._settings)
         self._is_closing = self._is_closed = False
-        self._entities = _half(self._settings, self._tenants.root, is_read_only=is_read_only)
+        self._entities = _open_entity_half(
+            self._settings, self._tenants.root, is_read_only=is_read_only
+        )
         self._tier: WalTier | None = None
-        self._follower: Follower | None = None
+        self._follower: JournalFollower | None = None
         self.flush_error: ThermoclineError | None = None
         if is_read_only:
             catalog = self._catalog(DEFAULT_TENANT)
@@ -86,9 +88,9 @@ class Node:
             if identity is None:
                 raise NotFound("there is no lake here", hint="check the path", folder=root)
             self._check_names(catalog, identity)
-            self._follower = Follower(self._disk, catalog.journal_folder)
+            self._follower = JournalFollower(self._disk, catalog.journal_folder)
         else:
-            self._tier = self._opened()
+            self._tier = self._open_journal()
         self._wake = threading.Event()
         self._clock: threading.Thread | None = None
         if self._tier is not None:
@@ -98,31 +100,31 @@ class Node:
             )
             self._clock.start()
             if self._entities is not None:
-                self._entities.keep(self._keyed)
-        # A node that nobody closes is closed with the process. Its hot rows stay in the journal.
+                self._entities.start_exports(self._list_exports)
+        # A node that is not closed closes with the process. Its hot rows stay in the journal.
         atexit.register(self.close, is_flushed=False)
 
     @property
     def tier(self) -> WalTier:
-        """The journal and the hot rows; `Invalid` where the node is open for reading only."""
+        """The journal and the hot rows; `Invalid` if the node is open for reading only."""
         self.check_open()
         if self._tier is None:
-            hint = "connect without read_only, where no other process writes"
+            hint = "connect without read_only, if no other process writes"
             raise Invalid("the lake is open for reading only", hint=hint)
         return self._tier
 
     @property
     def export_error(self) -> ThermoclineError | None:
-        """Why the last export of entities by the clock failed; None when it did not."""
+        """The error of the last export of entities by the clock; None if it succeeded."""
         return None if self._entities is None else self._entities.error
 
     @property
-    def recovered(self) -> Recovered:
-        """What the journal gave back when it was opened."""
-        return self.tier.recovered
+    def recovered(self) -> RecoveryReport:
+        """What the journal recovered when it was opened."""
+        return self.tier.recovery_report
 
     def lake(self, tenant: str = DEFAULT_TENANT) -> Lake:
-        """Return the lake of a tenant; `NotFound` when there is no such tenant."""
+        """Return the lake of a tenant; `NotFound` for an unknown tenant."""
         with self._lock:
             if tenant not in self._lakes:
                 self._lakes[tenant] = Lake(self, self._catalog(tenant), tenant)
@@ -133,7 +135,7 @@ class Node:
         return list(self._tenants)
 
     def create_tenant(self, name: str) -> Lake:
-        """Make a tenant and return its lake; `Conflict` when there is one of this name."""
+        """Create a tenant and return its lake; `Conflict` when there is one of this name."""
         _ = self.tier
         self._tenants.create(name)
         return self.lake(name)
@@ -144,20 +146,20 @@ class Node:
             return self._follower.snapshot(table_id)
         return self.tier.table(table_id).snapshot()
 
-    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityTypes":
-        """Return a tenant's entity types; `Invalid` where the node has no PostgreSQL."""
+    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityCatalog":
+        """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         self.check_open()
         if self._entities is None:
-            hint = "set postgres: a DSN, or embedded for a server of the lake's own"
+            hint = "set postgres to a DSN, or to embedded for a server that the lake starts"
             raise Invalid("this lake has no entities", hint=hint)
         return self._entities.types(tenant, catalog)
 
     def check_open(self) -> None:
-        """Raise `Invalid` where the node is closed, or was opened by another process."""
+        """Raise `Unavailable` if the node is closed, `Invalid` if another process opened it."""
         if self._is_closed:
             raise Unavailable("the lake is closed", hint="connect again")
         if os.getpid() != self._process:
-            # Its hot rows here are those of the moment of the fork, and nobody adds to them.
+            # The hot rows in this process are a copy from the time of the fork and never change.
             hint = "connect again in this process, with read_only"
             raise Invalid("the lake was opened by the process that forked this one", hint=hint)
 
@@ -178,19 +180,19 @@ class Node:
         for tenant in self._tenants:
             self._catalog(tenant).check_names()
 
-    def _mark_of(self, table_id: bytes, source: str) -> Mark | None:
-        return _mark_in(self._tables(), table_id, source)
+    def _table_mark(self, table_id: bytes, source: str) -> Mark | None:
+        return _find_mark(self._tables(), table_id, source)
 
-    def _tables(self) -> Iterator[tuple[Catalog, Named]]:
+    def _tables(self) -> Iterator[tuple[Catalog, CatalogEntry]]:
         for tenant in self._tenants:
             catalog = self._catalog(tenant)
             for named in catalog:
                 yield catalog, named
 
     def flush(self) -> None:
-        """Carry what is hot into the lake, of every table of every tenant.
+        """Flush the hot rows of every table of every tenant.
 
-        A table that fails keeps no other from being flushed; its error is raised at the end.
+        If one table fails, the others are still flushed; the error is raised at the end.
         """
         self._flush_each(self.tier.tables())
 
@@ -200,9 +202,9 @@ class Node:
             if not hot.snapshot().parts:
                 continue
             try:
-                flush_table(self._by_id(hot.table_id))
+                flush_table(self._find_table(hot.table_id))
             except ThermoclineError as error:
-                trouble = error  # one table's trouble is not another's
+                trouble = error  # go on with the other tables
         if trouble is not None:
             raise trouble
 
@@ -213,15 +215,15 @@ class Node:
             if self._is_closed:
                 return
             try:
-                self._flush_each(self._due())
+                self._flush_each(self._list_due())
                 self.flush_error = None
             except ThermoclineError as error:
-                self.flush_error = error  # the rows stay hot and durable; the next look tries again
-            except Exception as error:  # noqa: BLE001  a clock that stopped would flush nothing more
+                self.flush_error = error  # the rows stay hot and durable; the next round retries
+            except Exception as error:  # noqa: BLE001  the clock must not stop
                 self.flush_error = Unavailable("a flush failed", why=repr(error))
 
-    def _due(self) -> list[WalTable]:
-        """Return the tables whose rows have been hot for long, or take much room; largest first."""
+    def _list_due(self) -> list[WalTable]:
+        """Return the tables with rows that are old, or all tables if memory is short; by size."""
         tier = self.tier
         old_s = clock.monotonic() - self._settings.flush_age_s
         is_full = tier.hot_bytes * 2 > tier.hot_bytes_max
@@ -232,25 +234,26 @@ class Node:
             or (is_full and hot.buffer.size_bytes)
         ]
 
-    def _keyed(self) -> Iterator[Callable[[], object]]:
-        """Yield what to do for every table of entities when the clock looks."""
+    def _list_exports(self) -> Iterator[Callable[[], object]]:
+        """Yield the export task of every entity table, for the export clock."""
         for tenant in self._tenants:
             lake = self.lake(tenant)
             for name in lake.tables():
                 if lake.table(name).is_keyed:
                     yield partial(_export, lake, name)
 
-    def _by_id(self, table_id: bytes) -> LakeTable:
+    def _find_table(self, table_id: bytes) -> LakeTable:
         for tenant in self._tenants:
             table = self.lake(tenant).by_id(table_id)
             if table is not None:
                 return table
-        raise NotFound("no table has these rows", hint="look at the journal", id=table_id.hex())
+        hint = "`thermocline journal inspect` shows the rows"
+        raise NotFound("no table has the id of these hot rows", hint=hint, id=table_id.hex())
 
     def close(self, *, is_flushed: bool = True) -> None:
-        """Flush, and let go of the journal. Rows that cannot be flushed stay in the journal.
+        """Flush, and close the journal. Rows that cannot be flushed stay in the journal.
 
-        In a forked process this does nothing: the journal is still that of the other one.
+        In a forked process this does nothing: the journal belongs to the parent process.
         """
         if os.getpid() != self._process:
             return
@@ -264,10 +267,10 @@ class Node:
                 with suppress(Unavailable, Overloaded, Conflict):
                     self.flush()
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
-        """End what runs and release what is held, in the reverse order of opening."""
+    def _release(self) -> None:
+        """Stop the clock and release all resources, in the reverse order of opening."""
         self._is_closed = True
         self._wake.set()
         if self._clock is not None:
@@ -280,7 +283,7 @@ class Node:
             if self.pool is not None:
                 held.callback(self.pool.close)
             for lake in list(self._lakes.values()):
-                held.callback(lake.let_go)
+                held.callback(lake.close_session)
 
     def __enter__(self) -> "Node":
         return self
@@ -288,8 +291,8 @@ class Node:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _opened(self) -> WalTier:
-        """Open the journal; in a folder that is no lake yet, make one."""
+    def _open_journal(self) -> WalTier:
+        """Open the journal; in a folder without a lake, create one."""
         catalog = self._catalog(DEFAULT_TENANT)
         identity = catalog.identity()
         if identity is None:
@@ -299,14 +302,14 @@ class Node:
         tier = WalTier(
             self._disk,
             catalog.journal_folder,
-            self._mark_of,
+            self._table_mark,
             self._settings.wal,
             expected=None if identity is None else identity.journal_id,
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
         )
         try:
             if identity is None:
-                catalog.found(tier.source)
+                catalog.create_lake(tier.source)
             for owner, named in self._tables():
                 _check_journal(tier, named, owner.table(named.name))
         except BaseException:
@@ -318,21 +321,23 @@ class Node:
 def open_lake(
     root: str | os.PathLike[str], settings: LakeSettings | None = None, **how: Any
 ) -> Lake:
-    """Open a node for its default tenant's lake alone; closing the lake closes the node."""
+    """Open a node and return its default tenant's lake; closing the lake closes the node."""
     node = Node(os.fspath(root), settings, **how)
     lake = node.lake()
     lake.on_close = lambda is_flushed: node.close(is_flushed=is_flushed)
     return lake
 
 
-def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -> list[Aside]:
-    """Put the frames that no table of a lake can take into its journal's quarantine.
+def set_aside_frames(
+    root: str, *, is_dry_run: bool, disk: Disk | None = None
+) -> list[RejectedFrame]:
+    """Move the frames that belong to no table of a lake into its journal's quarantine.
 
-    Returns which they are. Refused while a name of the lake is damaged: a table that is found
-    again by restoring its name takes its frames itself.
+    Returns these frames. Raises while a name of the lake is damaged: restore the name instead, and
+    the table gets its frames.
     """
     disk = disk or OsDisk()
-    tenants = Tenants(root, disk)
+    tenants = TenantCatalog(root, disk)
     tenants.check_names()
     catalogs = [
         Catalog("/".join(filter(None, (root, tenants.folder(one)))), disk, is_read_only=True)
@@ -347,13 +352,15 @@ def set_aside_frames(root: str, *, is_dry_run: bool, disk: Disk | None = None) -
 
     def mark_of(table_id: bytes, source: str) -> Mark | None:
         tables = ((catalog, named) for catalog in catalogs for named in catalog)
-        return _mark_in(tables, table_id, source)
+        return _find_mark(tables, table_id, source)
 
     return set_aside(disk, catalogs[0].journal_folder, mark_of, is_dry_run=is_dry_run)
 
 
-def _mark_in(tables: Iterable[tuple[Catalog, Named]], table_id: bytes, source: str) -> Mark | None:
-    """Return the mark of a source that a table has reached; None when no name leads to it."""
+def _find_mark(
+    tables: Iterable[tuple[Catalog, CatalogEntry]], table_id: bytes, source: str
+) -> Mark | None:
+    """Return the mark of a source that a table has reached; None when no table has the id."""
     for catalog, named in tables:
         if named.table_id == table_id.hex():
             return catalog.table(named.name).state().marks.get(source, Mark(0))
@@ -361,7 +368,7 @@ def _mark_in(tables: Iterable[tuple[Catalog, Named]], table_id: bytes, source: s
 
 
 def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity) -> None:
-    """Refuse a `lake.json` that belongs to another journal than the one beside it."""
+    """Raise `Corruption` if `lake.json` belongs to another journal than the one beside it."""
     journal = read_identity(disk, catalog.journal_folder)
     if journal is not None and journal.journal_id.hex() != identity.journal_id:
         raise Corruption(
@@ -377,20 +384,17 @@ def _export(lake: Lake, name: str) -> None:
     lake.entity(name).export_if_due()
 
 
-def _half(settings: LakeSettings, root: str, *, is_read_only: bool) -> "EntityHalf | None":
+def _open_entity_half(
+    settings: LakeSettings, root: str, *, is_read_only: bool
+) -> "PostgresService | None":
     if not settings.postgres:
         return None
-    try:
-        from thermocline.entity.half import EntityHalf
-    except ImportError as error:
-        hint = "pip install 'thermocline[entities]', or leave the setting postgres out"
-        raise Unsupported(
-            "a package that entities need is not installed", hint=hint, why=str(error)
-        ) from error
-    return EntityHalf(settings, root, is_read_only=is_read_only)
+    with require_extra("entities", feature="the setting postgres", instead="omit the setting"):
+        from thermocline.entity.postgres_service import PostgresService
+    return PostgresService(settings, root, is_read_only=is_read_only)
 
 
-def _pool(settings: LakeSettings) -> QueryPool | None:
+def _open_query_pool(settings: LakeSettings) -> QueryPool | None:
     if not settings.query_workers:
         return None
     return QueryPool(
@@ -400,8 +404,8 @@ def _pool(settings: LakeSettings) -> QueryPool | None:
     )
 
 
-def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
-    """Refuse a journal that lacks what a table took from it; note the holes a repair left."""
+def _check_journal(tier: WalTier, named: CatalogEntry, table: ColdTable) -> None:
+    """Raise if the journal or the table lacks flushed rows; record the holes of a repair."""
     mark = table.state().marks.get(tier.source, Mark(0))
     if mark >= tier.next_lsn:
         raise Corruption(
@@ -414,7 +418,7 @@ def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
     retired = tier.retired_mark(bytes.fromhex(named.table_id))
     if mark < retired:
         raise Corruption(
-            "the table's log is behind what the journal handed over to it: commits were lost",
+            "the table's log is behind what the journal flushed to it: commits were lost",
             hint="restore the table's `_log` from a copy; `thermocline table repair` says what is "
             "lost without it",
             table=named.name,
@@ -424,12 +428,17 @@ def _check_journal(tier: WalTier, named: Named, table: Table) -> None:
         )
     table.note_holes(
         [
-            NoteHole(tier.source, hole.first_lsn, hole.last_lsn, *map(_time, hole.written))
-            for hole in tier.recovered.holes
+            NoteHole(
+                tier.source,
+                hole.first_lsn,
+                hole.last_lsn,
+                *map(_round_to_micros, hole.written_between_ns),
+            )
+            for hole in tier.recovery_report.holes
             if hole.last_lsn > mark and (hole.tables is None or named.table_id in hole.tables)
         ]
     )
 
 
-def _time(time_ns: int | None) -> TimeNs | None:
+def _round_to_micros(time_ns: int | None) -> TimeNs | None:
     return None if time_ns is None else TimeNs(time_ns // NS_PER_US * NS_PER_US)

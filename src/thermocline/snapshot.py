@@ -1,16 +1,16 @@
-"""Pairs the hot half of a table with the one lake version it is exact against.
+"""Pairs the hot half of a table with the one cold version it exactly complements.
 
 In:   a `HotSnapshot`, then the newest state of the table's log, read in that order
 Out:  a `View`: the cold rows of `state`, plus the hot parts that it does not contain
 
-- Every row acknowledged before the snapshot is in exactly one half of the view. A flush that
-  landed in between has moved the version's mark past its parts, and they are left out.
-- A snapshot of rows that change names the one version it goes with, and the rows of it that do not
-  count any more; no other version would do.
-- Order matters: a version read first would miss rows that a flush moved there before the
-  snapshot was taken.
-- A version whose mark is behind what the tier has retired is not one that can be paired: the log
-  went back, and rows are missing from both halves. That is an error, never a shorter answer.
+- Every row acknowledged before the snapshot is in exactly one half of the view. If a flush commits
+  in between, the version's mark is past the flushed parts, and the view omits them.
+- A snapshot of entities, whose rows change, names the one version it belongs to and the rows of
+  that version that it hides. It fits no other version.
+- Order matters: a version read before the snapshot would lack the rows that a flush moved into a
+  newer version before the snapshot was taken.
+- If a version's mark is behind what the tier has retired, the log went back, and rows are missing
+  from both halves. That is an error, never a shorter answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,85 +18,90 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from thermocline.cold.entity_view import hide_rows
+from thermocline.cold.segment.measure import measure
+from thermocline.cold.segment.parquet import (
+    filter_rows,
+    match_window,
+    measure_segment,
+    project_columns,
+)
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption
-from thermocline.format.action import Mark
-from thermocline.format.conflict import Window
-from thermocline.format.coverage import Coverage, empty
+from thermocline.format.coverage import Coverage, empty_coverage
+from thermocline.format.log.action import Mark
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema
-from thermocline.format.state import TableState
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
-from thermocline.lake.keyed import without_rows
-from thermocline.lake.measure import measure
-from thermocline.lake.segment import filtered, measure_segment, presented, within
-from thermocline.lake.table import Table
 
-CHUNKS_MAX = 128  # 5,000 batches cost an engine 300 ms to look at, 50 cost nothing
+CHUNKS_MAX = 128  # 5,000 batches cost the engine 300 ms of overhead, 50 cost nothing
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """One exact reading of a table; where it is not exact, its pairing says what is missing."""
+class TableView:
+    """One exact reading of a table; if it is not exact, `pairing` says what is missing."""
 
     state: TableState
     parts: tuple[HotPart, ...] = ()
     pairing: HotVersion | None = None
 
 
-def resolve(hot: HotSnapshot | None, table: Table) -> View:
+def resolve_view(hot: HotSnapshot | None, table: ColdTable) -> TableView:
     """Return the view of a snapshot that was taken before this call.
 
-    `Corruption` when the log no longer has what the tier handed over to it.
+    `Corruption` when the log no longer has rows that the tier flushed to it.
     """
     if hot is not None and hot.pairing is not None:
         state = table.log.state(hot.pairing.version)
-        return View(without_rows(state, hot.pairing.hidden), hot.parts, hot.pairing)
+        return TableView(hide_rows(state, hot.pairing.hidden), hot.parts, hot.pairing)
     state = table.state()
-    return View(state) if hot is None else View(state, not_arrived(hot, state.marks))
+    return TableView(state) if hot is None else TableView(state, parts_not_in(hot, state.marks))
 
 
-def not_arrived(hot: HotSnapshot, marks: Mapping[str, Mark]) -> tuple[HotPart, ...]:
+def parts_not_in(hot: HotSnapshot, marks: Mapping[str, Mark]) -> tuple[HotPart, ...]:
     """Return the parts that a version with these marks does not contain."""
     arrived = marks.get(hot.source, Mark(0))
     if arrived < hot.mark:
         raise Corruption(
             "the table's log is behind what was flushed to it",
-            hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
+            hint="the log was replaced or rolled back outside of Thermocline; restore its `_log`",
             flushed=hot.mark,
             found=arrived,
         )
     return tuple(part for part in hot.parts if part.mark > arrived)
 
 
-def hot_rows(view: View, names: Sequence[str] | None = None) -> pa.Table:
+def hot_rows(view: TableView, names: Sequence[str] | None = None) -> pa.Table:
     """Return the hot rows of a view with the columns of its state, all or those named."""
     schema = view.state.schema
     wanted = schema.columns if names is None else [schema.column(name) for name in names]
     wanted_names = [column.name for column in wanted]
-    nulls = _Nulls(max((part.batch.num_rows for part in view.parts), default=0))
+    nulls = _NullArrays(max((part.batch.num_rows for part in view.parts), default=0))
     batches = []
     for part in view.parts:
-        then, held = _columns_then(view.state, part.schema_id), part.batch.schema.names
+        then, held = _find_schema(view.state, part.schema_id), part.batch.schema.names
         if part.schema_id == view.state.schema_id and held == wanted_names:
             batches.append(part.batch)
             continue
         called = {c.id: then.by_id[c.id].name for c in wanted if c.id in then.by_id}
         known = {c.id: called[c.id] if called.get(c.id) in held else None for c in wanted}
-        batches.append(presented(part.batch, wanted, known, nulls))
+        batches.append(project_columns(part.batch, wanted, known, nulls))
     fields = [pa.field(c.name, c.type, c.nullable) for c in wanted]
     rows = pa.Table.from_batches(batches, pa.schema(fields))
     return rows.combine_chunks() if len(batches) > CHUNKS_MAX else rows
 
 
-def names_held(view: View) -> list[str]:
-    """Return the columns that any hot row may have a value of, and those that name entities."""
+def list_held_columns(view: TableView) -> list[str]:
+    """Return the columns in which a hot row may have a value, and the entity columns."""
     state, kept = view.state, view.state.spec.entity_columns
     shapes = {(part.schema_id, tuple(part.batch.schema.names)) for part in view.parts}
-    held = {_columns_then(state, then).column(name).id for then, names in shapes for name in names}
+    held = {_find_schema(state, then).column(name).id for then, names in shapes for name in names}
     return [c.name for c in state.schema.columns if c.id in held or c.name in kept]
 
 
-class _Nulls:
-    """Gives nulls; those of one type are made once, and shared by all that have no more rows."""
+class _NullArrays:
+    """Makes null arrays: one array for each type, from which all others are slices."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -108,48 +113,50 @@ class _Nulls:
         return self._made[kind].slice(0, rows)
 
 
-def _columns_then(state: TableState, schema_id: int) -> Schema:
+def _find_schema(state: TableState, schema_id: int) -> Schema:
     then = state.schemas.get(schema_id)
     if then is None:
         raise Corruption(
             "hot rows have columns that the table's log does not know",
-            hint="it was replaced or rolled back outside of Thermocline; restore its `_log`",
+            hint="the log was replaced or rolled back outside of Thermocline; restore its `_log`",
             schema_id=schema_id,
         )
     return then
 
 
-def narrowed(view: View, low_ns: int | None, high_ns: int | None) -> View:
+def narrow_view(view: TableView, low_ns: int | None, high_ns: int | None) -> TableView:
     """Return a view without the hot parts that have no row between two times."""
     if low_ns is None and high_ns is None:
         return view
     time_id = view.state.schema.column(view.state.spec.time_column).id if view.parts else 0
     kept = []
     for part in view.parts:
-        first, last = part.times_ns(_columns_then(view.state, part.schema_id).by_id[time_id].name)
+        first, last = part.times_ns(_find_schema(view.state, part.schema_id).by_id[time_id].name)
         if (low_ns is None or last >= low_ns) and (high_ns is None or first <= high_ns):
             kept.append(part)
-    return View(view.state, tuple(kept), view.pairing)
+    return TableView(view.state, tuple(kept), view.pairing)
 
 
-def hot_within(view: View, names: Sequence[str], window: Window) -> Iterator[pa.RecordBatch]:
+def read_hot_window(
+    view: TableView, names: Sequence[str], window: TimeWindow
+) -> Iterator[pa.RecordBatch]:
     """Yield the hot rows whose times lie in a window."""
     if not view.parts:
         return
     time_column = view.state.spec.time_column
     for batch in hot_rows(view, list(dict.fromkeys([*names, time_column]))).to_batches():
-        inside = within(batch.column(time_column), window)
+        inside = match_window(batch.column(time_column), window)
         if inside.any():
-            yield (batch if inside.all() else filtered(batch, inside)).select(list(names))
+            yield (batch if inside.all() else filter_rows(batch, inside)).select(list(names))
 
 
-def covered(view: View, table: Table) -> Coverage:
-    """Return which buckets a view holds, hot rows included.
+def measure_coverage(view: TableView, table: ColdTable) -> Coverage:
+    """Return which buckets a view holds, including those of hot rows.
 
-    Where rows are hidden, those of their segments that are not are measured again.
+    The visible rows of segments with hidden rows are measured again.
     """
     hidden = {} if view.pairing is None else view.pairing.hidden
-    cold = _shown(view.state, hidden, table) if hidden else table.index.at(view.state)
+    cold = _measure_visible(view.state, hidden, table) if hidden else table.index.at(view.state)
     if not view.parts:
         return cold
     spec = view.state.spec
@@ -157,8 +164,8 @@ def covered(view: View, table: Table) -> Coverage:
     return cold.union(measure([rows], spec).coverage)
 
 
-def _shown(state: TableState, hidden: Mapping[str, str], table: Table) -> Coverage:
-    coverage = empty(state.spec.bucket.width_s)
+def _measure_visible(state: TableState, hidden: Mapping[str, str], table: ColdTable) -> Coverage:
+    coverage = empty_coverage(state.spec.bucket.width_s)
     for segment in state.segments:
         if segment.segment_id in hidden:
             coverage = coverage.union(measure_segment(table.storage, state, segment).coverage)

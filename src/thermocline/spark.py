@@ -6,26 +6,26 @@
     prices = tc.spark.read(spark, "lake/prices", start="2024-06-01")
     prices.write.format("thermocline").mode("append").save("lake/copy")
 
-- Spark is loaded when one of these is used: `pip install 'thermocline[spark]'`. No Java needs to be
-  installed.
-- A session that was started elsewhere, by `spark-submit` say, learns the format by `register`.
+- Spark is loaded when one of these names is first used: `pip install 'thermocline[spark]'`. Java
+  need not be installed.
+- In a session started elsewhere, for example by `spark-submit`, `register` adds the format.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.fast import read
-    from thermocline.pipeline.session import session, stop
-    from thermocline.pipeline.source import register
+    from thermocline.pipeline.spark.native_read import read
+    from thermocline.pipeline.spark.session import session, stop
+    from thermocline.pipeline.spark.source import register
 
 __all__ = ["read", "register", "session", "stop"]
 
 _LAZY = {
-    "read": "thermocline.pipeline.fast",
-    "register": "thermocline.pipeline.source",
-    "session": "thermocline.pipeline.session",
-    "stop": "thermocline.pipeline.session",
+    "read": "thermocline.pipeline.spark.native_read",
+    "register": "thermocline.pipeline.spark.source",
+    "session": "thermocline.pipeline.spark.session",
+    "stop": "thermocline.pipeline.spark.session",
 }
 
 

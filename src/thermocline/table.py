@@ -1,11 +1,11 @@
-"""`TimeSeriesTable`: the table as its users meet it.
+"""`TimeSeriesTable`: the public interface to a table.
 
 In:   paths, Arrow data, times as datetimes or text, conditions as SQL
-Out:  versions, Arrow tables and streams, small results that show themselves
+Out:  versions, Arrow tables and streams, small results with a readable form
 
 - Every method that changes the table returns the new version, or the present one when there was
   nothing to do; when it returns, the change is durable and visible to every reader.
-- Times without a zone are UTC. A stretch of time is half-open: its end is not part of it.
+- Times without a zone are UTC. A range of time is half-open: its end is not part of it.
 - Data comes in from anything with `__arrow_c_stream__`: pyarrow, polars, pandas, DuckDB.
 """
 
@@ -19,8 +19,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from thermocline.cold import coverage_report
+from thermocline.cold.care.fsck import FsckReport, fsck
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.care.repair import LogLoss, RepairReport, repair, survey
+from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, VacuumReport, vacuum
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.delete import match_every_row
+from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.segment.parquet import filter_rows
+from thermocline.cold.segment.row_reader import RowReader
+from thermocline.cold.segment.stage import open_row_stream
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, Invalid, NotFound
-from thermocline.format.action import Mark, SetTable, TableSpec
 from thermocline.format.argument import (
     check_flag,
     check_function,
@@ -30,34 +43,21 @@ from thermocline.format.argument import (
     list_paths,
 )
 from thermocline.format.bucket import parse_bucket, parse_duration_s, write_duration
-from thermocline.format.conflict import Window
-from thermocline.format.instant import instant, to_datetime
+from thermocline.format.instant import to_datetime, to_instant
 from thermocline.format.layout import Version
+from thermocline.format.log.action import Mark, SetTable, TableSpec
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, check_names
-from thermocline.format.state import TableState
-from thermocline.hot.wal.retired import retired_above
-from thermocline.lake import answer
-from thermocline.lake.append import Wish
-from thermocline.lake.delete import everything
-from thermocline.lake.fsck import Checked, fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import pinned
-from thermocline.lake.place import open_storage
-from thermocline.lake.repair import Loss, Repaired, repair, survey
-from thermocline.lake.row_reader import RowReader
-from thermocline.lake.segment import filtered
-from thermocline.lake.stage import row_stream
-from thermocline.lake.supersede import check_not_entities
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import GRACE_S_DEFAULT, Vacuumed, vacuum
-from thermocline.snapshot import View, covered, hot_within
+from thermocline.hot.wal.retired_marks import retired_marks_above
+from thermocline.snapshot import TableView, measure_coverage, read_hot_window
 
 At = object
 """A version (int), an instant (datetime or ISO text), or None for the newest."""
 
 
 class TimeSeriesTable:
-    """A table of rows with a time, which knows which stretches of time it holds.
+    """A table of rows with a time, which knows which ranges of time it holds.
 
     >>> table = TimeSeriesTable.create("prices", time_column="ts", bucket="1h",
     ...                                entity_columns=["symbol"])
@@ -65,8 +65,8 @@ class TimeSeriesTable:
     >>> table.gaps("2024-06-01", "2024-06-08")
     """
 
-    def __init__(self, lake: Table) -> None:
-        self.lake = lake
+    def __init__(self, lake: ColdTable) -> None:
+        self.cold = lake
 
     @classmethod
     def create(
@@ -82,14 +82,14 @@ class TimeSeriesTable:
         entities_max: int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
-        """Make a table in a folder or under an object store's URL.
+        """Create a table in a folder or under an object store's URL.
 
         `bucket` and `retention` are texts such as `1h` and `30d`, or a `timedelta`.
-        `timezone` is the zone of clock times that come without one; None takes them as UTC.
-        `overlap` says what an append into buckets already held does: `reject` refuses it,
-        `allow` adds the rows, `replace` swaps whole buckets. `Conflict` when there is a table.
+        `timezone` is the zone of times that come without one; None means UTC. `overlap` says what
+        an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
+        `replace` replaces whole buckets. `Conflict` when there is a table.
         """
-        lake = Table(open_storage(table_root, storage_options))
+        lake = ColdTable(open_storage(table_root, storage_options))
         spec = new_spec(
             time_column,
             bucket,
@@ -100,7 +100,7 @@ class TimeSeriesTable:
             retention=retention,
         )
         lake.create(spec)
-        return cls(lake)
+        return TimeSeriesTable(lake)
 
     @classmethod
     def open(
@@ -110,25 +110,25 @@ class TimeSeriesTable:
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
         """Open a table; `NotFound` when there is none."""
-        lake = Table(open_storage(table_root, storage_options))
+        lake = ColdTable(open_storage(table_root, storage_options))
         lake.state()
-        return cls(lake)
+        return TimeSeriesTable(lake)
 
     def root(self) -> str:
-        """Return where the table is."""
-        return self.lake.storage.root
+        """Return the path or URL of the table."""
+        return self.cold.storage.root
 
     def version(self) -> Version:
         """Return the newest version."""
-        return self.lake.state().version
+        return self.cold.state().version
 
     def schema(self, at: At = None) -> pa.Schema:
         """Return the columns, now or at a version or instant."""
-        return self.lake.state(at).schema.arrow
+        return self.cold.state(at).schema.arrow
 
     def spec(self) -> TableSpec:
         """Return what the table is: time column, bucket, entities, policies."""
-        return self.lake.state().spec
+        return self.cold.state().spec
 
     # Writing
 
@@ -141,16 +141,16 @@ class TimeSeriesTable:
         evolve: bool = False,
         txn: tuple[str, int] | None = None,
     ) -> Version:
-        """Append one Parquet file, or many in one commit, each byte for byte where it fits.
+        """Append one Parquet file, or many in one commit, each byte for byte if its columns fit.
 
         The file is copied; `link=True` shares its bytes instead, for a file that will never be
-        written again. `evolve=True` adds columns the table does not have and widens types.
+        written again. `evolve=True` adds columns that the table lacks and widens types.
         `txn=("job", 7)` makes a repeated append of the same number a no-op.
-        `CoverageOverlapError` names the buckets that are held already.
+        `CoverageOverlapError` names the buckets that the table already holds.
         """
-        wish = Wish(overlap, evolve, txn)
+        wish = AppendOptions(overlap, evolve, txn)
         paths = list_paths(source, "source")
-        return self.lake.append_parquet(paths, wish, link=check_flag(link, "link")).version
+        return self.cold.append_parquet(paths, wish, link=check_flag(link, "link")).version
 
     def append(
         self,
@@ -160,50 +160,50 @@ class TimeSeriesTable:
         evolve: bool = False,
         txn: tuple[str, int] | None = None,
     ) -> Version:
-        """Append anything that gives an Arrow stream, in one commit; see `append_parquet`."""
-        return self.lake.append(row_stream(data), Wish(overlap, evolve, txn)).version
+        """Append anything with an Arrow stream, in one commit; see `append_parquet`."""
+        return self.cold.append(open_row_stream(data), AppendOptions(overlap, evolve, txn)).version
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
-        """Delete the rows for which the SQL condition holds, in a stretch of time if given."""
+        """Delete the rows that match the SQL condition, within a range of time if given."""
         if where is None and start is None and end is None:
             raise Invalid(
-                "a delete needs a condition or a stretch of time",
+                "a delete needs a condition or a range of time",
                 hint="pass where='true' to delete every row",
             )
-        window, matcher, columns = _window(start, end), everything, ()
+        window, matcher, columns = _parse_window(start, end), match_every_row, ()
         if where is not None:
-            predicate, window = _predicate(where, self.lake.state(), window)
+            predicate, window = _compile_where(where, self.cold.state(), window)
             matcher, columns = predicate.mask, tuple(predicate.columns)
-        return self.lake.delete(matcher, columns, window)[0].version
+        return self.cold.delete(matcher, columns, window)[0].version
 
     def retain(self, *, yes: bool = False) -> Version:
-        """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
-        return self.lake.retain(is_confirmed=check_flag(yes, "yes"))[0].version
+        """Delete the rows past the table's retention; `yes` allows deleting every row."""
+        return self.cold.retain(is_confirmed=check_flag(yes, "yes"))[0].version
 
     def restore(self, at: At) -> Version:
-        """Make the table what it was at a version or instant, as a new version."""
-        return self.lake.restore(at).version
+        """Restore the table to a version or instant, as a new version."""
+        return self.cold.restore(at).version
 
     def add_column(self, name: str, kind: pa.DataType) -> Version:
-        """Add a column that is null in every row so far."""
+        """Add a column; it is null in all existing rows."""
         check_names([name])
         check_type(kind, "kind")
-        return self._change("add column", lambda s, c: (s, c.added([pa.field(name, kind)])))
+        return self._change("add column", lambda s, c: (s, c.add_columns([pa.field(name, kind)])))
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
-        """Give a column a type that holds all its values.
+        """Widen the type of a column; the new type must hold all its values.
 
-        Whole numbers become doubles when none of those kept is larger than 2**53; the files of
-        the table are read to find out.
+        Integers become doubles only if no stored one is larger than 2**53; the table's files are
+        read to check that.
         """
         check_type(kind, "kind")
-        check_not_entities(self.lake.state().spec, "widen column")
-        return self.lake.widen(name, kind).version
+        check_not_entities(self.cold.state().spec, "widen column")
+        return self.cold.widen_column(name, kind).version
 
     def rename_column(self, old: str, new: str) -> Version:
-        """Call a column by another name; its values stay."""
+        """Rename a column; its values stay."""
         check_text(old, "old")
         check_names([new])
 
@@ -211,17 +211,17 @@ class TimeSeriesTable:
             entities = tuple(new if name == old else name for name in spec.entity_columns)
             time_column = new if spec.time_column == old else spec.time_column
             changed = replace(spec, entity_columns=entities, time_column=time_column)
-            return changed, schema.renamed(old, new)
+            return changed, schema.rename_column(old, new)
 
         return self._change("rename column", renamed)
 
     def set_retention(self, retention: str | timedelta | None) -> Version:
-        """Keep rows for this long, such as `90d` or a `timedelta`; None keeps them for ever."""
+        """Set how long rows are kept, such as `90d` or a `timedelta`; None keeps all rows."""
         kept = None if retention is None else write_duration(retention, "retention")
         return self._change("set retention", lambda s, c: (replace(s, retention=kept), c))
 
     def set_overlap(self, overlap: str) -> Version:
-        """Change what an append into buckets already held does."""
+        """Set what an append into buckets already held does."""
         return self._change("set overlap", lambda s, c: (replace(s, overlap=overlap), c))
 
     def _change(
@@ -229,8 +229,8 @@ class TimeSeriesTable:
         operation: str,
         changed: Callable[[TableSpec, Schema], tuple[TableSpec, Schema]],
     ) -> Version:
-        check_not_entities(self.lake.state().spec, operation)
-        return self.lake.change(operation, changed).version
+        check_not_entities(self.cold.state().spec, operation)
+        return self.cold.alter(operation, changed).version
 
     # Reading
 
@@ -246,28 +246,28 @@ class TimeSeriesTable:
         """Return the rows of one version as a stream with the table's exact types.
 
         `where` is a SQL condition over the table's columns. The version stays pinned until the
-        stream is read to its end, fails, is closed or dropped.
+        stream is read to its end, fails, is closed or is garbage-collected.
         """
         view = self._view(at)
         state = view.state
         every = [c.name for c in state.schema.columns]
         wanted = every if columns is None else list(list_names(columns, "columns"))
         schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
-        window, predicate = _window(start, end), None
+        window, predicate = _parse_window(start, end), None
         if where is not None:
-            predicate, window = _predicate(where, state, window)
+            predicate, window = _compile_where(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
 
         def batches() -> Generator[pa.RecordBatch, None, None]:
-            with pinned(self.lake, state.version):
-                yield None  # the pin is held from here on, though nobody reads yet
+            with pin_version(self.cold, state.version):
+                yield None  # the pin is held from here on, before the first read
                 for batch in chain(
-                    self.lake.read(state, loaded, window), hot_within(view, loaded, window)
+                    self.cold.read(state, loaded, window), read_hot_window(view, loaded, window)
                 ):
                     kept = batch
                     if predicate is not None:
                         mask = predicate.mask(batch.select(list(predicate.columns)))
-                        kept = filtered(batch, mask)
+                        kept = filter_rows(batch, mask)
                     if kept.num_rows:
                         yield kept.select(wanted)
 
@@ -275,41 +275,43 @@ class TimeSeriesTable:
         next(stream)
         return RowReader(schema, stream)
 
-    def _view(self, at: At = None) -> View:
-        """Return what is read now, or at a version or instant."""
-        return View(self.lake.state(at))
+    def _view(self, at: At = None) -> TableView:
+        """Return the view to read now, or at a version or instant."""
+        return TableView(self.cold.state(at))
 
-    def held(self, at: At = None) -> answer.Held:
-        """Return what is held, now or at a version or instant, to ask all about coverage."""
-        return self._held(self._view(at))
+    def held(self, at: At = None) -> coverage_report.CoverageReport:
+        """Return a report of what is held, now or at a version or instant."""
+        return self._report_coverage(self._view(at))
 
-    def _held(self, view: View) -> answer.Held:
-        is_verified = self.lake.index.is_verified(view.state)
-        return answer.Held(view.state, covered(view, self.lake), is_verified)
+    def _report_coverage(self, view: TableView) -> coverage_report.CoverageReport:
+        is_verified = self.cold.index.is_verified(view.state)
+        return coverage_report.CoverageReport(
+            view.state, measure_coverage(view, self.cold), is_verified
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, **which: Any) -> pa.Table:
-        """Return the rows as one Arrow table; takes what `scan` takes."""
+        """Return the rows as one Arrow table; takes the arguments of `scan`."""
         return self.scan(**which).read_all()
 
     def pin(self, at: At = None) -> AbstractContextManager[Version]:
         """Keep a version's files from being vacuumed while the `with` block runs."""
-        return pinned(self.lake, self.lake.state(at).version)
+        return pin_version(self.cold, self.cold.state(at).version)
 
-    def history(self, limit: int = answer.HISTORY_ROWS_MAX) -> pa.Table:
+    def history(self, limit: int = coverage_report.HISTORY_ROWS_MAX) -> pa.Table:
         """Return the commits, newest first, as an Arrow table."""
-        return answer.history(self.lake, limit)
+        return coverage_report.history(self.cold, limit)
 
-    def diff(self, old: At, new: At = None) -> answer.Diff:
+    def diff(self, old: At, new: At = None) -> coverage_report.VersionDiff:
         """Return what changed from one version or instant to another, or to the newest."""
-        return answer.diff(self.lake, old, new)
+        return coverage_report.diff(self.cold, old, new)
 
     # Coverage, from metadata alone
 
     def coverage(self, at: At = None, *, per_entity: bool = True) -> pa.Table:
-        """Return the stretches that are held: entity columns, start, end, buckets."""
+        """Return the ranges that are held: entity columns, start, end, buckets."""
         return self.held(at).runs(per_entity=per_entity)
 
     def gaps(
@@ -321,10 +323,10 @@ class TimeSeriesTable:
         per_entity: bool = True,
         at: At = None,
     ) -> pa.Table:
-        """Return the stretches that are missing: entity columns, start, end, buckets.
+        """Return the ranges that are missing: entity columns, start, end, buckets.
 
-        Told for each entity where entity columns are declared; `entity` names one, and
-        `per_entity=False` asks which buckets no entity has.
+        If the table has entity columns, the gaps are those of each entity. `entity` selects one;
+        `per_entity=False` returns the buckets that no entity has.
         """
         held = self.held(at)
         return held.gaps(start, end, entity, per_entity=per_entity)
@@ -359,12 +361,12 @@ class TimeSeriesTable:
         return to_datetime(bucket.start(found[0])), to_datetime(bucket.start(found[1]))
 
     def silent_entities(self, start: object, end: object = None, *, at: At = None) -> pa.Table:
-        """Return the entities without a row in the stretch, and before when they were seen."""
-        return self.held(at).silent(start, end)
+        """Return the entities without a row in the range, and before when each was last seen."""
+        return self.held(at).silent_entities(start, end)
 
     def holes(self) -> pa.Table:
         """Return the writes that were lost before they were flushed: source, numbers, when."""
-        return answer.holes(self.lake.state())
+        return coverage_report.holes(self.cold.state())
 
     # Care
 
@@ -375,28 +377,28 @@ class TimeSeriesTable:
         grace: str | timedelta | None = None,
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Vacuumed:
-        """Remove files that no kept version names; by default only say which."""
+    ) -> VacuumReport:
+        """Remove files that no kept version names; by default only return which they are."""
         return vacuum(
-            self.lake,
+            self.cold,
             grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace, "grace"),
             is_dry_run=check_flag(dry_run, "dry_run"),
             allow_short_grace=check_flag(allow_short_grace, "allow_short_grace"),
             progress=check_function(progress, "progress"),
         )
 
-    def fsck(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Checked:
+    def fsck(self, progress: Callable[[int, int], None] = lambda done, total: None) -> FsckReport:
         """Check every commit, checksum, file and coverage bitmap; change nothing."""
-        return fsck(self.lake, check_function(progress, "progress"))
+        return fsck(self.cold, check_function(progress, "progress"))
 
     def checkpoint(self) -> Version:
-        """Write the newest state down, so that opening need not replay the log to here."""
+        """Write a checkpoint of the newest version, so that opening the table is faster."""
         version = self.version()
-        self.lake.log.write_checkpoint(version)
+        self.cold.log.write_checkpoint(version)
         return version
 
     def __repr__(self) -> str:
-        state = self.lake.state()
+        state = self.cold.state()
         rows, segments = state.totals.rows, state.totals.segments
         return (
             f"TimeSeriesTable({self.root()!r}, version={state.version}, rows={rows:,}, "
@@ -411,25 +413,25 @@ class TimeSeriesTable:
 
 def survey_loss(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
-) -> Loss:
-    """Return which commits the table in a folder has lost, whether or not it opens."""
-    return survey(*_to_repair(table_root, storage_options))
+) -> LogLoss:
+    """Return which commits the table in a folder has lost, even if it does not open."""
+    return survey(*_open_for_repair(table_root, storage_options))
 
 
 def repair_table(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
-) -> Repaired | None:
-    """Accept the loss of a table's newest commits; None when the log is whole.
+) -> RepairReport | None:
+    """Accept the loss of a table's newest commits; None when the log is intact.
 
-    The table opens again, at its newest intact version and a commit that says so.
+    The table opens again, at its newest intact version plus a commit that records the repair.
     """
-    return repair(*_to_repair(table_root, storage_options))
+    return repair(*_open_for_repair(table_root, storage_options))
 
 
-def _to_repair(
+def _open_for_repair(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None
-) -> tuple[Table, Mapping[str, Mark]]:
-    lake = Table(open_storage(table_root, storage_options))
+) -> tuple[ColdTable, Mapping[str, Mark]]:
+    lake = ColdTable(open_storage(table_root, storage_options))
     if not lake.log.exists():
         raise NotFound("no table here", hint="name the table's folder", root=lake.storage.root)
     try:
@@ -439,7 +441,7 @@ def _to_repair(
     ids = [action.spec.table_id for action in first.actions if isinstance(action, SetTable)]
     root = lake.storage.root
     is_local = isinstance(lake.storage, LocalStorage)
-    return lake, retired_above(root, ids[0]) if ids and is_local else {}
+    return lake, retired_marks_above(root, ids[0]) if ids and is_local else {}
 
 
 def new_spec(
@@ -452,24 +454,24 @@ def new_spec(
     timezone: str | None = None,
     retention: str | timedelta | None = None,
 ) -> TableSpec:
-    """Return what a new table is to be, from what its maker wrote."""
+    """Return the spec of a new table from the caller's arguments."""
     entities = list_names(entity_columns, "entity_columns")
     kept = None if retention is None else write_duration(retention, "retention")
     spec = TableSpec("", time_column, parse_bucket(bucket), entities, overlap, timezone, kept)
     return spec if entities_max is None else replace(spec, entities_max=entities_max)
 
 
-def _predicate(where: str, state: TableState, window: Window) -> tuple[Any, Window]:
-    """Return the condition, and the part of the window outside which it is never true."""
-    from thermocline.query.predicate import compile_predicate
+def _compile_where(where: str, state: TableState, window: TimeWindow) -> tuple[Any, TimeWindow]:
+    """Return the condition, and the window narrowed to the times at which it can be true."""
+    from thermocline.query.sql.predicate import compile_predicate
 
     predicate = compile_predicate(where, state.schema.arrow)
-    return predicate, window.narrowed(*predicate.window(state.spec.time_column))
+    return predicate, window.intersect(*predicate.window(state.spec.time_column))
 
 
-def _window(start: object, end: object) -> Window:
-    first = None if start is None else instant(start)
-    after = None if end is None else instant(end)
+def _parse_window(start: object, end: object) -> TimeWindow:
+    first = None if start is None else to_instant(start)
+    after = None if end is None else to_instant(end)
     if first is not None and after is not None and after <= first:
-        raise Invalid("the end is not after the start", hint="the end is not part of the stretch")
-    return Window(first, after)
+        raise Invalid("the end is not after the start", hint="the end is not part of the range")
+    return TimeWindow(first, after)

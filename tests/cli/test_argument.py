@@ -1,22 +1,24 @@
 """What words on a command line mean."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 import thermocline as tc
 from thermocline.cli.argument import (
-    at_value,
-    entity_value,
-    files_of,
-    parameter_value,
-    parameters,
-    txn_value,
-    type_value,
+    find_files,
+    parse_at,
+    parse_entity,
+    parse_parameter,
+    parse_parameters,
+    parse_txn,
+    parse_type,
 )
+from thermocline.cold.coverage_report import report_coverage
 from thermocline.errors import Invalid, NotFound
-from thermocline.lake.answer import held
+from thermocline.format.instant import Nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -34,32 +36,38 @@ from thermocline.lake.answer import held
         ("2024-06-01T12:30:00Z", datetime(2024, 6, 1, 12, 30, tzinfo=UTC)),
         ('"2024-06-01"', "2024-06-01"),
         ("007", "007"),
+        ("00100000000000000000", "00100000000000000000"),
+        ("18446744073709551617", 18446744073709551617),
+        ("-9007199254740993", -9007199254740993),
+        ("9007199254740993.5", Decimal("9007199254740993.5")),
+        ("2024-06-01T12:30:00.5", datetime(2024, 6, 1, 12, 30, 0, 500_000, tzinfo=UTC)),
+        ("2024-06-01T12:30:00.123456789Z", Nanoseconds(1_717_245_000_123_456_789, True)),
     ],
 )
 def test_a_parameter_is_what_it_looks_like_and_text_in_quotes(word, value):
-    found = parameter_value(word)
+    found = parse_parameter(word)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_parameters_are_by_name_or_by_position():
-    assert parameters(["a=1", "b=x=y"]) == {"a": 1, "b": "x=y"}
-    assert parameters(["1", "x"]) == [1, "x"]
-    assert parameters(["a<=b"]) == ["a<=b"]
-    assert parameters([]) is None
+    assert parse_parameters(["a=1", "b=x=y"]) == {"a": 1, "b": "x=y"}
+    assert parse_parameters(["1", "x"]) == [1, "x"]
+    assert parse_parameters(["a<=b"]) == ["a<=b"]
+    assert parse_parameters([]) is None
 
 
 def test_a_number_is_a_version_and_any_other_text_an_instant():
-    assert at_value("7") == 7
-    assert at_value("2024-06-01") == "2024-06-01"
-    assert at_value(None) is None
+    assert parse_at("7") == 7
+    assert parse_at("2024-06-01") == "2024-06-01"
+    assert parse_at(None) is None
 
 
 def test_a_transaction_is_a_name_and_a_number():
-    assert txn_value("a:b:7") == ("a:b", 7)
+    assert parse_txn("a:b:7") == ("a:b", 7)
     for word in ("7", ":7", "a:", "a:-1", "a:٣"):
         with pytest.raises(Invalid):
-            txn_value(word)
+            parse_txn(word)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +81,7 @@ def test_a_transaction_is_a_name_and_a_number():
     ],
 )
 def test_types_have_short_names_and_need_no_exact_spaces(word, kind):
-    assert type_value(word) == kind
+    assert parse_type(word) == kind
 
 
 def held_by(tmp_path, **columns):
@@ -83,35 +91,35 @@ def held_by(tmp_path, **columns):
     )
     times = pa.array([0, 3_600], pa.timestamp("s"))
     table.append(pa.table({"ts": times, **columns}))
-    return held(table.lake)
+    return report_coverage(table.cold)
 
 
 def test_an_entity_has_values_of_its_columns_types(tmp_path):
     found = held_by(tmp_path, id=pa.array([1, 2], pa.int32()), name=["1", None])
-    assert entity_value(["id=1", "name=1"], found) == {"id": 1, "name": "1"}
-    assert entity_value(["name=null", "id=2"], found) == {"id": 2, "name": None}
-    assert found.buckets(entity_value(["name=null", "id=2"], found))
-    assert entity_value(None, found) is None
+    assert parse_entity(["id=1", "name=1"], found) == {"id": 1, "name": "1"}
+    assert parse_entity(["name=null", "id=2"], found) == {"id": 2, "name": None}
+    assert found.buckets(parse_entity(["name=null", "id=2"], found))
+    assert parse_entity(None, found) is None
 
 
 @pytest.mark.parametrize("words", [["id=1"], ["id=x", "name=a"], ["nope=1", "name=a"], ["1", "2"]])
 def test_an_entity_that_is_not_named_whole_is_invalid(tmp_path, words):
     with pytest.raises(Invalid):
-        entity_value(words, held_by(tmp_path, id=[1, 2], name=["a", "b"]))
+        parse_entity(words, held_by(tmp_path, id=[1, 2], name=["a", "b"]))
 
 
 def test_one_entity_column_needs_no_name_even_if_the_value_has_an_equals_sign(tmp_path):
     found = held_by(tmp_path, symbol=["a=b", "c"])
-    assert entity_value(["a=b"], found) == {"symbol": "a=b"}
-    assert entity_value(["symbol=c"], found) == {"symbol": "c"}
+    assert parse_entity(["a=b"], found) == {"symbol": "a=b"}
+    assert parse_entity(["symbol=c"], found) == {"symbol": "c"}
 
 
 def test_files_are_each_taken_once_and_a_name_with_a_bracket_is_a_name(tmp_path):
     for name in ("a.parquet", "b.parquet", "[c].parquet"):
         (tmp_path / name).touch()
     one = str(tmp_path / "[c].parquet")
-    assert files_of([one]) == [one]
-    found = files_of([str(tmp_path / "b.parquet"), str(tmp_path / "?.parquet")])
+    assert find_files([one]) == [one]
+    found = find_files([str(tmp_path / "b.parquet"), str(tmp_path / "?.parquet")])
     assert found == [str(tmp_path / "b.parquet"), str(tmp_path / "a.parquet")]
     with pytest.raises(NotFound):
-        files_of([str(tmp_path / "x*.parquet")])
+        find_files([str(tmp_path / "x*.parquet")])

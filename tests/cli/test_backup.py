@@ -40,7 +40,7 @@ def test_what_a_copy_of_files_cannot_have_is_said(node):
     words = ("backup", "two", "--data", "node", "--without-entities")
     ran = node.run(*words, THERMOCLINE_POSTGRES="embedded")
     assert ran.code == 0
-    assert "left out: what of entities is in PostgreSQL" in ran.out
+    assert "omitted: entities that are only in PostgreSQL" in ran.out
     (node.folder / "node" / "postgres").mkdir()
     words = ("backup", "three", "--data", "node", "--json")
     assert node.ok(*words).json()["left_out"] == ["postgres"]

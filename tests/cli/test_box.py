@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from thermocline.cli.box import draw
+from thermocline.cli.terminal.box import draw
 
 
 def drawn(table, width=80, rows_max=40):

@@ -7,7 +7,7 @@ import pytest
 
 from fixtures.wal import calm, ticks
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 ANY = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--api", "127.0.0.1:0")
 
@@ -112,12 +112,12 @@ def test_O10_a_folder_that_is_no_lake_fails(shell):
 
 
 def test_O12_a_disk_without_room_or_inodes_fails(monkeypatch, tmp_path):
-    from thermocline.cli import doctor
+    from thermocline.cli.node import doctor
 
     class Full:
         f_files, f_favail = 1_000, 3
 
     monkeypatch.setattr(doctor.os, "statvfs", lambda place: Full)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: type("U", (), {"free": 1 << 20}))
-    found = {look.name: look.status for look in doctor._space(str(tmp_path))}
+    found = {look.name: look.status for look in doctor._check_space(str(tmp_path))}
     assert found == {"free space": "fail", "inodes": "fail"}

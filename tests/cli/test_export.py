@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.cli.argument import Format
-from thermocline.cli.export import write_rows
+from thermocline.cli.terminal.export import write_rows
 from thermocline.errors import Invalid
 from thermocline.show.lines import distinct_names
 

@@ -38,7 +38,7 @@ def test_a_sound_journal_is_shown_and_would_start(lake):
     assert "file 1 state whole first lsn 1 last lsn 3 frames 3" in ran.out
     assert f"table {METRICS.hex()} frames 3 rows 6" in ran.out
     assert "watermark lsn 5 durable, 5 visible" in ran.out
-    assert ran.out.endswith("a start would go on with lsn 6\n")
+    assert ran.out.endswith("a start would use lsn 6 next\n")
 
 
 def test_the_folder_of_the_journal_can_be_named_as_well(lake):
@@ -76,7 +76,7 @@ def test_a_torn_end_is_told_in_bytes_and_is_no_failure(shell):
     disk.overwrite(path_of(1), disk.tree()[path_of(1)] + b"torn")
     put_journal(shell.folder / "lake", disk)
     ran = shell.ok("journal", "inspect", "lake")
-    assert "a start would cut 4 bytes that never counted, and go on with lsn 4" in ran.out
+    assert "a start would cut 4 bytes of an unacknowledged write, and use lsn 4 next" in ran.out
     found = shell.ok("journal", "inspect", "lake", "--json").json()
     assert (found["start"], found["torn_bytes"]) == ("cut", 4)
 
@@ -95,7 +95,7 @@ def test_W13_a_repair_without_a_yes_explains_changes_nothing_and_exits_with_8(hu
 def test_W13_a_repair_with_a_yes_sets_the_damage_aside_and_the_journal_starts(hurt):
     damaged = (hurt.folder / "lake" / "journal" / FIRST).read_bytes()
     ran = hurt.ok("journal", "repair", "lake", "--yes")
-    assert ran.out.endswith("repaired: the journal starts, with 1 write lost\n")
+    assert ran.out.endswith("repaired: the journal is usable, with 1 write lost\n")
     (copy,) = (hurt.folder / "lake" / "journal" / "quarantine").iterdir()
     assert copy.read_bytes() == damaged
     assert str(copy) in ran.out
@@ -148,4 +148,4 @@ def test_a_lake_without_a_journal_is_not_found_and_none_is_made(shell):
 def test_a_journal_in_an_object_store_is_refused(shell):
     ran = shell.run("journal", "inspect", "s3://bucket/lake")
     assert ran.code == 7
-    assert "run this there" in ran.told()[2]
+    assert "run this on that machine" in ran.told()[2]

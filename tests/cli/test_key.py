@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.wal import calm
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 KEY = re.compile(r"tck_[a-z0-9]{8}_[A-Za-z0-9_-]{43}")
 
@@ -35,7 +35,7 @@ def told(shell, *words):
 def test_A14_the_first_key_is_made_with_its_folder_which_is_this_users_alone(shell):
     ran = shell.ok("key", "create", "--first", "--data", "node")
     assert KEY.fullmatch(ran.out.strip())
-    assert stored(shell).read().found(ran.out.strip()).scopes == {"ingest", "query", "admin"}
+    assert stored(shell).read().find(ran.out.strip()).scopes == {"ingest", "query", "admin"}
     assert (shell.folder / "node" / "lake.json").exists()
     for path in [shell.folder / "node", *(shell.folder / "node").rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
@@ -105,7 +105,7 @@ def test_A08_a_key_on_the_command_line_is_refused_and_not_repeated(node):
         (("create", "--scope", "query", "--tenant", "acme"), 3, "tenant create acme"),
         (("create", "--scope", "query", "--expires", "soon"), 2, "90d"),
         (("create", "--first"), 4, "key create"),
-        (("create", "--first", "--scope", "query"), 2, "leave --scope"),
+        (("create", "--first", "--scope", "query"), 2, "omit --scope"),
         (("revoke", "nothing"), 3, "key list"),
     ],
 )

@@ -5,13 +5,13 @@ import csv
 
 def test_info_tells_what_a_notebook_tells(market):
     import thermocline as tc
-    from thermocline.lake.answer import held
+    from thermocline.cold.coverage_report import report_coverage
     from thermocline.show import table_facts
 
     out = market.ok("table", "info", "prices").out
     table = tc.TimeSeriesTable.open(market.folder / "prices")
     html = table._repr_html_()
-    for label, text in table_facts(held(table.lake), table.root()).items():
+    for label, text in table_facts(report_coverage(table.cold), table.root()).items():
         assert any(line.split("  ")[0] == label and text in line for line in out.splitlines())
         assert text in html
     assert "volume  int32" in out

@@ -16,9 +16,13 @@ from cli.test_main import leaves
 from fixtures.entities import entity_node
 from fixtures.postgres import postgres_run, postgres_server
 from hot.repairing import put_journal, written
-from thermocline.cli.failure import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, KINDS
+from thermocline.cli.terminal.report_error import (
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    KINDS,
+)
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 __all__ = ["entity_node", "postgres_run", "postgres_server"]
 

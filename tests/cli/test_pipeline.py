@@ -69,7 +69,7 @@ def test_a_job_that_fails_is_told_and_gives_its_exit_code(shell, folder):
     ("words", "code", "said"),
     [
         (("run", "compct"), 2, "did you mean compact?"),
-        (("run", "erase"), 2, "`thermocline pipeline erase` takes it"),
+        (("run", "erase"), 2, "run it with `thermocline pipeline erase`"),
         (("run", "--table", "metrcs"), 3, "`tables` lists those that exist"),
         (("run", "--data", "nowhere"), 3, "check --data"),
         (("run", "--master", "nowhere://x", "compact"), 2, "use local[*], spark://host:7077"),

@@ -9,8 +9,8 @@ import pytest
 
 from thermocline.cli.main import run
 from thermocline.node import Node
-from thermocline.server.health import Health
-from thermocline.server.metrics import node_numbers
+from thermocline.server.observe.health import Health
+from thermocline.server.observe.metrics import node_numbers
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def test_D11_rows_set_aside_are_told_by_repair_inspect_health_and_metrics(namele
     assert held["name"].endswith(".frame")
     with Node(str(nameless)) as node:
         health = Health()
-        health.started(node)
+        health.report_started(node)
         assert health.ready().is_ok
         assert "quarantine" in health.ready().body()["warnings"][0]
         told = {name: value for name, _, value in node_numbers(node)}
         assert told["journal_quarantined_files"] == 1
         for path in (nameless / "journal" / "quarantine").iterdir():
             path.unlink()
-        assert "warnings" not in health.look().body()
+        assert "warnings" not in health.check().body()
 
 
 def test_D05_a_start_that_fails_prints_its_error_and_nothing_of_the_engine(nameless):

@@ -80,7 +80,9 @@ def test_the_same_transaction_is_appended_once(incoming):
     create(incoming)
     words = ("table", "append", "prices", "june-01.parquet", "--txn", "nightly:7")
     incoming.ok(*words)
-    assert incoming.ok(*words).out == "nothing to append: nightly:7 is in already (version 2)\n"
+    assert (
+        incoming.ok(*words).out == "nothing to append: nightly:7 was already appended (version 2)\n"
+    )
     assert incoming.ok(*words, "--json").json()["appended"] is False
     assert count(incoming) == 48
 

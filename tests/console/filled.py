@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from fixtures.entities import ORDER
 from thermocline.errors import Unavailable
-from thermocline.pipeline.history import COLUMNS, DONE, FAILED, Ran
-from thermocline.pipeline.history import NAME as JOBS
+from thermocline.pipeline.run.history import COLUMNS, DONE, FAILED, TaskRecord
+from thermocline.pipeline.run.history import NAME as JOBS
 
 MARKUP = '<img src=x onerror="document.title=1">'
 HOURS = 120
@@ -63,8 +63,10 @@ def fill_jobs(lake):
     """Write down two jobs of the pipeline, as they do themselves."""
     failed = Unavailable("the executor is gone", hint="look at it")
     ran = [
-        Ran(START.replace(tzinfo=UTC), "compact", "prices", DONE, 1_250, 4, {"segments": 40}),
-        Ran(START.replace(tzinfo=UTC), "rollup", MARKUP, FAILED, 90, error=failed),
+        TaskRecord(
+            START.replace(tzinfo=UTC), "compact", "prices", DONE, 1_250, 4, {"segments": 40}
+        ),
+        TaskRecord(START.replace(tzinfo=UTC), "rollup", MARKUP, FAILED, 90, error=failed),
     ]
     table = lake.create_table(JOBS, time_column="started_at", bucket="1h")
     table.append(pa.Table.from_pylist([one.row() for one in ran], COLUMNS), evolve=True)

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from fixtures.api import serving
@@ -139,3 +140,11 @@ def test_words_are_those_of_the_callers_own_tables(node):
         assert "date_trunc" in words["functions"]
         assert "gaps" in words["table_functions"]
         assert others.get("/api/v1/words").json()["tables"] == []
+
+
+def test_the_page_quotes_every_name_that_sql_takes_for_a_keyword():
+    text = (SOURCES / "src" / "screen" / "sql.ts").read_text()
+    quoted = set(text.split("KEYWORDS = new Set(")[1].split("`")[1].split())
+    asked = """select keyword_name from duckdb_keywords()
+        where keyword_category in ('reserved', 'type_function')"""
+    assert quoted == {word for (word,) in duckdb.sql(asked).fetchall()}

@@ -110,6 +110,33 @@ def test_rows_of_one_series_are_one_line_though_a_label_stands_beside(watched):
         one.until("document.querySelector('.canvas')?.dataset.lines === '1'")
 
 
+@pytest.mark.parametrize("more", ["", ", 'message ' || i as message", ", 'the same' as zone"])
+def test_rows_of_several_series_at_times_of_their_own_are_a_line_each(watched, more):
+    with watched() as one:
+        host = "case when i % 2 = 0 then 'one' else 'two' end as host"
+        sql = f"select i::double as x, {host}{more}, (i % 2) * 1000 + i as y from range(100) t(i)"
+        page = one.open(address(sql, view="chart"))
+        one.until("document.querySelector('.canvas')?.dataset.lines === '2'")
+        legend = page.locator(".chart .legend").inner_text()
+        assert ("one" in legend, "two" in legend, "message" in legend) == (True, True, False)
+
+
+def test_rows_with_a_label_each_are_one_line(watched):
+    with watched() as one:
+        sql = "select i::double as x, 'message ' || i as message, i as y from range(100) t(i)"
+        one.open(address(sql, view="chart"))
+        one.until("document.querySelector('.canvas')?.dataset.lines === '1'")
+
+
+def test_series_that_a_number_tells_apart_are_lines_where_that_is_chosen(watched):
+    with watched() as one:
+        sql = "select i::double as x, i % 3 as host, i as y from range(99) t(i)"
+        page = one.open(address(sql, view="chart", y="y"))
+        one.until("document.querySelector('.canvas')?.dataset.lines === '1'")
+        page.get_by_label("Series").select_option("host")
+        one.until("document.querySelector('.canvas').dataset.lines === '3'")
+
+
 def test_a_query_that_runs_is_cancelled_at_the_node(watched, node):
     with watched() as one, node.client() as client:
         page = one.open(address(LONG))
@@ -338,3 +365,19 @@ def test_the_first_key_of_an_open_node_is_made_at_once_and_used_by_its_maker(wat
         page.locator("td .badge").get_by_text("yours").wait_for()
         one.go("#/tables")
         page.get_by_text("No tables yet").wait_for()
+
+
+def test_the_gap_of_a_table_and_a_column_that_are_keywords_is_asked_for(watched, tmp_path):
+    with serving(tmp_path, flush_age_s=3_600.0) as served, served.client() as client:
+        body = {"name": "order", "time_column": "ts", "bucket": "1h", "entity_columns": ["group"]}
+        assert client.post("/api/v1/tables", json=body).status_code == 201
+        rows = [{"ts": f"2024-06-01T0{hour}:00:00Z", "group": "a", "v": 1} for hour in (0, 5)]
+        answer = client.post("/api/v1/tables/order/rows", json=rows)
+        assert answer.status_code == 200, answer.text
+        entity = quote(json.dumps({"group": "a"}))
+        stretch = "from=2024-06-01T00:00:00Z&to=2024-06-01T06:00:00Z"
+        with watched(served.url) as one:
+            page = one.open(f"#/coverage/order?entity={entity}&{stretch}")
+            page.locator("[aria-labelledby=missing]").get_by_role("link", name="Query").click()
+            page.get_by_role("grid").wait_for()
+            page.locator("[role=gridcell]").get_by_text("2024-06-01 01:00").wait_for()

@@ -1,11 +1,11 @@
-"""Contracts and documents made up at random, and the words tests make them with."""
+"""Random contracts and documents, and the functions that build them for tests."""
 
 import string
 from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from thermocline.contract.register import parse_contract
+from thermocline.contract.schema.register import parse_contract
 
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6)
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from contract.made import contract_of, kind_column
-from thermocline.contract.column import decode_columns, widens
-from thermocline.contract.register import parse_contract
+from thermocline.contract.document.column import can_widen, decode_columns
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Corruption, Invalid
 
 TEXT = {"type": "string"}
@@ -110,9 +110,9 @@ def test_promotion_to_hot_keeps_the_column():
 
 
 def test_types_that_are_stored_alike_are_one():
-    assert widens(pa.string(), pa.dictionary(pa.int32(), pa.string()))
-    assert not widens(pa.int32(), pa.int64())
-    assert not widens(pa.date64(), pa.date32())
+    assert can_widen(pa.string(), pa.dictionary(pa.int32(), pa.string()))
+    assert not can_widen(pa.int32(), pa.int64())
+    assert not can_widen(pa.date64(), pa.date32())
 
 
 def test_columns_that_are_none_are_corruption():

@@ -1,13 +1,13 @@
-"""Each row of the compatibility rules, both ways, and that no verdict is ever too kind."""
+"""Each row of the compatibility rules, both ways; no incompatible contract is accepted."""
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from contract.made import contracts_and_documents, fields
-from thermocline.contract.compatible import compatible, evolved
-from thermocline.contract.difference import diff
-from thermocline.contract.register import parse_contract
+from thermocline.contract.evolve.compatible import evolve_contract, find_incompatibilities
+from thermocline.contract.evolve.difference import diff_documents
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -67,9 +67,9 @@ ALLOWED = {
 REFUSED = {
     "add required": (of(a=TEXT), of("b", a=TEXT, b=TEXT), "/properties/b", "required"),
     "require what was optional": (of(a=TEXT), of("a", a=TEXT), "/properties/a", "required"),
-    "remove": (of(a=TEXT, b=TEXT), of(a=TEXT), "/properties/b", "gone"),
-    "rename": (of(a=TEXT), of(b=TEXT), "/properties/a", "gone"),
-    "rename by id": (of(a=TEXT), of(b={**TEXT, "x-id": 1}), "/properties/a", "gone"),
+    "remove": (of(a=TEXT, b=TEXT), of(a=TEXT), "/properties/b", "removed"),
+    "rename": (of(a=TEXT), of(b=TEXT), "/properties/a", "removed"),
+    "rename by id": (of(a=TEXT), of(b={**TEXT, "x-id": 1}), "/properties/a", "removed"),
     "change a type": (of(a=TEXT), of(a={"type": "integer"}), "/properties/a/type", "changed"),
     "number to integer": (
         of(a={"type": "number"}),
@@ -201,14 +201,14 @@ REFUSED = {
 
 def refusals(old, new, mode=""):
     before = parse_contract(old)
-    found = compatible(before, parse_contract(new, before), mode)
+    found = find_incompatibilities(before, parse_contract(new, before), mode)
     return {refusal.pointer: refusal.reason for refusal in found}
 
 
 @pytest.mark.parametrize(("old", "new"), ALLOWED.values(), ids=ALLOWED)
 def test_a_change_that_keeps_every_document_valid_is_allowed(old, new):
     assert refusals(old, new) == {}
-    assert evolved(new, parse_contract(old)).version == 2
+    assert evolve_contract(new, parse_contract(old)).version == 2
 
 
 @pytest.mark.parametrize(("old", "new", "pointer", "reason"), REFUSED.values(), ids=REFUSED)
@@ -216,7 +216,7 @@ def test_a_change_that_may_break_documents_is_refused_with_its_place(old, new, p
     found = refusals(old, new)
     assert reason in found[pointer], found
     with pytest.raises(Invalid) as caught:
-        evolved(new, parse_contract(old))
+        evolve_contract(new, parse_contract(old))
     assert {"pointer": pointer, "reason": found[pointer]} in caught.value.facts["problems"]
     assert caught.value.facts["mode"] == "backward"
 
@@ -236,14 +236,14 @@ def test_a_change_that_may_break_documents_is_refused_with_its_place(old, new, p
 )
 def test_the_mode_of_the_registered_contract_decides(mode, new, is_allowed):
     old = parse_contract({**of(a=TEXT), "x-compatibility": mode})
-    assert (compatible(old, parse_contract(new, old)) == []) is is_allowed
+    assert (find_incompatibilities(old, parse_contract(new, old)) == []) is is_allowed
 
 
 def test_what_became_required_is_filled_in_with_its_default():
     before = parse_contract(of(a=TEXT))
-    after = evolved(of("b", a=TEXT, b={**TEXT, "default": "x"}), before)
-    assert after.upgraded({"a": "1"}) == {"a": "1", "b": "x"}
-    assert after.upgraded({"a": "1", "b": "y"}) == {"a": "1", "b": "y"}
+    after = evolve_contract(of("b", a=TEXT, b={**TEXT, "default": "x"}), before)
+    assert after.fill_defaults({"a": "1"}) == {"a": "1", "b": "x"}
+    assert after.fill_defaults({"a": "1", "b": "y"}) == {"a": "1", "b": "y"}
 
 
 @SETTINGS
@@ -258,10 +258,10 @@ def test_documents_of_a_version_fit_every_version_that_may_follow_it(made, other
         new["required"] = required
     before = parse_contract(schema)
     after = parse_contract(new, before)
-    assume(not compatible(before, after))
+    assume(not find_incompatibilities(before, after))
     for document in documents:
-        kept = before.validated(document)
-        assert after.validated(kept) == kept
+        kept = before.validate(document)
+        assert after.validate(kept) == kept
 
 
 @SETTINGS
@@ -269,14 +269,15 @@ def test_documents_of_a_version_fit_every_version_that_may_follow_it(made, other
 def test_a_contract_may_follow_itself(made):
     schema, _ = made
     before = parse_contract(schema)
-    assert compatible(before, parse_contract(schema, before), "full") == []
+    assert find_incompatibilities(before, parse_contract(schema, before), "full") == []
 
 
 def test_a_diff_names_each_change_with_its_pointer():
     old = of("a", a=TEXT, b={"enum": ["x", "y"]}, c={"type": "integer"})
     new = of("a", "b", a={**TEXT, "maxLength": 3}, b={"enum": ["x", "z"]}, d=TEXT)
     found = [
-        (change.pointer, change.change, change.before, change.after) for change in diff(old, new)
+        (change.pointer, change.change, change.before, change.after)
+        for change in diff_documents(old, new)
     ]
     assert found == [
         ("/properties/c", "removed", {"type": "integer"}, None),
@@ -286,8 +287,8 @@ def test_a_diff_names_each_change_with_its_pointer():
         ("/properties/d", "added", None, TEXT),
         ("/required", "added", None, "b"),
     ]
-    assert diff(old, old) == []
-    assert diff(of(a=TEXT), of(a={"type": "integer"}))[0].as_json() == {
+    assert diff_documents(old, old) == []
+    assert diff_documents(of(a=TEXT), of(a={"type": "integer"}))[0].as_json() == {
         "pointer": "/properties/a/type",
         "change": "changed",
         "before": "string",

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.cli.schema import COMMANDS
-from thermocline.contract.compatible import evolved
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import decode
-from thermocline.contract.vocabulary import PATTERN_LENGTH_MAX
+from thermocline.cli.entity.schema import COMMANDS
+from thermocline.contract.document.text import decode
+from thermocline.contract.evolve.compatible import evolve_contract
+from thermocline.contract.schema.register import parse_contract
+from thermocline.contract.schema.vocabulary import PATTERN_LENGTH_MAX
 from thermocline.errors import Invalid
 
 PAGE = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
@@ -56,11 +56,11 @@ def test_the_problems_are_those_on_the_page(contract):
 
 
 def test_the_second_version_may_follow_and_keeps_the_columns(contract):
-    after = evolved(block("order-2"), contract)
+    after = evolve_contract(block("order-2"), contract)
     ids = {column.name: column.id for column in after.columns}
     assert ids == {**{column.name: column.id for column in contract.columns}, "coupon": 8}
     with pytest.raises(Invalid):
-        evolved(block("order-1"), after)
+        evolve_contract(block("order-1"), after)
 
 
 def test_the_limits_and_commands_on_the_page_are_those_of_the_code():

@@ -1,4 +1,4 @@
-"""Contracts guessed from samples, and contracts given to language models."""
+"""Contracts inferred from samples, and contracts as tools of language models."""
 
 import json
 
@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.made import ANY_JSON, NAMES, contract_of, kind_column
-from thermocline.contract.infer import infer
-from thermocline.contract.register import parse_contract
+from thermocline.contract.infer import infer_schema
+from thermocline.contract.schema.register import parse_contract
 from thermocline.contract.tool import tool_schema
 from thermocline.errors import Invalid
 
@@ -19,15 +19,15 @@ SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(
 @given(st.lists(st.dictionaries(NAMES, ANY_JSON, max_size=4), min_size=1, max_size=5))
 def test_every_sample_fits_the_contract_guessed_from_it(samples):
     try:
-        contract = parse_contract(infer(samples))
+        contract = parse_contract(infer_schema(samples))
     except Invalid as error:
         # Names that no column can have: empty ones, two that differ only in case, none at all.
         reasons = [problem["reason"] for problem in error.facts["problems"]]
-        known = ("column name", "1 to 255", "names a property")
+        known = ("column name", "1 to 255", "at least one property")
         assert all(any(words in reason for words in known) for reason in reasons)
         return
     for sample in samples:
-        kept = contract.validated(sample)
+        kept = contract.validate(sample)
         assert contract.document_of(contract.arrow_rows([kept]).to_pylist()[0]) == kept
 
 
@@ -57,11 +57,11 @@ def test_every_sample_fits_the_contract_guessed_from_it(samples):
     ],
 )
 def test_a_guess_says_what_the_samples_have_in_common(samples, schema):
-    assert infer([{"a": sample} for sample in samples])["properties"]["a"] == schema
+    assert infer_schema([{"a": sample} for sample in samples])["properties"]["a"] == schema
 
 
 def test_an_object_of_many_names_is_a_map():
-    made = infer([{"a": {f"k{n}": n for n in range(500)}}])
+    made = infer_schema([{"a": {f"k{n}": n for n in range(500)}}])
     assert made["properties"]["a"]["additionalProperties"] == {"type": "integer"}
     assert str(kind_column(parse_contract(made), "a").type) == "map<string, int64>"
 
@@ -69,7 +69,7 @@ def test_an_object_of_many_names_is_a_map():
 @pytest.mark.parametrize("samples", [[], [1], [{"a": 1}, None], [{"a": 1, "A": 2}], [{"_id": 1}]])
 def test_samples_that_make_no_contract_are_refused(samples):
     with pytest.raises(Invalid):
-        infer(samples)
+        infer_schema(samples)
 
 
 def test_a_model_is_given_what_is_checked_without_words_of_our_own():

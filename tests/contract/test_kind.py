@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from contract.made import contract_of, kind_column
-from thermocline.contract.register import parse_contract
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -130,12 +130,12 @@ def test_conditions_at_the_root_are_checked_and_choose_no_column():
     )
     assert [column.name for column in contract.columns] == ["kind", "_extra"]
     document = {"kind": "a", "size": 3}
-    kept = contract.validated(document)
+    kept = contract.validate(document)
     assert contract.document_of(contract.arrow_rows([kept]).to_pylist()[0]) == document
     with pytest.raises(Invalid):
-        contract.validated({"kind": "a"})
+        contract.validate({"kind": "a"})
     with pytest.raises(Invalid):
-        contract.validated({"kind": "b", "other": 1})
+        contract.validate({"kind": "b", "other": 1})
 
 
 def test_one_of_with_a_discriminating_constant_is_checked():
@@ -146,20 +146,20 @@ def test_one_of_with_a_discriminating_constant_is_checked():
     }
     cash = {"type": "object", "properties": {"by": {"const": "cash"}}, "required": ["by"]}
     contract = contract_of(paid={"oneOf": [card, cash]})
-    assert contract.validated({"paid": {"by": "cash"}}) == {"paid": {"by": "cash"}}
+    assert contract.validate({"paid": {"by": "cash"}}) == {"paid": {"by": "cash"}}
     with pytest.raises(Invalid):
-        contract.validated({"paid": {"by": "card"}})
+        contract.validate({"paid": {"by": "card"}})
     with pytest.raises(Invalid):
-        contract.validated({"paid": {"by": "cash", "more": 1}})
+        contract.validate({"paid": {"by": "cash", "more": 1}})
 
 
 def test_hot_columns_are_those_that_ask_for_it():
     contract = contract_of(
         a={"type": "string", "format": "uuid", "x-hot": True}, b={"type": "integer"}
     )
-    assert [column.name for column in contract.hot] == ["a"]
+    assert [column.name for column in contract.hot_columns] == ["a"]
     values, rest = contract.split(
-        contract.validated({"a": "123e4567-e89b-42d3-a456-426614174000", "b": 1})
+        contract.validate({"a": "123e4567-e89b-42d3-a456-426614174000", "b": 1})
     )
     assert str(values[1]) == "123e4567-e89b-42d3-a456-426614174000"
     assert rest == {"b": 1}
@@ -168,13 +168,13 @@ def test_hot_columns_are_those_that_ask_for_it():
 def test_unknown_properties_of_an_open_contract_stand_in_extra():
     contract = parse_contract({"properties": {"a": {}}, "additionalProperties": True})
     assert [column.name for column in contract.columns] == ["a", "_extra"]
-    row = contract.arrow_rows([contract.validated({"a": 1, "z": [1.5]})]).to_pylist()[0]
+    row = contract.arrow_rows([contract.validate({"a": 1, "z": [1.5]})]).to_pylist()[0]
     assert row == {"a": "1", "_extra": '{"z":[1.5]}'}
 
 
 @pytest.mark.parametrize("document", [{"a": None, "b": 1}, {"b": 1}, {"a": 5, "b": 1}])
 def test_a_null_of_a_hot_column_is_told_from_an_absent_one(document):
     contract = contract_of(a={"type": ["integer", "null"], "x-hot": True}, b={"type": "integer"})
-    values, rest = contract.split(contract.validated(document))
+    values, rest = contract.split(contract.validate(document))
     assert values == {1: document.get("a")}
-    assert contract.joined(values, rest) == document
+    assert contract.join(values, rest) == document

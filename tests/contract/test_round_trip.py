@@ -1,4 +1,4 @@
-"""What a contract takes is what its columns give back, exactly."""
+"""Columns return every document that a contract accepts, exactly."""
 
 import io
 import json
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from contract.made import contract_of, contracts_and_documents
-from thermocline.contract.register import parse_contract, stored_contract
-from thermocline.contract.text import decode, encode_text
+from thermocline.contract.document.text import decode, encode_text
+from thermocline.contract.schema.register import parse_contract, restore_contract
 
 MONEY = {"type": "number", "x-type": "decimal(18,2)"}
 INSTANT = {"type": "string", "format": "date-time"}
@@ -21,7 +21,7 @@ SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(
 
 
 def stored(rows: pa.Table) -> list[dict]:
-    """Return the rows after a Parquet file has held them."""
+    """Return the rows after a round trip through a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(rows, sink)
     return pq.read_table(io.BytesIO(sink.getvalue())).to_pylist(maps_as_pydicts=None)
@@ -32,7 +32,7 @@ def stored(rows: pa.Table) -> list[dict]:
 def test_documents_come_back_from_parquet_exactly(made):
     schema, documents = made
     contract = parse_contract(schema)
-    kept = [contract.validated(document) for document in documents]
+    kept = [contract.validate(document) for document in documents]
     rows = contract.arrow_rows(kept)
     assert rows.schema.names == [column.name for column in contract.columns]
     back = [contract.document_of(row) for row in stored(rows)]
@@ -44,11 +44,11 @@ def test_documents_come_back_from_parquet_exactly(made):
 def test_the_same_document_as_bytes_as_lines_and_as_values_is_one(made):
     schema, documents = made
     contract = parse_contract(schema)
-    kept = [contract.validated(document) for document in documents]
+    kept = [contract.validate(document) for document in documents]
     lines = [encode_text(document).encode() for document in documents]
-    assert [same(contract.validated_bytes(line)) for line in lines] == [same(k) for k in kept]
-    assert list(map(same, contract.validated_lines(b"\n".join(lines)))) == list(map(same, kept))
-    again = [contract.validated_bytes(encode_text(document).encode()) for document in kept]
+    assert [same(contract.validate_bytes(line)) for line in lines] == [same(k) for k in kept]
+    assert list(map(same, contract.validate_lines(b"\n".join(lines)))) == list(map(same, kept))
+    again = [contract.validate_bytes(encode_text(document).encode()) for document in kept]
     assert [same(one) for one in again] == [same(one) for one in kept]
 
 
@@ -64,11 +64,11 @@ def test_a_document_split_for_the_store_is_joined_again(made):
     }
     contract = parse_contract({**schema, "properties": hot})
     for document in documents:
-        kept = contract.validated(document)
+        kept = contract.validate(document)
         values, rest = contract.split(kept)
-        assert set(values) == {column.id for column in contract.hot}
+        assert set(values) == {column.id for column in contract.hot_columns}
         given_back = decode(encode_text(rest).encode())
-        assert same(contract.joined(values, given_back)) == same(kept)
+        assert same(contract.join(values, given_back)) == same(kept)
 
 
 @SETTINGS
@@ -77,14 +77,14 @@ def test_a_contract_from_the_registry_is_the_one_that_was_registered(made):
     schema, documents = made
     contract = parse_contract(schema)
     shuffled = json.loads(json.dumps(schema, sort_keys=True))
-    again = stored_contract(shuffled, 1, json.loads(json.dumps(contract.columns_json)))
+    again = restore_contract(shuffled, 1, json.loads(json.dumps(contract.columns_json)))
     assert again.columns == contract.columns
-    kept = [contract.validated(document) for document in documents]
+    kept = [contract.validate(document) for document in documents]
     assert again.arrow_rows(kept).equals(contract.arrow_rows(kept))
 
 
 def same(value):
-    """Return a value that is equal only to its very likes: 1 is not True, 0.0 is not -0.0."""
+    """Return a value that equals only values of the same type and sign: 1 is not True."""
     if isinstance(value, dict):
         return {key: same(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def same(value):
 def test_absent_and_null_are_told_apart_where_both_may_be(schema, is_required, documents):
     document = {"properties": {"a": schema}, "required": ["a"] if is_required else []}
     contract = parse_contract(document)
-    kept = [contract.validated(one) for one in documents]
+    kept = [contract.validate(one) for one in documents]
     assert kept == documents
     assert [contract.document_of(row) for row in stored(contract.arrow_rows(kept))] == documents
 
@@ -166,7 +166,7 @@ def test_nulls_have_a_column_only_where_null_and_absent_may_both_be():
 )
 def test_a_value_is_kept_in_its_canonical_form(schema, given_text, kept):
     contract = contract_of(a=schema)
-    document = contract.validated_bytes(b'{"a":' + given_text.encode() + b"}")
+    document = contract.validate_bytes(b'{"a":' + given_text.encode() + b"}")
     assert document == {"a": kept}
     assert type(document["a"]) is type(kept)
     back = contract.document_of(stored(contract.arrow_rows([document]))[0])

@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from thermocline.cli import schema
 from thermocline.cli.argument import examples
-from thermocline.contract.compatible import evolved
-from thermocline.contract.register import parse_contract
+from thermocline.cli.entity import schema
+from thermocline.contract.evolve.compatible import evolve_contract
+from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid, NotFound
 
 ORDER = {"type": "object", "properties": {"total": {"type": "number", "x-type": "decimal(18,2)"}}}
@@ -92,14 +92,14 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(shell, tmp_path):
 
 
 class Shelf:
-    """A registry in memory: the smallest thing that is one."""
+    """A minimal registry in memory."""
 
     def __init__(self):
         self.versions = []
 
     def register(self, name, document):
         last = self.versions[-1] if self.versions else None
-        self.versions.append(evolved(document, last) if last else parse_contract(document))
+        self.versions.append(evolve_contract(document, last) if last else parse_contract(document))
         return self.versions[-1]
 
     def contract(self, name, version=None):

@@ -13,6 +13,7 @@ import os
 import random
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,22 +24,28 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from fixtures.wal import calm, ticks
+from thermocline.backup.backup import backup, restore
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import Corruption, ThermoclineError
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.fsck import fsck
+from thermocline.format.layout import Version
 from thermocline.node import Node
-from thermocline.pipeline.choose import Limits
-from thermocline.pipeline.compact import compact, merge_here
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.site import Site
-from thermocline.server.backup import backup, restore
-from thermocline.server.keys import KeyStore
+from thermocline.pipeline.compact.job import compact, merge_here
+from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.pipeline.run.job import ignore_progress
+from thermocline.pipeline.run.lease import Lease
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.read_lease import hold_version
+from thermocline.server.access.keys import KeyStore
 
 CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
 START, END = "2024-06-01T00:00:00Z", "2024-06-01T12:00:00Z"
 WAL_FILE_BYTES = 4_096
 FLIPS_PER_FILE = 9
-TABLES = {("default", "a"), ("default", "b"), ("acme", "a")}
+TABLES = {("default", "a"), ("default", "b"), ("acme", "a"), ("bolt", "a")}
+PIN_S = 86_400
+LEASE_S = 0.2
 
 KINDS = {
     "commit": r"_log/\d{20}\.json",
@@ -57,6 +64,9 @@ KINDS = {
     "journal marks": r"journal/retired\.json",
     "keys": r"keys\.json",
     "memory of keys": r"keys_exist\.json",
+    "uses of keys": r"key_uses\.json",
+    "pin": r"_pins/[a-z0-9-]+\.json",
+    "lease": r"leases/[a-z]+/\d{20}\.(json|beat|end)",
 }
 """Every kind of file that a node without PostgreSQL keeps, by its path inside of its own folder."""
 
@@ -100,13 +110,18 @@ def build_world(folder: Path) -> World:
             table.write(ticks(*range(200)))
             table.flush()
             table.append(ticks(*range(200, 300), hour=2))
-        acme = node.create_tenant("acme").create_table("a", **CREATION)
-        acme.write(ticks(*range(7_000, 7_100)))
-        KeyStore(str(now)).create("acme", ["query"])
+        for place, tenant in enumerate(("acme", "bolt")):
+            table = node.create_tenant(tenant).create_table("a", **CREATION)
+            table.write(ticks(*range(7_000 + place, 7_100 + place)))
+        keys = KeyStore(str(now))
+        keys.write_uses({keys.create("acme", ["query"]).key.key_id: time.time_ns()})
         node.lake().table("a").delete("n = 3")
         catalog = Catalog(str(now))
         catalog.table("a").log.write_checkpoint(node.lake().table("a").version())
         node.lake().table("b").write(ticks(900, hour=5))
+        for place, name in enumerate(("a", "b")):
+            hold_version(catalog.table(name), Version(place + 1), PIN_S)
+    _leave_lease(now)
     # The older lake was closed, so each of its files is one that a backup may have held.
     shutil.copytree(now, older)
     with Node(str(now), settings) as node:
@@ -126,6 +141,14 @@ def build_world(folder: Path) -> World:
                 node.lake(tenant).table(name).write(ticks(*range(first, first + 20), hour=part))
         node.close(is_flushed=False)
     return World(now, older)
+
+
+def _leave_lease(root: Path) -> None:
+    """Take a lease, keep it until it has been prolonged, and give it back."""
+    storage = LocalStorage(str(root))
+    with Lease(storage, "a", job="compact", holder="one", term_s=LEASE_S):
+        while not list(root.glob("leases/a/*.beat")):
+            time.sleep(LEASE_S / 10)
 
 
 # Ways to damage a file.
@@ -299,6 +322,15 @@ def _rows(node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     return found
 
 
+def ask_reader(root: Path) -> object:
+    """Return the rows of every table, by a process that reads the journal beside its owner."""
+    node = Node(str(root), calm(file_bytes_max=WAL_FILE_BYTES), is_read_only=True)
+    try:
+        return _rows(node)
+    finally:
+        node.close()
+
+
 def ask_scan(root: Path) -> object:
     """Return the rows of every table, by reading it in this process."""
     with _node(root) as node:
@@ -347,11 +379,21 @@ def ask_backup(root: Path) -> object:
 
 def ask_compaction(root: Path) -> object:
     """Return the rows of every table after a compaction, which must also be sound."""
-    with Site(root) as site:
+    with JobWorkspace(root) as site:
         for name in ("a", "b"):
             table = site.table(name)
             wanted = [segment.segment_id for segment in table.state().segments]
-            compact(table, wanted, merge_here, Limits(inputs_min=2), silent)
+            compact(table, wanted, merge_here, CompactionLimits(inputs_min=2), ignore_progress)
+    ask_fsck(root)
+    return ask_query(root)
+
+
+def ask_vacuum(root: Path) -> object:
+    """Return the rows of every table after a vacuum, which must leave it sound."""
+    with _node(root) as node:
+        for tenant, name in sorted(TABLES):
+            table = node.lake(tenant).table(name)
+            table.vacuum(dry_run=False, grace="0s", allow_short_grace=True)
     ask_fsck(root)
     return ask_query(root)
 
@@ -370,25 +412,41 @@ def ask_after_a_write(root: Path) -> object:
 
 
 def ask_keys(root: Path) -> object:
-    """Return the keys that the lake's node accepts."""
-    return sorted(KeyStore(str(root)).read().by_id)
+    """Return the keys that the lake's node accepts; when they were used is read with them.
+
+    Without the file of uses that is not known, which is an answer as well.
+    """
+    keys = KeyStore(str(root))
+    found = sorted(keys.read().by_id)
+    assert keys.read_uses().keys() <= set(found)
+    return found
+
+
+def ask_lease(root: Path) -> object:
+    """Return that a job can take a table that no other job has."""
+    with Lease(LocalStorage(str(root)), "a", job="compact", holder="two") as lease:
+        lease.check()
+    return "taken"
 
 
 QUESTIONS: dict[str, Callable[[Path], object]] = {
     "open": ask_open,
     "query": ask_query,
+    "reader": ask_reader,
     "scan": ask_scan,
     "gaps": ask_gaps,
     "fsck": ask_fsck,
     "backup": ask_backup,
     "compaction": ask_compaction,
+    "vacuum": ask_vacuum,
     "write": ask_after_a_write,
     "keys": ask_keys,
+    "lease": ask_lease,
 }
 
 
 MUST_BE_FOUND = {
-    "segment": {"query", "scan", "fsck", "backup", "compaction", "write"},
+    "segment": {"query", "reader", "scan", "fsck", "backup", "compaction", "vacuum", "write"},
     "commit": {"fsck", "backup"},
 }
 """Questions that read every byte of a file, so that no answer of theirs is right."""

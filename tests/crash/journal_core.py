@@ -13,10 +13,10 @@ from fixtures.sim_disk import SimDisk
 from thermocline.config import Sync
 from thermocline.disk import Disk
 from thermocline.errors import OutcomeUnknown, ThermoclineError
-from thermocline.hot.wal.folder import DURABLE_NAME, Identity, write_identity
+from thermocline.hot.wal.folder import DURABLE_NAME, JournalIdentity, write_identity
 from thermocline.hot.wal.frame import CODEC_NONE
-from thermocline.hot.wal.journal import Entry, Journal
-from thermocline.hot.wal.reader import Frame, JournalReader, Tail
+from thermocline.hot.wal.journal import Journal, JournalEntry
+from thermocline.hot.wal.reader import Frame, JournalReader, JournalTail
 
 FOLDER = "/journal"
 JOURNAL_ID = b"the journal's id"
@@ -27,15 +27,15 @@ Step = tuple[str, int]
 JournalOf = Callable[..., Journal]
 
 
-def entry(payload: bytes) -> Entry:
+def entry(payload: bytes) -> JournalEntry:
     """Return an entry; its payload is what tests know it by."""
-    return Entry(TABLE_ID, 7, payload, CODEC_NONE, len(payload))
+    return JournalEntry(TABLE_ID, 7, payload, CODEC_NONE, len(payload))
 
 
 def journal_disk() -> SimDisk:
     """Return a disk with a journal on it that has no files yet."""
     disk = SimDisk([FOLDER])
-    write_identity(disk, FOLDER, Identity(JOURNAL_ID))
+    write_identity(disk, FOLDER, JournalIdentity(JOURNAL_ID))
     return disk
 
 
@@ -52,7 +52,7 @@ def payloads(disk: Disk, folder: str = FOLDER) -> list[bytes]:
     return [frame.payload for frame in frames(disk, folder)]
 
 
-def tail(disk: Disk, folder: str = FOLDER) -> Tail:
+def tail(disk: Disk, folder: str = FOLDER) -> JournalTail:
     """Return where a start would go on."""
     reader = JournalReader(disk, folder)
     list(reader.frames())

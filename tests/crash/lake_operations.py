@@ -26,24 +26,24 @@ from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import MUTATING
 from fixtures.sim_node import File, Keeping
 from fixtures.sim_volume import Volume
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.config import LakeSettings, WalSettings
 from thermocline.errors import OutcomeUnknown, ThermoclineError
-from thermocline.format.instant import parse
+from thermocline.format.instant import parse_instant
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.segment import read_rows
-from thermocline.lake.table import Table
+from thermocline.lake import Lake
 from thermocline.node import open_lake
-from thermocline.tenant import Lake
 
 ROOT = "/lake"
 JOURNAL = f"{ROOT}/journal"
 TABLES = ("prices", "trades")
 NEVER_S = 1e9
 FILE_BYTES_MAX = 2_500
-NOW_NS = parse("2024-07-01")
+NOW_NS = parse_instant("2024-07-01")
 
 WRITEBACK_SHARE = 0.7
 
@@ -70,7 +70,7 @@ def opened(disk: SimDisk, **options: object) -> Lake:
 def in_one_order(lake: Lake) -> None:
     """Let segments and their sidecars be written one after the other."""
     for name in lake.tables():
-        lake.table(name).lake._workers = 1
+        lake.table(name).cold._workers = 1
 
 
 def abandon(lake: Lake) -> None:
@@ -99,7 +99,7 @@ def _made() -> Volume:
     disk = SimDisk(["/"])
     lake = make(disk)
     for name in TABLES:
-        lake.table(name).lake.adopt(rows([0]).schema, evolve=False)
+        lake.table(name).cold.adopt_columns(rows([0]).schema, evolve=False)
     lake.close()
     write_back(disk)
     return disk.freeze()
@@ -270,10 +270,12 @@ class Life:
         numbers, request = self._request(name, how_many)
         table = self._beside(name)
         data = rows(numbers).to_reader()
-        self._asked(request, lambda: table.append(data, Wish(overlap="allow")), is_there=True)
+        self._asked(
+            request, lambda: table.append(data, AppendOptions(overlap="allow")), is_there=True
+        )
 
-    def _beside(self, name: str) -> Table:
-        return Table(LocalStorage(self.lake.table(name).root(), self.disk), workers=1)
+    def _beside(self, name: str) -> ColdTable:
+        return ColdTable(LocalStorage(self.lake.table(name).root(), self.disk), workers=1)
 
     def delete(self, name: str, how_many: int) -> None:
         """Delete the oldest rows of a table, flushed first as a user's delete does."""
@@ -425,7 +427,7 @@ class Looker:
         return Found(numbers, outline)
 
     def _table(self, disk: SimDisk, root: str) -> tuple[dict[str, int], list[int]]:
-        table = Table(LocalStorage(root, disk), workers=1)
+        table = ColdTable(LocalStorage(root, disk), workers=1)
         state = table.state()
         found: list[int] = []
         for segment in state.segments:

@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_verbs import write
-from thermocline.format.conflict import Window
-from thermocline.format.instant import parse
-from thermocline.lake.append import Wish
-from thermocline.lake.fsck import fsck
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.table import ColdTable
+from thermocline.format.instant import parse_instant
+from thermocline.format.log.conflict import TimeWindow
 
 INCOMING = "/incoming/day.parquet"
 CHECKPOINT_EVERY = 5
-NOW_NS = parse("2024-07-01")
+NOW_NS = parse_instant("2024-07-01")
 
 
 @dataclass(frozen=True)
@@ -33,40 +33,46 @@ class Operation:
     """One thing a user does; `is_silent` when it leaves the content as it was."""
 
     name: str
-    act: Callable[[Table], object]
+    act: Callable[[ColdTable], object]
     is_silent: bool = False
 
 
-def opened(disk: SimDisk) -> Table:
+def opened(disk: SimDisk) -> ColdTable:
     """Return the table as a new process would meet it."""
     clock = iter(range(NOW_NS, NOW_NS + 10**15, 10**9))
     return lake_on(disk, checkpoint_every=CHECKPOINT_EVERY, now_ns=lambda: next(clock))
 
 
-def _deleted(table: Table) -> object:
+def _deleted(table: ColdTable) -> object:
     return table.delete(lambda batch: pc.equal(batch.column("close"), 5.0), ["close"])
 
 
-def _changed(table: Table) -> object:
-    return table.change("add column", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
+def _changed(table: ColdTable) -> object:
+    return table.alter(
+        "add column", lambda s, c: (s, c.add_columns([pa.field("note", pa.string())]))
+    )
 
 
-def _vacuumed(table: Table) -> object:
+def _vacuumed(table: ColdTable) -> object:
     return vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
 
 
 OPERATIONS = [
-    Operation("append", lambda t: t.append(rows([10, 11]).to_reader(), Wish())),
-    Operation("append_parquet", lambda t: t.append_parquet([INCOMING], Wish())),
-    Operation("append_link", lambda t: t.append_parquet([INCOMING], Wish(), link=True)),
-    Operation("append_many", lambda t: t.append_parquet([INCOMING] * 2, Wish(overlap="allow"))),
+    Operation("append", lambda t: t.append(rows([10, 11]).to_reader(), AppendOptions())),
+    Operation("append_parquet", lambda t: t.append_parquet([INCOMING], AppendOptions())),
+    Operation("append_link", lambda t: t.append_parquet([INCOMING], AppendOptions(), link=True)),
     Operation(
-        "replace", lambda t: t.append(rows([1, 9], close=99).to_reader(), Wish(overlap="replace"))
+        "append_many", lambda t: t.append_parquet([INCOMING] * 2, AppendOptions(overlap="allow"))
+    ),
+    Operation(
+        "replace",
+        lambda t: t.append(rows([1, 9], close=99).to_reader(), AppendOptions(overlap="replace")),
     ),
     Operation(
         "evolve",
         lambda t: t.append(
-            rows([12]).append_column("note", pa.array(["new"])).to_reader(), Wish(evolve=True)
+            rows([12]).append_column("note", pa.array(["new"])).to_reader(),
+            AppendOptions(evolve=True),
         ),
     ),
     Operation("delete", _deleted),
@@ -75,7 +81,7 @@ OPERATIONS = [
         lambda t: t.delete(
             lambda b: pa.array([True] * b.num_rows),
             [],
-            Window(parse("2024-06-01T00:00:00"), parse("2024-06-01T02:00:00")),
+            TimeWindow(parse_instant("2024-06-01T00:00:00"), parse_instant("2024-06-01T02:00:00")),
         ),
     ),
     Operation("restore", lambda t: t.restore(3)),
@@ -86,7 +92,7 @@ OPERATIONS = [
 ]
 
 
-def create(table: Table) -> object:
+def create(table: ColdTable) -> object:
     """Make the table all other operations work on."""
     return table.create(spec())
 
@@ -103,11 +109,11 @@ def _base_volume():
     disk = empty_disk()
     table = opened(disk)
     create(table)
-    table.append(rows([0, 1, 2]).to_reader(), Wish())
-    table.append(rows([0, 1, 2], "AMD").to_reader(), Wish())
-    table.append(rows([5, 6, 7]).to_reader(), Wish())
+    table.append(rows([0, 1, 2]).to_reader(), AppendOptions())
+    table.append(rows([0, 1, 2], "AMD").to_reader(), AppendOptions())
+    table.append(rows([5, 6, 7]).to_reader(), AppendOptions())
     table.delete(lambda batch: pc.equal(batch.column("close"), 6.0), ["close"])
-    table.append(rows([8]).to_reader(), Wish())
+    table.append(rows([8]).to_reader(), AppendOptions())
     return disk.freeze()
 
 
@@ -124,7 +130,7 @@ def base_disk() -> SimDisk:
     return SimDisk.thaw(_base_volume())
 
 
-def seen_in(table: Table) -> tuple:
+def seen_in(table: ColdTable) -> tuple:
     """Return what a user would notice of a table's newest version."""
     state = table.state()
     content = sorted(str(row) for batch in table.read(state, None) for row in batch.to_pylist())
@@ -153,7 +159,7 @@ def check_whole(disk: SimDisk) -> None:
     """Prove a table: fsck finds nothing, the next writer can write, vacuum leaves no orphan."""
     table = opened(disk)
     assert [f for f in fsck(table).findings if not f.is_harmless] == []
-    table.append(rows([100], "LATER").to_reader(), Wish())
+    table.append(rows([100], "LATER").to_reader(), AppendOptions())
     vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
     again = opened(disk)
     found = fsck(again).findings

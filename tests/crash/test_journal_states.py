@@ -33,7 +33,7 @@ from fixtures.sim_node import SECTOR_BYTES
 from thermocline.config import Sync
 from thermocline.errors import Corruption, ThermoclineError, Unavailable
 from thermocline.hot.wal import frame
-from thermocline.hot.wal.folder import DURABLE_NAME, file_path, numbers
+from thermocline.hot.wal.folder import DURABLE_NAME, file_path, list_file_numbers
 from thermocline.hot.wal.frame import (
     CHECKSUM_BYTES,
     FILE_HEADER_BYTES,
@@ -169,7 +169,7 @@ class AnswersBeforeSyncing(Journal):
     """Takes the write for durable."""
 
     def _synced(self):
-        self._settle()
+        self._note_durable()
 
 
 class RetriesTheSync(Journal):
@@ -180,7 +180,7 @@ class RetriesTheSync(Journal):
             self._writer.sync()
         except OSError:
             self._writer.sync()
-        self._settle()
+        self._note_durable()
 
 
 class NeverSyncsTheFolder(Journal):
@@ -354,7 +354,7 @@ def is_refused(disk):
     return False
 
 
-RIGHT_NEXT = FrameReader._next
+RIGHT_NEXT = FrameReader._read_next
 
 
 def skips_a_bad_frame(reading, end):
@@ -381,7 +381,7 @@ def skips_a_bad_frame(reading, end):
 def drops_an_unopenable_file(reader):
     """Leave out a file whose header is bad."""
     found = []
-    for number in numbers(reader._disk, FOLDER):
+    for number in list_file_numbers(reader._disk, FOLDER):
         size_bytes, header = reader._header(file_path(FOLDER, number))
         if header is not None:
             found.append((file_path(FOLDER, number), header, size_bytes))
@@ -537,11 +537,11 @@ def test_W10_groups_refused_one_after_the_other_leave_one_file_without_frames():
     for _ in range(5):
         journal.rotate()
         refuse(disk, journal)
-        assert numbers(disk, FOLDER) == [1, 2]
+        assert list_file_numbers(disk, FOLDER) == [1, 2]
         salts.add(decode_file_header(disk.read(file_path(FOLDER, 2))).salt)
     assert len(salts) == 5
     assert journal.append([entry(b"after")]) == [2]
-    assert numbers(disk, FOLDER) == [1, 2]
+    assert list_file_numbers(disk, FOLDER) == [1, 2]
     assert payloads(disk) == [b"mine", b"after"]
 
 

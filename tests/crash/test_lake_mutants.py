@@ -15,18 +15,19 @@ from crash.lake_operations import Life, Looker, made_disk, opened, read, write_b
 from crash.test_lake_power_cut import Cuts
 from fixtures import sim_states
 from thermocline import flush as flush_module
-from thermocline import live, tenant
+from thermocline import lake as lake_module
+from thermocline import lake_table
+from thermocline.cold.change.flush_plan import FlushPlanner
+from thermocline.cold.log.commit_log import CommitLog
+from thermocline.cold.log.transaction import CommitPlan, transact
+from thermocline.cold.table import ColdTable
 from thermocline.errors import OutcomeUnknown, ThermoclineError
-from thermocline.format.action import SetMark
-from thermocline.hot.tier import Frozen
+from thermocline.format.log.action import SetMark
+from thermocline.hot.tier import FrozenParts
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.journal import Journal
 from thermocline.hot.wal.recovery import Recovery
-from thermocline.lake.carry import Carrying
-from thermocline.lake.log import Log
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan, transact
-from thermocline.snapshot import View, hot_rows
+from thermocline.snapshot import TableView, hot_rows
 
 STATES_PER_CALL = 12
 SECOND_LIVES = 30
@@ -189,11 +190,11 @@ def marks_in_a_second_commit(patch):
 
     def carry(self, rows, read_at, source, mark, requests):
         carried(self, rows, read_at, source, mark, requests)
-        return transact(self.log, lambda state: Plan("mark", (SetMark(source, mark),))).state
+        return transact(self.log, lambda state: CommitPlan("mark", (SetMark(source, mark),))).state
 
-    real, carried = Carrying.plan, Table.carry
-    patch.setattr(Carrying, "plan", plan)
-    patch.setattr(Table, "carry", carry)
+    real, carried = FlushPlanner.plan, ColdTable.commit_flush
+    patch.setattr(FlushPlanner, "plan", plan)
+    patch.setattr(ColdTable, "carry", carry)
 
 
 def trims_before_the_commit(patch):
@@ -201,13 +202,13 @@ def trims_before_the_commit(patch):
         frozen = hot.freeze()
         if frozen is not None:
             tier = hot._tier
-            with tier.group.paused() as journal:
+            with tier.group.pause() as journal:
                 journal.seal()
                 journal.trim(journal.number)
         return real(hot, table)
 
     real = flush_module.flush
-    patch.setattr(tenant, "flush", flush)
+    patch.setattr(lake_module, "flush", flush)
 
 
 def retires_before_the_commit(patch):
@@ -216,17 +217,17 @@ def retires_before_the_commit(patch):
         if frozen is None:
             return None
         state = table.state()
-        rows = hot_rows(View(state, frozen.parts))
+        rows = hot_rows(TableView(state, frozen.parts))
         hot.buffer.retire(frozen.mark)
         table.carry(rows, state, hot.source, frozen.mark)
         hot.retire(frozen.mark)
         return frozen.mark
 
-    patch.setattr(tenant, "flush", flush)
+    patch.setattr(lake_module, "flush", flush)
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(live, "resolve", lambda hot, table: View(table.state(), hot.parts))
+    patch.setattr(lake_table, "resolve", lambda hot, table: TableView(table.state(), hot.parts))
 
 
 def reads_the_version_first(patch):
@@ -234,9 +235,9 @@ def reads_the_version_first(patch):
         state = self.lake.state()
         hot = self.snapshot()
         arrived = state.marks.get(hot.source, 0)
-        return View(state, tuple(part for part in hot.parts if part.mark > arrived))
+        return TableView(state, tuple(part for part in hot.parts if part.mark > arrived))
 
-    patch.setattr(live.LakeTable, "_view", view)
+    patch.setattr(lake_table.LakeTable, "_view", view)
 
 
 def publishes_before_the_sync(patch):
@@ -270,14 +271,14 @@ def adopts_frames_that_are_not_durable(patch):
 def freezes_what_comes_later_too(patch):
     def freeze(self):
         frozen = real(self)
-        return frozen and Frozen(frozen.mark + 1, frozen.parts)
+        return frozen and FrozenParts(frozen.mark + 1, frozen.parts)
 
     real = TableBuffer.freeze
     patch.setattr(TableBuffer, "freeze", freeze)
 
 
 def trusts_a_version_that_may_not_last(patch):
-    patch.setattr(Log, "settle", lambda self, version: None)
+    patch.setattr(CommitLog, "settle", lambda self, version: None)
 
 
 LOOPS = [

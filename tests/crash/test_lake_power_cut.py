@@ -152,7 +152,7 @@ def place_of(moments, operation, part):
 def is_in_the_lake(disk, how_many):
     """Tell whether the rows of the flush are in a version, and prove that it has all or none."""
     lake = opened(disk.clone())
-    state = lake.table("prices").lake.state()
+    state = lake.table("prices").cold.state()
     abandon(lake)
     assert state.totals.rows in (0, how_many)
     assert bool(state.marks) is (state.totals.rows > 0), "the mark is of another version"
@@ -196,7 +196,7 @@ def test_F05_one_commit_takes_all_hours_of_a_flush_at_whatever_call_it_is_cut():
     seen = {is_in_the_lake(disk, 4) for moment in moments for disk in moment.cuts(3, 1)}
     assert seen == {False, True}
     lake = opened(moments[-1].disk())
-    assert len(list(lake.table("prices").lake.state().segments)) == 2
+    assert len(list(lake.table("prices").cold.state().segments)) == 2
     abandon(lake)
 
 
@@ -216,7 +216,7 @@ def test_F15_no_version_ever_names_a_file_that_is_not_whole():
 def test_F16_a_name_that_is_taken_fails_the_flush_and_overwrites_nothing(monkeypatch):
     life = Life(made_disk(), is_recorded=False)
     with monkeypatch.context() as patched:
-        patched.setattr("thermocline.lake.stage.new_id", lambda *_: "0" * 32)
+        patched.setattr("thermocline.cold.segment.stage.new_id", lambda *_: "0" * 32)
         life.write("prices", 1)
         life.flush("prices")
         life.numbers = count(101, 2)  # the same hour, so that the names are the same
@@ -246,7 +246,7 @@ def test_W05_a_last_frame_torn_at_any_byte_is_cut_and_what_was_answered_is_kept(
         disk.truncate(path, size_bytes)
         lake = opened(disk)
         moment.promise.check(read(lake), size_bytes)
-        assert lake.tier.recovered.cut_bytes == size_bytes - before
+        assert lake.tier.recovery_report.cut_bytes == size_bytes - before
         abandon(lake)
     proven(disk.killed(), moment.promise)
 

@@ -14,7 +14,7 @@ from crash.test_lake_every_call import gone_on
 from crash.test_lake_power_cut import Cuts
 from fixtures import sim_states
 from thermocline.errors import Unavailable
-from thermocline.hot.wal.folder import numbers as files_of
+from thermocline.hot.wal.folder import list_file_numbers as files_of
 from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.tier import WalTier
 
@@ -87,7 +87,7 @@ def removes_what_is_open(patch):
 
 def forgets_who_has_rows_in_it(patch):
     def leave(self, table):
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             with self._changed:
                 self._last_lsns.clear()
             journal.seal()

@@ -12,11 +12,11 @@ from crash.operations import base_disk, contents, opened, seen
 from fixtures.lake import closes, lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
+from thermocline.cold.change.append import AppendOptions, AppendPlanner
+from thermocline.cold.log.commit_log import CommitLog
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
-from thermocline.lake.append import Appending, Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.log import Log
 
 CALLS_MAX = 200
 STATES_PER_CALL = 12
@@ -90,7 +90,7 @@ def survives_power_cuts(storage) -> bool:
         disk.die(call, mutating_only=True)
         answered = True
         try:
-            table.append(rows([10, 11]).to_reader(), Wish())
+            table.append(rows([10, 11]).to_reader(), AppendOptions())
         except Died:
             answered = False
         for left in disk.crash_states(STATES_PER_CALL, seed=call):
@@ -147,54 +147,56 @@ def test_T01_check_then_rename_loses_a_commit_and_link_does_not(storage):
     first, second = lake_on(disk), lake_on(disk)
     first.create(spec())
     mine = storage("/lake/prices", disk)
-    mine.between = lambda: second.append(rows([2]).to_reader(), Wish())
+    mine.between = lambda: second.append(rows([2]).to_reader(), AppendOptions())
     first.storage = first.log._storage = mine
-    first.append(rows([1]).to_reader(), Wish())
+    first.append(rows([1]).to_reader(), AppendOptions())
     if storage is LocalStorage:
-        second.append(rows([2]).to_reader(), Wish())
+        second.append(rows([2]).to_reader(), AppendOptions())
         assert closes(lake_on(disk)) == [1.0, 2.0]
     else:
         assert closes(lake_on(disk)) == [1.0], "the second commit was overwritten"
 
 
-class ChecksOverlapOnce(Appending):
+class ChecksOverlapOnce(AppendPlanner):
     """Checks for overlap against the first state only."""
 
     def _reject(self, state, new):
         if not getattr(self, "is_checked", False):
-            super()._reject(state, new)
+            super()._check_overlap(state, new)
             self.is_checked = True
 
 
-@pytest.mark.parametrize(("appending", "twice"), [(Appending, False), (ChecksOverlapOnce, True)])
+@pytest.mark.parametrize(
+    ("appending", "twice"), [(AppendPlanner, False), (ChecksOverlapOnce, True)]
+)
 def test_T16_an_overlap_check_that_is_not_repeated_lets_two_writers_into_one_bucket(
     appending, twice, monkeypatch
 ):
     disk = SimDisk(["/lake"])
     table, rival = lake_on(disk), lake_on(disk)
     table.create(spec())
-    land = table.log.land
+    land = table.log.try_commit
 
     def beaten(commit):
-        table.log.land = land
-        rival.append(rows([1]).to_reader(), Wish())
+        table.log.try_commit = land
+        rival.append(rows([1]).to_reader(), AppendOptions())
         return land(commit)
 
-    table.log.land = beaten
-    monkeypatch.setattr("thermocline.lake.table.Appending", appending)
+    table.log.try_commit = beaten
+    monkeypatch.setattr("thermocline.cold.table.AppendPlanner", appending)
     if twice:
-        table.append(rows([1]).to_reader(), Wish())
+        table.append(rows([1]).to_reader(), AppendOptions())
     else:
         with pytest.raises(ThermoclineError, match="already holds"):
-            table.append(rows([1]).to_reader(), Wish())
+            table.append(rows([1]).to_reader(), AppendOptions())
     assert closes(lake_on(disk)) == [1.0] * (2 if twice else 1)
 
 
-class BelievesTheHint(Log):
+class BelievesTheHint(CommitLog):
     """Takes CURRENT for the truth."""
 
     def head(self):
-        return self._head or self._replayed(self.read_current().version)
+        return self._head or self._replay(self.read_current().version)
 
 
 def test_T02_a_log_that_believes_its_hint_is_blocked_for_ever_by_a_crash_before_it():
@@ -203,5 +205,5 @@ def test_T02_a_log_that_believes_its_hint_is_blocked_for_ever_by_a_crash_before_
     table = opened(disk)
     table.log = table.index._log = BelievesTheHint(table.storage, checkpoint_every=5)
     with pytest.raises(ThermoclineError):
-        table.append(rows([10]).to_reader(), Wish())
-    assert opened(disk).append(rows([10]).to_reader(), Wish()).version == 7
+        table.append(rows([10]).to_reader(), AppendOptions())
+    assert opened(disk).append(rows([10]).to_reader(), AppendOptions()).version == 7

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_verbs import refusal, write
-from thermocline.disk import Disk, OsDisk, Writer
+from thermocline.disk import Disk, FileWriter, OsDisk
 
 NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "b/c", "a/b/c", "a/../b", ""])
 STEPS = st.one_of(
@@ -121,7 +121,7 @@ def test_parquet_is_read_through_its_input(disk: SimDisk) -> None:
 class Sink(io.RawIOBase):
     """A writer as a Python file."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: FileWriter) -> None:
         self._writer = writer
 
     def writable(self) -> bool:

@@ -9,18 +9,18 @@ from functools import cache
 
 import pytest
 
+from cold.test_supersede import COLUMNS, export, held
 from fixtures.lake import lake_on
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
-from lake.test_supersede import COLUMNS, export, held
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.change.export_plan import create_entity_spec, find_last_flush
 from thermocline.errors import OutcomeUnknown, ThermoclineError
-from thermocline.format.instant import parse
-from thermocline.lake.fsck import fsck
-from thermocline.lake.supersede import entity_spec, last_flush
+from thermocline.format.instant import parse_instant
 
 ERRNOS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]
 CALLS_MAX = 500
-NOW_NS = parse("2024-07-01")
+NOW_NS = parse_instant("2024-07-01")
 BEFORE = {"a": 1, "b": 1, "c": 1}
 AFTER = {"a": 2, "c": 1, "d": 2}
 
@@ -35,8 +35,8 @@ def opened(disk):
 def _volume():
     disk = SimDisk(["/lake"])
     table = opened(disk)
-    table.create(entity_spec("order"))
-    table.adopt(COLUMNS, evolve=False)
+    table.create(create_entity_spec("order"))
+    table.adopt_columns(COLUMNS, evolve=False)
     export(table, BEFORE)
     return disk.freeze()
 
@@ -47,7 +47,7 @@ def act(table):
 
 def check_told(table):
     """Check that rows and changes agree: whoever sees the rows sees whose they are."""
-    epoch = {1: BEFORE, 2: AFTER}[last_flush(table.log, table.state().version).epoch]
+    epoch = {1: BEFORE, 2: AFTER}[find_last_flush(table.log, table.state().version).epoch]
     assert held(table) == epoch
     assert fsck(table).is_sound
 
@@ -91,7 +91,7 @@ def test_an_export_killed_at_its_kth_call_can_be_found_out_and_made_again(after_
             died = True
         left = opened(disk.killed())
         check_told(left)
-        if last_flush(left.log, left.state().version).epoch == 1:
+        if find_last_flush(left.log, left.state().version).epoch == 1:
             act(left)
         check_told(left)
         assert held(left) == AFTER

@@ -16,10 +16,10 @@ BEGIN, END = "<!-- made by tests/docs/public_api.py -->", "<!-- end -->"
 def classes():
     """Return what a user of the package holds in their hands, and how they get it."""
     from thermocline.entity.table import EntityTable
-    from thermocline.live import LakeTable
+    from thermocline.lake import Lake
+    from thermocline.lake_table import LakeTable
     from thermocline.query.session import Session
     from thermocline.table import TimeSeriesTable
-    from thermocline.tenant import Lake
 
     return {
         "TimeSeriesTable": (TimeSeriesTable, "`tc.TimeSeriesTable.create(...)` or `.open(root)`"),

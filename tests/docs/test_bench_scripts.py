@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.query.engine import Engine, Limits
+from thermocline.query.engine import Engine, EngineLimits
 
 BENCH = Path(__file__).parents[2] / "bench"
 LOCKS = {
@@ -130,7 +130,7 @@ def test_the_yardstick_has_every_setting_of_our_engine_but_its_locks(monkeypatch
     monkeypatch.syspath_prepend(str(BENCH))
     yardstick = load("scanners").DuckDb()
     yardstick.open({"root": "", "files": []})
-    engine = Engine([], [], Limits())
+    engine = Engine([], [], EngineLimits())
     ask = "select name, value from duckdb_settings()"
     ours = dict(engine.cursor().execute(ask).fetchall())
     theirs = dict(yardstick._connection.execute(ask).fetchall())

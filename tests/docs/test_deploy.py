@@ -57,7 +57,7 @@ def test_the_unit_is_hardened_and_not_root():
 
 
 def test_the_unit_does_not_restart_what_a_person_must_look_at():
-    from thermocline.cli.failure import KINDS
+    from thermocline.cli.terminal.report_error import KINDS
     from thermocline.errors import Corruption, Invalid, NotFound, Unsupported
 
     kinds = (Invalid, NotFound, Unsupported, Corruption)
@@ -147,13 +147,13 @@ def test_the_health_check_tells_whether_a_node_is_ready(tmp_path, has_certificat
 
 
 def test_the_compose_file_is_reached_from_this_machine_alone_and_has_a_key():
-    from thermocline.server.guard import check_exposure, exposed
+    from thermocline.server.access.guard import check_exposure, exposed_listeners
 
     composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     node, first = composed["services"]["node"], composed["services"]["first-key"]
     assert all(str(port).startswith("127.0.0.1:") for port in node["ports"])
     settings = node_settings({}, node["environment"])
-    assert exposed(settings) == ["http", "grpc", "api"]
+    assert exposed_listeners(settings) == ["http", "grpc", "api"]
     check_exposure(settings, has_keys=True)
     assert "key create --first" in first["command"][0]
     assert node["depends_on"]["first-key"]["condition"] == "service_completed_successfully"
@@ -189,7 +189,7 @@ def test_our_containers_are_built_here_and_own_the_volumes_they_write():
 def test_every_metric_that_the_page_names_exists(tmp_path):
     from thermocline.config import LakeSettings
     from thermocline.node import Node
-    from thermocline.server.metrics import Metrics
+    from thermocline.server.observe.metrics import Metrics
 
     metrics = Metrics()
     with Node(str(tmp_path / "lake"), LakeSettings(query_workers=1)) as node:

@@ -16,27 +16,27 @@ import pytest
 
 from fixtures.lake import spec
 from thermocline import errors
-from thermocline.cli.failure import KINDS
+from thermocline.cli.terminal.report_error import KINDS
+from thermocline.cold.catalog import Catalog, CatalogEntry, LakeIdentity
+from thermocline.cold.log.checkpoint import encode_checkpoint, read_checkpoint
+from thermocline.cold.segment.parquet import decode_deletes, encode_deletes
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.format import layout
-from thermocline.format.action import (
+from thermocline.format.coverage import decode_coverage, encode_coverage, sidecar_checksum
+from thermocline.format.instant import format_instant
+from thermocline.format.log.action import (
     Action,
     decode_action,
     decode_segment,
     encode_action,
     encode_segment,
 )
-from thermocline.format.commit import FORMAT_VERSION, decode_commit, encode_commit
-from thermocline.format.conflict import RULES
-from thermocline.format.coverage import decode_coverage, encode_coverage, sidecar_checksum
-from thermocline.format.instant import written
-from thermocline.format.state import coverage_digest
+from thermocline.format.log.commit import FORMAT_VERSION, decode_commit, encode_commit
+from thermocline.format.log.conflict import RULES
+from thermocline.format.log.state import coverage_digest
 from thermocline.format.types import _PLAIN, decode_type, encode_type
 from thermocline.hot.wal import folder, frame
-from thermocline.hot.wal.damage import Damage, decode_hole, encode_hole
-from thermocline.lake.catalog import Catalog, LakeIdentity, Named
-from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.segment import decode_deletes, encode_deletes
+from thermocline.hot.wal.repair.damage import Damage, decode_hole, encode_hole
 
 DOCS = Path(__file__).parents[2] / "docs"
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -136,7 +136,7 @@ def test_the_example_hint_and_pin_are_what_is_written():
     (hint,) = blocks("log", "json current")
     (pin,) = blocks("log", "json pin")
     assert hint.strip().encode() == (GOLDEN.parent / "chained" / "CURRENT").read_bytes().strip()
-    assert pin.strip().encode() == (GOLDEN / "pin.json").read_bytes()
+    assert pin.strip().encode() == (GOLDEN.parent / "chained" / "pin.json").read_bytes().strip()
 
 
 def test_the_folder_on_the_page_is_the_layout():
@@ -186,7 +186,7 @@ def test_the_example_sidecar_says_what_the_page_says():
     data = dumped("coverage", "hex coverage")
     found = decode_coverage(data)
     hour = 477_000
-    assert written(hour * 3_600 * 10**9) == "2024-06-01T00:00:00Z"
+    assert format_instant(hour * 3_600 * 10**9) == "2024-06-01T00:00:00Z"
     assert f"0x{hour + 2**40:012x}".replace("0x", "") == "010000074748"
     assert found.width_s == 3_600
     assert {key: buckets.numbers().tolist() for key, buckets in found.entities.items()} == {
@@ -265,7 +265,7 @@ def test_the_example_file_of_a_journal_is_the_golden_one_and_says_what_the_page_
     found = frame.decode_frame_header(header.journal_id, data, frame.FILE_HEADER_BYTES)
     assert (found.lsn, found.durable, found.kind) == (41, 40, frame.KIND_ROWS)
     assert found.tag == header.tag
-    assert written(found.written_ns) == "2024-06-01T00:00:00Z"
+    assert format_instant(found.written_ns) == "2024-06-01T00:00:00Z"
     assert frame.FILE_HEADER_BYTES + found.size_bytes == len(data)
     payload = data[136:146]
     assert payload == b"rows of it"
@@ -383,12 +383,12 @@ def test_the_files_of_a_lake_are_read_and_written_as_the_page_says(tmp_path):
     told = orjson.loads(identity)
     assert catalog.identity() == LakeIdentity(told["lake_id"], told["journal_id"])
     fields = orjson.loads(name)
-    named = Named(fields["name"], fields["table_id"], fields["folder"])
+    named = CatalogEntry(fields["name"], fields["table_id"], fields["folder"])
     assert list(catalog) == [named]
     assert fields["lake_id"] == catalog.lake_id
     made = Catalog(str(tmp_path / "other"))
     made.make_folder()
-    made.found(told["journal_id"])
+    made.create_lake(told["journal_id"])
     written_lake = orjson.loads((tmp_path / "other" / "lake.json").read_bytes())
     assert written_lake.keys() == told.keys()
     made.create("Metrics", spec())

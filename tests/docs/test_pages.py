@@ -97,8 +97,8 @@ def counted(tmp_path):
             _sample("odd", 9, s, s, 0, **{**kept, "is_monotonic": True, **odd}) for s in (0, 9)
         ]
     with tc.connect(tmp_path / "lake") as lake:
-        made = lake.create_table(table.name, **table.creation())
-        made.lake.adopt(table.schema, evolve=True)
+        made = lake.create_table(table.name, **table.creation_options())
+        made.cold.adopt_columns(table.schema, evolve=True)
         made.write(rows)
         yield lake
 

@@ -10,9 +10,13 @@ import pytest
 
 from thermocline import connect
 from thermocline.config import node_settings
-from thermocline.pipeline.history import COLUMNS, NAME
-from thermocline.pipeline.run import BY_NAME, ORDER
-from thermocline.pipeline.settings import PipelineSettings, described, pipeline_settings
+from thermocline.pipeline.run.history import COLUMNS, NAME
+from thermocline.pipeline.run.runner import JOB_ORDER, REQUESTED_JOBS
+from thermocline.pipeline.run.settings import (
+    PipelineSettings,
+    describe_settings,
+    pipeline_settings,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pipeline.md").read_text()
@@ -36,13 +40,13 @@ def test_the_file_of_settings_is_one(tmp_path):
 def test_the_page_of_settings_has_every_one_with_its_default():
     page = (DOCS / "config.md").read_text()
     told = dict(re.findall(r"^\| `(pipeline\.[\w.]+)` \| `([^`]*)` \|", page, re.MULTILINE))
-    known = {name: str(value) for name, value in described(PipelineSettings()).items()}
+    known = {name: str(value) for name, value in describe_settings(PipelineSettings()).items()}
     assert told == known | {"pipeline.spark": "none"}
 
 
 def test_every_job_and_column_that_is_named_is_there():
     jobs = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", PAGE, re.MULTILINE)
-    assert jobs == [*ORDER, *reversed(BY_NAME)]
+    assert jobs == [*JOB_ORDER, *reversed(REQUESTED_JOBS)]
     (query,) = blocks("sql")
     named = re.search(r"select (.*)\nfrom (\w+) where (\w+)", query)
     assert {*named[1].split(", "), named[3]} <= set(COLUMNS.names)

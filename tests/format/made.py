@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from thermocline.format.action import Segment, TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.commit import Commit
 from thermocline.format.instant import NS_PER_S, TIME_MAX, TIME_MIN, TimeNs
 from thermocline.format.layout import Version, segment_coverage_path, segment_path
-from thermocline.format.schema import Schema, adopt
+from thermocline.format.log.action import Segment, TableSpec
+from thermocline.format.log.commit import Commit
+from thermocline.format.schema import Schema, create_schema
 
 JUNE_NS = 1_717_200_000 * NS_PER_S
 """2024-06-01T00:00:00Z."""
@@ -33,7 +33,7 @@ def spec(**changes) -> TableSpec:
 def schema() -> Schema:
     """Return the columns of a table of prices."""
     columns = [("ts", pa.timestamp("us")), ("symbol", pa.string()), ("close", pa.float64())]
-    return adopt(pa.schema(columns), "ts")
+    return create_schema(pa.schema(columns), "ts")
 
 
 def segment(name="s1", first=JUNE_NS, last=None, **changes) -> Segment:

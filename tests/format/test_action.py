@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from format.made import instants, schema, segment, spec
 from format.test_layout import BAD_PATHS
 from thermocline.errors import Corruption, Invalid, Unsupported
-from thermocline.format.action import (
+from thermocline.format.bucket import Bucket
+from thermocline.format.instant import TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -27,10 +30,7 @@ from thermocline.format.action import (
     removal,
     with_deletes,
 )
-from thermocline.format.bucket import Bucket
-from thermocline.format.instant import TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.note import NoteFlush
+from thermocline.format.log.commit_note import NoteFlush
 
 FULL = segment(
     first=-1,

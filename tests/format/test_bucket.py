@@ -16,9 +16,9 @@ from thermocline.format.instant import (
     NS_PER_UNIT,
     TIME_MAX,
     TIME_MIN,
+    format_instant,
     from_datetime,
-    parse,
-    written,
+    parse_instant,
 )
 
 widths = st.one_of(st.sampled_from([1, 60, 900, 3_600, 86_400]), st.integers(1, 86_400)).map(Bucket)
@@ -53,7 +53,7 @@ def test_a_bucket_begins_at_its_edge_and_ends_before_the_next(bucket, number):
 )
 def test_an_instant_falls_into_the_bucket_that_starts_at(width, text, start):
     bucket = parse_bucket(width)
-    assert written(bucket.start(bucket.of(parse(text)))) == start
+    assert format_instant(bucket.start(bucket.number_of(parse_instant(text)))) == start
 
 
 @given(widths, instants, st.sampled_from(["s", "ms", "us", "ns"]))
@@ -61,7 +61,7 @@ def test_columns_of_any_unit_fall_into_the_buckets_of_their_instants(bucket, ins
     count = instant // NS_PER_UNIT[unit]
     if not -(2**63) <= count < 2**63:
         count = count % 2**62
-    found = bucket.of_values(np.array([count], dtype=np.int64), unit)
+    found = bucket.numbers_of(np.array([count], dtype=np.int64), unit)
     assert found.tolist() == [bucket.of(count * NS_PER_UNIT[unit])]
 
 
@@ -70,7 +70,7 @@ def test_hours_do_not_stumble_over_daylight_saving(day):
     berlin, bucket = ZoneInfo("Europe/Berlin"), Bucket(3_600)
     midnight = datetime.fromisoformat(day).replace(tzinfo=berlin).astimezone(UTC)
     local = [(midnight + timedelta(hours=hour)).astimezone(berlin) for hour in range(26)]
-    numbers = [bucket.of(from_datetime(moment)) for moment in local]
+    numbers = [bucket.number_of(from_datetime(moment)) for moment in local]
     assert numbers == list(range(numbers[0], numbers[0] + 26))
     clock_times = {moment.strftime("%d %H") for moment in local}
     assert len(clock_times) == (26 if day == "2024-03-31" else 25)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Corruption, Overloaded
-from thermocline.format import change
-from thermocline.format.change import decode_changes, encode_changes
+from thermocline.format.log import change_ids
+from thermocline.format.log.change_ids import decode_changes, encode_changes
 
 
 @given(st.sets(st.integers(1, 2**63 - 1), max_size=50))
@@ -25,7 +25,7 @@ def test_P18_a_million_changes_take_two_bytes_each_at_most():
 
 
 def test_more_changes_than_a_commit_should_hold_are_refused_by_name(monkeypatch):
-    monkeypatch.setattr(change, "CHANGES_BYTES_MAX", 100)
+    monkeypatch.setattr(change_ids, "CHANGES_BYTES_MAX", 100)
     with pytest.raises(Overloaded) as caught:
         encode_changes(range(1, 10_000, 7))
     assert caught.value.facts["changes"] == 1_429

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from format.made import JUNE_NS, commit, instants, schema, segment, spec
 from format.test_action import ACTIONS
 from thermocline.errors import Corruption, Overloaded, Unsupported
-from thermocline.format import commit as commit_module
-from thermocline.format.action import AddSegment, SetMark, SetTable, SetTxn
-from thermocline.format.commit import Commit, decode_commit, encode_commit
 from thermocline.format.layout import Version
-from thermocline.format.sealed import crc32c
+from thermocline.format.log import commit as commit_module
+from thermocline.format.log.action import AddSegment, SetMark, SetTable, SetTxn
+from thermocline.format.log.commit import Commit, decode_commit, encode_commit
+from thermocline.format.sealed_json import crc32c
 
 SMALL = encode_commit(commit(7, SetMark("hot", 3), SetTxn("job", 4), metrics={"rows": 1}))
 LARGE = encode_commit(commit(7, *ACTIONS))

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from format.made import schema, segment, spec
-from thermocline.format.action import (
+from thermocline.format.instant import TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -17,13 +19,18 @@ from thermocline.format.action import (
     removal,
     with_deletes,
 )
-from thermocline.format.conflict import EVERYTHING, RULES, Touched, Window, broken_rule, touched
-from thermocline.format.instant import TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.note import NoteFlush
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.format.log.conflict import (
+    ALL_TIME,
+    RULES,
+    ChangeFootprint,
+    TimeWindow,
+    broken_rule,
+    find_footprint,
+)
 
-HERE, THERE = Window(0, 100), Window(1_000, 1_100)
-NOTHING = touched(())
+HERE, THERE = TimeWindow(0, 100), TimeWindow(1_000, 1_100)
+NOTHING = find_footprint(())
 JUNE = TimeNs(1_717_200_000_000_000_000)
 
 
@@ -49,16 +56,16 @@ def changes(who, *, live="s1", first=10, window=HERE, source="hot", job="job"):
     hide, remove = hidden(live, first, first + 10), removed(live, first, first + 10)
     looked = (window,)
     return {
-        "append allow": touched([new]),
-        "append reject": touched([new], looked),
-        "replace": touched([hide, new], looked),
-        "delete": touched([hide], looked),
-        "retain": touched([remove], (Window(None, window.end),)),
-        "schema change": touched([table(overlap="allow")]),
-        "restore": touched([remove, new], (EVERYTHING,)),
-        "vacuum expiry": touched([Expire(Version(5))]),
-        "flush mark": touched([new, SetMark(source, Mark(7))]),
-        "txn": touched([new, SetTxn(job, 3)]),
+        "append allow": find_footprint([new]),
+        "append reject": find_footprint([new], looked),
+        "replace": find_footprint([hide, new], looked),
+        "delete": find_footprint([hide], looked),
+        "retain": find_footprint([remove], (TimeWindow(None, window.end),)),
+        "schema change": find_footprint([table(overlap="allow")]),
+        "restore": find_footprint([remove, new], (ALL_TIME,)),
+        "vacuum expiry": find_footprint([Expire(Version(5))]),
+        "flush mark": find_footprint([new, SetMark(source, Mark(7))]),
+        "txn": find_footprint([new, SetTxn(job, 3)]),
     }
 
 
@@ -126,40 +133,80 @@ def test_a_change_after_another_in_another_place(mine, theirs, rule):
 
 
 BREAKS = [
-    ("table_changed", touched([]), touched([table()])),
-    ("table_changed", touched([Expire(Version(2))]), touched([table()])),
-    ("table_changing", touched([table()]), touched([added("a")])),
-    ("table_changing", touched([table()]), touched([Expire(Version(2)), added("a")])),
-    ("table_changing", touched([table()]), touched([SetMark("hot", Mark(1))])),
-    ("same_segment", touched([removed("a")]), touched([removed("a")])),
-    ("same_segment", touched([removed("a")]), touched([hidden("a")])),
-    ("same_segment", touched([hidden("a")]), touched([removed("b"), removed("a")])),
-    ("read_changed", touched([], (Window(10, 11),)), touched([added("a", 10, 10)])),
-    ("read_changed", touched([], (THERE, HERE)), touched([added("a", 500, 600), added("b")])),
-    ("read_changed", touched([], (Window(None, 1),)), touched([added("a", -(10**18), -1)])),
-    ("read_changed", touched([], (EVERYTHING,)), touched([removed("a")])),
-    ("read_changed", touched([], (Window(20, 21),)), touched([hidden("a")])),
-    ("read_expired", touched([], (THERE,)), touched([Expire(Version(2))])),
-    ("same_mark", touched([SetMark("hot", Mark(1))]), touched([SetMark("hot", Mark(2))])),
-    ("same_mark", touched([NoteFlush("a", 1, JUNE)]), touched([NoteFlush("a", 2, JUNE)])),
-    ("same_mark", touched([NoteFlush("a", 1, JUNE)]), touched([NoteFlush("b", 1, JUNE)])),
-    ("same_writer", touched([SetTxn("job", 1)]), touched([SetTxn("job", 9)])),
+    ("table_changed", find_footprint([]), find_footprint([table()])),
+    ("table_changed", find_footprint([Expire(Version(2))]), find_footprint([table()])),
+    ("table_changing", find_footprint([table()]), find_footprint([added("a")])),
+    ("table_changing", find_footprint([table()]), find_footprint([Expire(Version(2)), added("a")])),
+    ("table_changing", find_footprint([table()]), find_footprint([SetMark("hot", Mark(1))])),
+    ("same_segment", find_footprint([removed("a")]), find_footprint([removed("a")])),
+    ("same_segment", find_footprint([removed("a")]), find_footprint([hidden("a")])),
+    ("same_segment", find_footprint([hidden("a")]), find_footprint([removed("b"), removed("a")])),
+    (
+        "read_changed",
+        find_footprint([], (TimeWindow(10, 11),)),
+        find_footprint([added("a", 10, 10)]),
+    ),
+    (
+        "read_changed",
+        find_footprint([], (THERE, HERE)),
+        find_footprint([added("a", 500, 600), added("b")]),
+    ),
+    (
+        "read_changed",
+        find_footprint([], (TimeWindow(None, 1),)),
+        find_footprint([added("a", -(10**18), -1)]),
+    ),
+    ("read_changed", find_footprint([], (ALL_TIME,)), find_footprint([removed("a")])),
+    ("read_changed", find_footprint([], (TimeWindow(20, 21),)), find_footprint([hidden("a")])),
+    ("read_expired", find_footprint([], (THERE,)), find_footprint([Expire(Version(2))])),
+    (
+        "same_mark",
+        find_footprint([SetMark("hot", Mark(1))]),
+        find_footprint([SetMark("hot", Mark(2))]),
+    ),
+    (
+        "same_mark",
+        find_footprint([NoteFlush("a", 1, JUNE)]),
+        find_footprint([NoteFlush("a", 2, JUNE)]),
+    ),
+    (
+        "same_mark",
+        find_footprint([NoteFlush("a", 1, JUNE)]),
+        find_footprint([NoteFlush("b", 1, JUNE)]),
+    ),
+    ("same_writer", find_footprint([SetTxn("job", 1)]), find_footprint([SetTxn("job", 9)])),
 ]
 ALLOWS = [
-    ("table_changed", touched([table()]), touched([added("a")])),
-    ("table_changing", touched([table()]), touched([Expire(Version(2))])),
-    ("table_changing", touched([table()]), NOTHING),
-    ("table_changing", touched([added("a")]), touched([added("b")])),
-    ("same_segment", touched([removed("a")]), touched([removed("b")])),
-    ("same_segment", touched([removed("a")]), touched([added("a")])),
-    ("read_changed", touched([], (Window(10, 11),)), touched([added("a", 11, 20)])),
-    ("read_changed", touched([], (Window(10, 11),)), touched([added("a", 0, 9)])),
-    ("read_changed", touched([added("a")]), touched([added("b")])),
-    ("read_changed", touched([], (Window(21, 30),)), touched([removed("a"), hidden("b")])),
-    ("read_expired", touched([added("a")]), touched([Expire(Version(2))])),
-    ("same_mark", touched([SetMark("hot", Mark(1))]), touched([SetMark("cold", Mark(1))])),
-    ("same_mark", touched([NoteFlush("hot", 1, JUNE)]), touched([SetMark("hot", Mark(1))])),
-    ("same_writer", touched([SetTxn("job", 1)]), touched([SetTxn("jobs", 1)])),
+    ("table_changed", find_footprint([table()]), find_footprint([added("a")])),
+    ("table_changing", find_footprint([table()]), find_footprint([Expire(Version(2))])),
+    ("table_changing", find_footprint([table()]), NOTHING),
+    ("table_changing", find_footprint([added("a")]), find_footprint([added("b")])),
+    ("same_segment", find_footprint([removed("a")]), find_footprint([removed("b")])),
+    ("same_segment", find_footprint([removed("a")]), find_footprint([added("a")])),
+    (
+        "read_changed",
+        find_footprint([], (TimeWindow(10, 11),)),
+        find_footprint([added("a", 11, 20)]),
+    ),
+    ("read_changed", find_footprint([], (TimeWindow(10, 11),)), find_footprint([added("a", 0, 9)])),
+    ("read_changed", find_footprint([added("a")]), find_footprint([added("b")])),
+    (
+        "read_changed",
+        find_footprint([], (TimeWindow(21, 30),)),
+        find_footprint([removed("a"), hidden("b")]),
+    ),
+    ("read_expired", find_footprint([added("a")]), find_footprint([Expire(Version(2))])),
+    (
+        "same_mark",
+        find_footprint([SetMark("hot", Mark(1))]),
+        find_footprint([SetMark("cold", Mark(1))]),
+    ),
+    (
+        "same_mark",
+        find_footprint([NoteFlush("hot", 1, JUNE)]),
+        find_footprint([SetMark("hot", Mark(1))]),
+    ),
+    ("same_writer", find_footprint([SetTxn("job", 1)]), find_footprint([SetTxn("jobs", 1)])),
 ]
 
 
@@ -179,18 +226,18 @@ def test_every_rule_is_tried_both_ways():
 
 
 def test_the_page_of_the_rules_names_every_rule():
-    from thermocline.format import conflict
+    from thermocline.format.log import conflict
 
     lines = [line.split() for line in conflict.__doc__.splitlines() if line.startswith("    ")]
     assert [words[0] for words in lines] == ["rule", *RULES]
 
 
 def test_what_is_touched_is_told_by_the_actions_alone():
-    found = touched(
+    found = find_footprint(
         [added("a", 1, 2), added("b", 3, 4), removed("c"), hidden("d"), SetMark("hot", Mark(1))],
         (HERE,),
     )
-    assert found == Touched(
+    assert found == ChangeFootprint(
         added=((1, 2), (3, 4)),
         taken=((10, 20), (10, 20)),
         segments=frozenset({"c", "d"}),
@@ -199,7 +246,7 @@ def test_what_is_touched_is_told_by_the_actions_alone():
         sets_table=False,
         expires=False,
         only_expires=False,
-        looked_at=(HERE,),
+        windows_read=(HERE,),
     )
 
 
@@ -209,7 +256,7 @@ bounds = st.none() | st.integers(-20, 20)
 @given(bounds, bounds, st.integers(-20, 20), st.integers(0, 20))
 def test_a_window_meets_exactly_the_rows_that_lie_in_it(start, end, first, length):
     last = first + length
-    window = Window(start, end)
+    window = TimeWindow(start, end)
     inside = [
         moment
         for moment in range(first, last + 1)
@@ -226,4 +273,4 @@ def test_an_empty_change_conflicts_with_nothing_but_a_changed_table():
         assert broken_rule(NOTHING, theirs) == (
             "table_changed" if name == "schema change" else None
         )
-    assert broken_rule(replace(NOTHING, looked_at=(EVERYTHING,)), NOTHING) is None
+    assert broken_rule(replace(NOTHING, looked_at=(ALL_TIME,)), NOTHING) is None

@@ -14,21 +14,21 @@ from pyroaring import BitMap64
 from thermocline.errors import Corruption, ThermoclineError, Unsupported
 from thermocline.format.coverage import (
     BIAS,
+    BucketRun,
     Buckets,
     Coverage,
-    Run,
     decode_coverage,
-    empty,
+    empty_coverage,
     encode_coverage,
     entity_key,
     entity_values,
-    instant_name,
+    name_instant,
     sidecar_checksum,
 )
 
 
 def buckets(*numbers):
-    return Buckets.of(np.array(numbers, dtype=np.int64))
+    return Buckets.from_numbers(np.array(numbers, dtype=np.int64))
 
 
 def sealed(body):
@@ -66,7 +66,9 @@ def test_the_fields_lie_where_the_offset_table_says():
     assert data[at:] == struct.pack("<I", google_crc32c.value(data[:at]))
 
 
-@pytest.mark.parametrize("coverage", [PLAIN, NAMED, empty(1)], ids=["plain", "named", "empty"])
+@pytest.mark.parametrize(
+    "coverage", [PLAIN, NAMED, empty_coverage(1)], ids=["plain", "named", "empty"]
+)
 def test_a_sidecar_reads_back_as_itself(coverage):
     found = decode_coverage(encode_coverage(coverage))
     assert found == coverage
@@ -156,7 +158,7 @@ def test_the_logs_checksum_tells_sidecars_apart():
 
 
 def test_what_is_empty_is_false_also_after_it_was_written_and_read():
-    found = decode_coverage(encode_coverage(empty(60)))
+    found = decode_coverage(encode_coverage(empty_coverage(60)))
     assert not found.whole
     assert len(found.whole) == 0
     assert decode_coverage(encode_coverage(PLAIN)).whole
@@ -168,14 +170,16 @@ def test_buckets_before_1970_are_kept_in_order():
     assert (found.first(), found.last()) == (-2, 500)
     assert -2 in found
     assert 2 not in found
-    assert found.runs() == [Run(-2, 2), Run(500, 501)]
+    assert found.runs() == [BucketRun(-2, 2), BucketRun(500, 501)]
 
 
 def test_a_hole_where_a_container_begins_is_a_hole():
     """The library's own answer overlooks it when a later container exists."""
     held = buckets(2 * 65_536 - 1, 10**11)
     assert not held.holds_all(2 * 65_536 - 1, 2 * 65_536 + 1)
-    assert held.missing(2 * 65_536 - 1, 2 * 65_536 + 1) == [Run(2 * 65_536, 2 * 65_536 + 1)]
+    assert held.missing_runs(2 * 65_536 - 1, 2 * 65_536 + 1) == [
+        BucketRun(2 * 65_536, 2 * 65_536 + 1)
+    ]
     assert held.holds_all(2 * 65_536 - 1, 2 * 65_536)
     assert held.holds_all(7, 7)
 
@@ -184,7 +188,7 @@ def test_a_hole_where_a_container_begins_is_a_hole():
 def test_the_seconds_of_the_first_and_last_year_fit(number):
     found = decode_coverage(encode_coverage(Coverage(1, buckets(number), {}))).whole
     assert found.numbers().tolist() == [number]
-    assert found.runs() == [Run(number, number + 1)]
+    assert found.runs() == [BucketRun(number, number + 1)]
 
 
 @pytest.mark.parametrize("keep", [[0, 1, 2], [0, 1, 2, 10, 20, 21, 22], [5], [], [998, 999]])
@@ -198,7 +202,7 @@ def test_what_is_left_of_a_sidecar_has_the_bytes_of_one_made_from_rows(keep, is_
 
     read = decode_coverage(encode_coverage(made(range(1_000))))
     gone = decode_coverage(encode_coverage(made(sorted(set(range(1_000)) - set(keep)))))
-    assert encode_coverage(read.minus(gone)) == encode_coverage(made(keep))
+    assert encode_coverage(read.subtract(gone)) == encode_coverage(made(keep))
 
 
 @pytest.mark.parametrize(
@@ -237,6 +241,6 @@ def test_the_values_of_a_key_come_back():
 
 
 def test_an_instant_is_named_without_zeros_at_its_end():
-    assert instant_name(10, has_zone=True) == "1970-01-01T00:00:00.00000001Z"
-    assert instant_name(-1, has_zone=False) == "1969-12-31T23:59:59.999999999"
-    assert instant_name(0, has_zone=False) == "1970-01-01T00:00:00"
+    assert name_instant(10, has_zone=True) == "1970-01-01T00:00:00.00000001Z"
+    assert name_instant(-1, has_zone=False) == "1969-12-31T23:59:59.999999999"
+    assert name_instant(0, has_zone=False) == "1970-01-01T00:00:00"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from format.made import instants
 from thermocline.errors import Corruption
 from thermocline.format import layout
-from thermocline.format.instant import TIME_MAX, TIME_MIN, TimeNs, written
+from thermocline.format.instant import TIME_MAX, TIME_MIN, TimeNs, format_instant
 
 versions = st.integers(1, 10**20 - 1)
 
@@ -48,7 +48,7 @@ def test_the_names_of_a_version_are_read_back_as_that_version(version):
     ]
     for path_of, version_of in pairs:
         path = path_of(version)
-        assert layout.checked(path) == path
+        assert layout.check_relative_path(path) == path
         name = path.rpartition("/")[2]
         assert version_of(name) == version
         assert sum(of(name) is not None for _, of in pairs) == 1
@@ -99,20 +99,20 @@ def test_a_segment_lies_in_the_folder_of_its_first_hour(instant, folder):
 @given(instants)
 def test_the_folder_of_a_segment_is_the_start_of_its_written_time(instant):
     folder = layout.segment_path(instant, "id").removeprefix("data/").removesuffix("/id.parquet")
-    assert written(instant).startswith("{}-{}-{}T{}:".format(*folder.split("/")))
+    assert format_instant(instant).startswith("{}-{}-{}T{}:".format(*folder.split("/")))
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)
 def test_a_path_that_is_not_plainly_inside_the_table_is_refused(path):
     with pytest.raises(Corruption) as caught:
-        layout.checked(path)
+        layout.check_relative_path(path)
     assert len(caught.value.facts["path"]) <= 200
 
 
 @given(st.text(max_size=30))
 def test_what_is_accepted_cannot_leave_the_folder(path):
     try:
-        layout.checked(path)
+        layout.check_relative_path(path)
     except Corruption:
         return
     parts = path.split("/")
@@ -124,7 +124,7 @@ def test_what_is_accepted_cannot_leave_the_folder(path):
     "path", ["a", "data/x y.parquet", "data/h\u00e9.parquet", "data/..x", "data/x..", "data/%2e%2e"]
 )
 def test_an_unusual_but_plain_path_is_accepted(path):
-    assert layout.checked(path) == path
+    assert layout.check_relative_path(path) == path
 
 
 def test_temporary_names_are_told_by_their_dot():

@@ -12,12 +12,12 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from format.made import spec
+from thermocline.cold.segment import measure as measure_module
+from thermocline.cold.segment.measure import encode_entities, entity_stats, measure
 from thermocline.errors import Invalid, Overloaded
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import encode_coverage
 from thermocline.format.instant import NS_PER_UNIT, TIME_MAX, TIME_MIN
-from thermocline.lake import measure as measure_module
-from thermocline.lake.measure import entity_stats, measure, row_entities
 
 UNITS = ("s", "ms", "us", "ns")
 
@@ -280,9 +280,9 @@ def test_the_limit_of_entities_counts_entities_of_rows_and_nothing_else():
 
 def test_every_row_has_the_number_of_its_entity():
     table = pa.table({"name": ["a", "b", None, "a"], "number": [1, 1, 1, None]})
-    codes, names = row_entities(table, spec(entity_columns=("name", "number")))
+    codes, names = encode_entities(table, spec(entity_columns=("name", "number")))
     assert [names[code] for code in codes] == ['["a",1]', '["b",1]', "[null,1]", '["a",null]']
-    codes, names = row_entities(table, spec(entity_columns=()))
+    codes, names = encode_entities(table, spec(entity_columns=()))
     assert (codes.tolist(), names) == ([0, 0, 0, 0], [""])
 
 

@@ -7,12 +7,12 @@ import pyarrow.compute as pc
 import pytest
 
 from format.made import JUNE_NS, spec
-from thermocline.format.action import AddSegment, SetTable, removal
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.log.transaction import CommitPlan, transact
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.format.layout import commit_path
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan, transact
+from thermocline.format.log.action import AddSegment, SetTable, removal
 
 NEWER_TABLE = {"comment": "prices", "layout": {"by": ["hour"], "depth": 2}}
 NEWER_SEGMENT = {"bloom": {"path": "_index/b", "bits": 10}, "sorted_by": ["ts"]}
@@ -30,22 +30,22 @@ def rows(*hours):
 @pytest.fixture
 def table(tmp_path):
     """A table whose third version was written by a newer Thermocline."""
-    made = Table(LocalStorage(str(tmp_path / "prices")), workers=1)
+    made = ColdTable(LocalStorage(str(tmp_path / "prices")), workers=1)
     made.create(spec())
-    made.append(rows(0, 1, 2), Wish())
+    made.append(rows(0, 1, 2), AppendOptions())
 
     def newer(state):
         (old,) = state.segments
         new = replace(old, extra=NEWER_SEGMENT)
         table = SetTable(replace(state.spec, extra=NEWER_TABLE), state.schema_id, state.schema)
-        return Plan("newer", (table, removal(old), AddSegment(new)))
+        return CommitPlan("newer", (table, removal(old), AddSegment(new)))
 
     transact(made.log, newer)
     return made
 
 
 def reopened(table):
-    return Table(LocalStorage(table.storage.root), workers=1)
+    return ColdTable(LocalStorage(table.storage.root), workers=1)
 
 
 def extras(state):
@@ -76,7 +76,9 @@ def test_they_survive_a_renamed_column_and_another_policy(table):
 
 def test_they_survive_new_columns_and_replaced_rows(table):
     wider = rows(1).read_all().append_column("volume", pa.array([1]))
-    table.append(pa.RecordBatchReader.from_stream(wider), Wish(overlap="replace", evolve=True))
+    table.append(
+        pa.RecordBatchReader.from_stream(wider), AppendOptions(overlap="replace", evolve=True)
+    )
     found, (old, new) = extras(reopened(table).state())
     assert found == NEWER_TABLE
     assert sorted([old, new], key=len) == [{}, NEWER_SEGMENT]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from thermocline.format.bitmap_runs import BitmapRuns, find_runs, invert_runs
 from thermocline.format.coverage import BIAS, Buckets
-from thermocline.format.runs import Runs, complement, runs_of
 
 CONTAINER = 1 << 16
 
@@ -28,7 +28,7 @@ def naive_runs(values):
     return [tuple(run) for run in runs]
 
 
-def listed(runs: Runs):
+def listed(runs: BitmapRuns):
     return list(zip(runs.owner.tolist(), runs.first.tolist(), runs.end.tolist(), strict=True))
 
 
@@ -51,7 +51,7 @@ bitmaps = (stretches | dense).map(
 
 @given(st.lists(bitmaps, max_size=4))
 def test_the_runs_of_many_bitmaps_are_those_of_each(found):
-    runs = runs_of([serialized(bits) for bits in found])
+    runs = find_runs([serialized(bits) for bits in found])
     expected = [
         (owner, first, end) for owner, bits in enumerate(found) for first, end in naive_runs(bits)
     ]
@@ -61,25 +61,25 @@ def test_the_runs_of_many_bitmaps_are_those_of_each(found):
 @given(bitmaps)
 def test_the_quick_way_and_the_library_agree(bits):
     data = serialized(bits)
-    runs = runs_of([memoryview(data)])
+    runs = find_runs([memoryview(data)])
     library = [(run.first + BIAS, run.end + BIAS) for run in Buckets(data=data).runs()]
     assert [(first, end) for _, first, end in listed(runs)] == library
 
 
 def test_nothing_has_no_runs():
-    assert listed(runs_of([])) == []
-    assert listed(runs_of([serialized([])] * 3)) == []
+    assert listed(find_runs([])) == []
+    assert listed(find_runs([serialized([])] * 3)) == []
 
 
 def test_runs_that_cross_containers_are_one_run():
     data = serialized(range(BIAS, BIAS + 10 * CONTAINER))
-    assert listed(runs_of([data])) == [(0, BIAS, BIAS + 10 * CONTAINER)]
+    assert listed(find_runs([data])) == [(0, BIAS, BIAS + 10 * CONTAINER)]
 
 
 def test_quick_and_slow_bitmaps_come_back_in_their_order():
     quick = range(BIAS, BIAS + 5 * CONTAINER)
     slow = [BIAS + 1, BIAS + 3]
-    found = listed(runs_of([serialized(part) for part in (slow, quick, slow, quick)]))
+    found = listed(find_runs([serialized(part) for part in (slow, quick, slow, quick)]))
     assert [owner for owner, *_ in found] == [0, 0, 1, 2, 2, 3]
 
 
@@ -89,7 +89,7 @@ def test_as_many_containers_as_there_can_be_are_read():
     for place in range(CONTAINER):
         bits.add_range(BIAS + place * CONTAINER, BIAS + place * CONTAINER + 100)
     bits.run_optimize()
-    runs = runs_of([bits.serialize()])
+    runs = find_runs([bits.serialize()])
     assert len(runs.first) == CONTAINER
     assert np.all(runs.end - runs.first == 100)
 
@@ -97,8 +97,8 @@ def test_as_many_containers_as_there_can_be_are_read():
 @given(st.lists(bitmaps, max_size=3), starts, st.integers(-5, 300_000))
 def test_the_complement_is_what_is_not_in_the_runs(found, start, length):
     stop = start + length
-    runs = runs_of([serialized(bits) for bits in found])
-    holes = complement(runs, len(found), start, stop)
+    runs = find_runs([serialized(bits) for bits in found])
+    holes = invert_runs(runs, len(found), start, stop)
     for owner, bits in enumerate(found):
         inside = sorted(value for value in bits if start <= value < stop)
         edges = [start, *(edge for run in naive_runs(inside) for edge in run), stop]
@@ -111,5 +111,5 @@ def test_the_complement_is_what_is_not_in_the_runs(found, start, length):
 
 @pytest.mark.parametrize(("start", "stop"), [(5, 5), (9, 3)])
 def test_an_empty_range_has_no_holes(start, stop):
-    runs = runs_of([serialized([7])])
-    assert listed(complement(runs, 1, start, stop)) == []
+    runs = find_runs([serialized([7])])
+    assert listed(invert_runs(runs, 1, start, stop)) == []

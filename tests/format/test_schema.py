@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from format.made import arrow_types, names
@@ -10,25 +10,25 @@ from thermocline.errors import Corruption, Invalid, NotFound
 from thermocline.format.schema import (
     COLUMNS_MAX,
     NAME_LENGTH_MAX,
-    Column,
     Schema,
-    adopt,
+    TableColumn,
+    create_schema,
     decode_schema,
     encode_schema,
     encode_stored,
-    fit,
+    fit_columns,
 )
-from thermocline.format.types import is_alike
+from thermocline.format.types import holds
 
 TIME = pa.timestamp("us")
 
 
 def schema(**columns):
-    return adopt(pa.schema([("ts", TIME), *columns.items()]), "ts")
+    return create_schema(pa.schema([("ts", TIME), *columns.items()]), "ts")
 
 
 def fitted(table, **columns):
-    return fit(pa.schema([("ts", TIME), *columns.items()]), table, "ts")
+    return fit_columns(pa.schema([("ts", TIME), *columns.items()]), table, "ts")
 
 
 def test_the_first_append_gives_the_table_its_columns_in_order():
@@ -46,15 +46,15 @@ def test_the_first_append_gives_the_table_its_columns_in_order():
 @pytest.mark.parametrize("kind", [pa.int64(), pa.date32(), pa.string(), pa.time64("us")], ids=str)
 def test_a_time_column_that_is_no_timestamp_is_refused(kind):
     with pytest.raises(Invalid, match="not a timestamp") as caught:
-        adopt(pa.schema([("ts", kind)]), "ts")
+        create_schema(pa.schema([("ts", kind)]), "ts")
     assert caught.value.facts["type"] == str(kind)
 
 
 def test_data_without_the_time_column_is_refused():
     with pytest.raises(Invalid, match="no time column"):
-        adopt(pa.schema([("a", pa.int8())]), "ts")
+        create_schema(pa.schema([("a", pa.int8())]), "ts")
     with pytest.raises(Invalid, match="no time column"):
-        fit(pa.schema([("a", pa.int8())]), schema(a=pa.int8()), "ts")
+        fit_columns(pa.schema([("a", pa.int8())]), schema(a=pa.int8()), "ts")
 
 
 @pytest.mark.parametrize(
@@ -71,47 +71,47 @@ def test_data_without_the_time_column_is_refused():
 )
 def test_names_that_an_engine_could_confuse_are_refused(bad):
     with pytest.raises(Invalid):
-        adopt(pa.schema([("ts", TIME), *((name, pa.int8()) for name in bad)]), "ts")
+        create_schema(pa.schema([("ts", TIME), *((name, pa.int8()) for name in bad)]), "ts")
     with pytest.raises(Invalid):
-        fit(pa.schema([("ts", TIME), *((name, pa.int8()) for name in bad)]), schema(), "ts")
+        fit_columns(pa.schema([("ts", TIME), *((name, pa.int8()) for name in bad)]), schema(), "ts")
 
 
 def test_the_number_of_columns_has_a_limit():
     many = [(f"c{place}", pa.int8()) for place in range(COLUMNS_MAX - 1)]
-    assert len(adopt(pa.schema([("ts", TIME), *many]), "ts").columns) == COLUMNS_MAX
+    assert len(create_schema(pa.schema([("ts", TIME), *many]), "ts").columns) == COLUMNS_MAX
     with pytest.raises(Invalid) as caught:
-        adopt(pa.schema([("ts", TIME), *many, ("more", pa.int8())]), "ts")
+        create_schema(pa.schema([("ts", TIME), *many, ("more", pa.int8())]), "ts")
     assert caught.value.facts["columns_max"] == COLUMNS_MAX
     with pytest.raises(Invalid):
-        Schema().added([])
+        Schema().add_columns([])
 
 
 def test_a_column_that_was_renamed_keeps_its_id_and_its_type():
     before = schema(a=pa.int8())
-    after = before.renamed("a", "b")
-    assert after.column("b") == Column(2, "b", pa.int8())
+    after = before.rename_column("a", "b")
+    assert after.column("b") == TableColumn(2, "b", pa.int8())
     assert "a" not in after.by_name
-    assert after.renamed("b", "B").column("B").id == 2
+    assert after.rename_column("b", "B").column("B").id == 2
 
 
 def test_a_name_is_free_again_but_its_id_is_not():
-    after = schema(a=pa.int8()).renamed("a", "old").added([pa.field("a", pa.string())])
+    after = schema(a=pa.int8()).rename_column("a", "old").add_columns([pa.field("a", pa.string())])
     assert (after.column("old").id, after.column("a").id, after.next_id) == (2, 3, 4)
 
 
 def test_a_rename_onto_a_name_in_use_is_refused():
     with pytest.raises(Invalid):
-        schema(a=pa.int8(), b=pa.int8()).renamed("a", "B")
+        schema(a=pa.int8(), b=pa.int8()).rename_column("a", "B")
 
 
 def test_a_column_that_does_not_exist_is_named_with_those_that_do():
     with pytest.raises(NotFound) as caught:
-        schema(a=pa.int8()).renamed("z", "y")
+        schema(a=pa.int8()).rename_column("z", "y")
     assert caught.value.facts == {"column": "z", "columns": ["ts", "a"]}
 
 
 def test_an_added_column_is_nullable_whatever_its_field_says():
-    after = schema().added([pa.field("a", pa.int8(), nullable=False)])
+    after = schema().add_columns([pa.field("a", pa.int8(), nullable=False)])
     assert after.column("a").nullable
 
 
@@ -120,17 +120,17 @@ def test_a_type_that_no_table_holds_is_refused_by_every_way_in():
     with pytest.raises(Invalid, match="cannot hold this type"):
         schema(a=union)
     with pytest.raises(Invalid, match="cannot hold this type"):
-        schema().added([pa.field("a", union)])
+        schema().add_columns([pa.field("a", union)])
     with pytest.raises(Invalid, match="cannot hold this type"):
-        schema(a=pa.int8()).widened("a", union)
+        schema(a=pa.int8()).widen_column("a", union)
 
 
 def test_widening_keeps_the_id_and_refuses_what_would_lose_values():
     before = schema(a=pa.int32())
-    assert before.widened("a", pa.int64()).column("a") == Column(2, "a", pa.int64())
+    assert before.widen_column("a", pa.int64()).column("a") == TableColumn(2, "a", pa.int64())
     for kind in (pa.int16(), pa.float32(), pa.string()):
         with pytest.raises(Invalid, match="does not hold every value") as caught:
-            before.widened("a", kind)
+            before.widen_column("a", kind)
         assert caught.value.facts == {"column": "a", "old": "int32", "new": str(kind)}
 
 
@@ -139,7 +139,7 @@ def test_a_dictionary_has_room_for_the_values_of_later_appends(index):
     small = pa.dictionary(index, pa.string(), ordered=True)
     roomy = pa.dictionary(pa.int32(), pa.string(), ordered=True)
     assert schema(a=small).column("a").type == roomy
-    assert schema(a=pa.string()).widened("a", small).column("a").type == roomy
+    assert schema(a=pa.string()).widen_column("a", small).column("a").type == roomy
     large = pa.dictionary(pa.int64(), pa.string())
     assert schema(a=large).column("a").type == large
 
@@ -183,12 +183,12 @@ def test_a_file_that_counts_time_in_another_unit_is_written_anew(table, file):
     "kind", [pa.timestamp("ns"), pa.timestamp("s"), pa.timestamp("us", tz="UTC")]
 )
 def test_a_time_column_of_another_unit_or_zone_is_written_anew(kind):
-    assert fit(pa.schema([("ts", kind)]), schema(), "ts").must_rewrite
+    assert fit_columns(pa.schema([("ts", kind)]), schema(), "ts").must_rewrite
 
 
 def test_a_time_column_that_is_no_time_does_not_fit():
     with pytest.raises(Invalid, match="another type"):
-        fit(pa.schema([("ts", pa.string())]), schema(), "ts")
+        fit_columns(pa.schema([("ts", pa.string())]), schema(), "ts")
 
 
 @pytest.mark.parametrize(
@@ -221,14 +221,23 @@ columns = st.lists(
 ).filter(lambda pairs: all(name.lower() != "ts" for name, _ in pairs))
 
 
+def _schema_of(pairs):
+    """Return a schema with these columns; None if one is a dictionary that no table holds."""
+    try:
+        return schema(**dict(pairs))
+    except Invalid:
+        return None
+
+
 @given(columns)
 def test_every_schema_reads_back_as_itself_and_fits_itself(pairs):
-    table = schema(**dict(pairs))
+    table = _schema_of(pairs)
+    assume(table is not None)
     assert decode_schema(encode_schema(table)) == table
-    found = fit(table.arrow, table, "ts")
+    found = fit_columns(table.arrow, table, "ts")
     assert (found.absent, found.stored, found.must_rewrite) == ((), {}, False)
     for name, kind in pairs:
-        assert is_alike(table.column(name).type, kind)
+        assert holds(table.column(name).type, kind)
 
 
 @pytest.mark.parametrize(

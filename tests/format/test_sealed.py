@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from thermocline.errors import Corruption
-from thermocline.format.sealed import seal, unseal
+from thermocline.format.sealed_json import seal, unseal
 
 FIELDS = {"kind": "table name", "name": "orders", "table_id": "0" * 32}
 OLD_FIELDS = frozenset(FIELDS)

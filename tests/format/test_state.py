@@ -7,7 +7,9 @@ import pytest
 
 from format.made import JUNE_NS, commit, schema, segment, spec
 from thermocline.errors import Corruption
-from thermocline.format.action import (
+from thermocline.format.instant import NS_PER_US, TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -17,9 +19,7 @@ from thermocline.format.action import (
     removal,
     with_deletes,
 )
-from thermocline.format.instant import NS_PER_US, TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.state import SegmentSet, Totals, coverage_digest, fold
+from thermocline.format.log.state import SegmentSet, Totals, coverage_digest, fold
 
 TABLE = SetTable(spec(), 1, schema())
 
@@ -58,9 +58,9 @@ def started(*segments):
 
 
 def test_a_log_that_does_not_say_what_the_table_is_is_corruption():
-    with pytest.raises(Corruption, match="does not begin"):
+    with pytest.raises(Corruption, match="does not say what the table is"):
         fold(None, [commit(1, AddSegment(segment()))])
-    with pytest.raises(Corruption, match="does not begin"):
+    with pytest.raises(Corruption, match="does not say what the table is"):
         fold(None, [])
 
 
@@ -143,7 +143,7 @@ def test_marks_writers_and_expiry_are_the_last_ones_said():
 
 
 def test_older_columns_are_kept_for_older_segments():
-    wider = schema().renamed("close", "last")
+    wider = schema().rename_column("close", "last")
     found = fold(started(), [commit(2, SetTable(spec(overlap="allow"), 2, wider))])
     assert found.schema == wider
     assert found.schemas == {1: schema(), 2: wider}

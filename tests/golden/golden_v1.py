@@ -5,7 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from thermocline.format.action import (
+from thermocline.format.bucket import Bucket
+from thermocline.format.coverage import Buckets, Coverage
+from thermocline.format.instant import TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -17,15 +21,10 @@ from thermocline.format.action import (
     TableSpec,
     removal,
 )
-from thermocline.format.bucket import Bucket
-from thermocline.format.commit import Commit
-from thermocline.format.coverage import Buckets, Coverage
-from thermocline.format.instant import TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.note import NoteFlush, NoteHole
-from thermocline.format.schema import Column, Schema
-from thermocline.hot.wal.damage import Damage
-from thermocline.hot.wal.folder import Identity, Watermark
+from thermocline.format.log.commit import Commit
+from thermocline.format.log.commit_note import NoteFlush, NoteHole
+from thermocline.format.schema import Schema, TableColumn
+from thermocline.hot.wal.folder import JournalIdentity, Watermark
 from thermocline.hot.wal.frame import (
     CODEC_NONE,
     KIND_ROWS,
@@ -34,6 +33,7 @@ from thermocline.hot.wal.frame import (
     FrameHeader,
     Lsn,
 )
+from thermocline.hot.wal.repair.damage import Damage
 
 JUNE_NS = 1_717_200_000_000_000_000
 """2024-06-01T00:00:00Z."""
@@ -70,7 +70,7 @@ KINDS = {
 }
 SCHEMA = Schema(
     tuple(
-        Column(place, name, kind, nullable=name != "ts")
+        TableColumn(place, name, kind, nullable=name != "ts")
         for place, (name, kind) in enumerate(KINDS.items(), start=1)
     ),
     next_id=20,
@@ -187,7 +187,7 @@ COMMITS = {"create": CREATE, "append": APPEND, "every_action": EVERY_ACTION, "fl
 
 def _buckets(*stretches: tuple[int, int]) -> Buckets:
     parts = [np.arange(first, end, dtype=np.int64) for first, end in stretches]
-    return Buckets.of(np.concatenate(parts) if parts else np.empty(0, dtype=np.int64))
+    return Buckets.from_numbers(np.concatenate(parts) if parts else np.empty(0, dtype=np.int64))
 
 
 PLAIN_COVERAGE = Coverage(3_600, _buckets((-2, 3), (477_000, 477_100), (477_101, 477_102)), {})
@@ -207,7 +207,7 @@ PIN = {"version": 3, "until_ns": JUNE_NS + 24 * 3_600 * 10**9}
 CURRENT = {"version": 9}
 
 JOURNAL_ID = bytes.fromhex("10111213141516171819101112131415")
-IDENTITY = Identity(JOURNAL_ID, 6)
+IDENTITY = JournalIdentity(JOURNAL_ID, 6)
 WATERMARK = Watermark(
     JOURNAL_ID, bytes.fromhex("20212223242526272829202122232425"), Lsn(41), Lsn(40), 7, 150
 )

@@ -19,13 +19,18 @@ import golden_v2 as v2
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.log.checkpoint import encode_checkpoint
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
-from thermocline.format.action import Mark, SetTable, TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.commit import encode_commit
 from thermocline.format.coverage import encode_coverage
 from thermocline.format.layout import CURRENT_PATH, PINS_FOLDER, Version
-from thermocline.format.state import TableState, fold
+from thermocline.format.log.action import Mark, SetTable, TableSpec
+from thermocline.format.log.commit import encode_commit
+from thermocline.format.log.state import TableState, fold
 from thermocline.hot.wal.folder import IDENTITY_NAME, encode_watermark, write_identity
 from thermocline.hot.wal.frame import (
     CODEC_LZ4,
@@ -37,13 +42,8 @@ from thermocline.hot.wal.frame import (
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.repair import hole_frame
-from thermocline.hot.wal.retired import encode_retired
-from thermocline.lake.append import Wish
-from thermocline.lake.checkpoint import encode_checkpoint
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import pinned
-from thermocline.lake.table import Table
+from thermocline.hot.wal.repair.repair import hole_frame
+from thermocline.hot.wal.retired_marks import encode_retired
 
 HOUR_US = 3_600_000_000
 CHECKPOINT_EVERY = 4
@@ -142,9 +142,9 @@ def rows(made: list[tuple[int, str, float, int | None]], *names: str) -> pa.Tabl
     return pa.table(dict(zip(names, columns.values(), strict=False)))
 
 
-def opened(root: Path) -> Table:
+def opened(root: Path) -> ColdTable:
     """Return the table in a folder, with a clock that stands still."""
-    return Table(
+    return ColdTable(
         LocalStorage(str(root)),
         now_ns=lambda: v1.JUNE_NS,
         checkpoint_every=CHECKPOINT_EVERY,
@@ -152,19 +152,19 @@ def opened(root: Path) -> Table:
     )
 
 
-def build_table(root: Path) -> Table:
+def build_table(root: Path) -> ColdTable:
     """Make a small whole table by every kind of change."""
     table = opened(root)
     table.create(TableSpec("", "ts", Bucket(3_600), ("symbol",)))
     old, new = ("ts", "symbol", "close", "volume"), ("ts", "symbol", "last", "volume")
-    table.append(_stream(rows(v1.FIRST, *old[:3])), Wish())
-    table.append(_stream(rows(v1.SECOND, *old)), Wish(evolve=True))
+    table.append(_stream(rows(v1.FIRST, *old[:3])), AppendOptions())
+    table.append(_stream(rows(v1.SECOND, *old)), AppendOptions(evolve=True))
     table.delete(lambda batch: pc.equal(batch.column("close"), 11.0), ["close"])
-    table.change("rename column", lambda spec, schema: (spec, schema.renamed("close", "last")))
-    table.append(_stream(rows([v1.ROWS[6][0]], *new)), Wish(overlap="replace"))
-    table.append(_stream(rows([v1.ROWS[7][-1]], *new)), Wish(txn=("job", 1)))
+    table.alter("rename column", lambda spec, schema: (spec, schema.rename_column("close", "last")))
+    table.append(_stream(rows([v1.ROWS[6][0]], *new)), AppendOptions(overlap="replace"))
+    table.append(_stream(rows([v1.ROWS[7][-1]], *new)), AppendOptions(txn=("job", 1)))
     table.restore(5)
-    table.append(_stream(rows([v1.ROWS[9][-1]], *new)), Wish(txn=("job", 2)))
+    table.append(_stream(rows([v1.ROWS[9][-1]], *new)), AppendOptions(txn=("job", 2)))
     return table
 
 
@@ -172,14 +172,14 @@ def _stream(table: pa.Table) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(table)
 
 
-def pin_bytes(table: Table) -> bytes:
+def pin_bytes(table: ColdTable) -> bytes:
     """Return the bytes of a pin while it is held."""
-    with pinned(table, Version(v1.PIN["version"])):
+    with pin_version(table, Version(v1.PIN["version"])):
         (stored,) = table.storage.list(PINS_FOLDER)
         return table.storage.read(stored.path)
 
 
-def hint_bytes(table: Table) -> bytes:
+def hint_bytes(table: ColdTable) -> bytes:
     """Return the bytes of the hint that the newest version left."""
     return table.storage.read(CURRENT_PATH)
 
@@ -206,7 +206,7 @@ def write(root: Path) -> None:
     chained.mkdir()
     with numbered_ids():
         table = build_table(chained / "table")
-        (folder / "pin.json").write_bytes(pin_bytes(table))
+        (chained / "pin.json").write_bytes(pin_bytes(table))
         (chained / "CURRENT").write_bytes(hint_bytes(table))
     (chained / "table" / PINS_FOLDER).rmdir()
     (chained / "retired.json").write_bytes(retired_bytes())

@@ -15,21 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import LEASE_S, list_pinned_versions
+from thermocline.cold.log.checkpoint import read_checkpoint
+from thermocline.cold.segment.parquet import decode_deletes
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import OsDisk
-from thermocline.format.change import decode_changes, encode_changes
-from thermocline.format.commit import decode_commit
 from thermocline.format.coverage import decode_coverage, entity_values
 from thermocline.format.layout import PINS_FOLDER, checkpoint_path
-from thermocline.hot.wal.damage import decode_hole
+from thermocline.format.log.change_ids import decode_changes, encode_changes
+from thermocline.format.log.commit import decode_commit
 from thermocline.hot.wal.folder import file_path, read_identity, read_watermark
 from thermocline.hot.wal.frame import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, KIND_HOLE
 from thermocline.hot.wal.payload import decode_rows
 from thermocline.hot.wal.reader import FrameReader, JournalFile, JournalReader
-from thermocline.lake.checkpoint import read_checkpoint
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import LEASE_S, pinned_versions
-from thermocline.lake.segment import decode_deletes
+from thermocline.hot.wal.repair.damage import decode_hole
 from thermocline.table import TimeSeriesTable
 
 GOLDEN = Path(__file__).parent / "v1"
@@ -102,17 +102,21 @@ def _never():
 def test_a_golden_hint_and_a_golden_pin_say_what_they_said():
     assert orjson.loads((GOLDEN / "CURRENT").read_bytes()) == v1.CURRENT
     assert orjson.loads((GOLDEN / "pin.json").read_bytes()) == v1.PIN
+    today = orjson.loads((CHAINED / "pin.json").read_bytes())
+    assert today.pop("checksum")
+    assert today == v1.PIN
 
 
-def test_a_golden_pin_holds_its_version_until_its_lease_ends(copied):
+@pytest.mark.parametrize("golden", [GOLDEN, CHAINED])
+def test_a_golden_pin_holds_its_version_until_its_lease_ends(copied, golden):
     pin = copied / PINS_FOLDER / "abc.json"
     pin.parent.mkdir()
-    shutil.copy(GOLDEN / "pin.json", pin)
-    assert pinned_versions(make_golden.opened(copied)) == {3}
-    later = make_golden.Table(
+    shutil.copy(golden / "pin.json", pin)
+    assert list_pinned_versions(make_golden.opened(copied)) == {3}
+    later = make_golden.ColdTable(
         LocalStorage(str(copied)), now_ns=lambda: v1.JUNE_NS + LEASE_S * 10**9 + 1
     )
-    assert pinned_versions(later) == set()
+    assert list_pinned_versions(later) == set()
     assert not pin.exists()
 
 
@@ -128,7 +132,7 @@ def test_a_golden_hint_opens_the_golden_table(copied):
 def test_every_version_of_the_golden_table_has_the_rows_it_had(copied, version):
     table = TimeSeriesTable(make_golden.opened(copied))
     found = table.to_arrow(at=version)
-    state = table.lake.state(version)
+    state = table.cold.state(version)
     assert state.totals.rows == len(v1.ROWS[version])
     if version > 1:
         assert "last" in found.schema.names if version > 4 else "close" in found.schema.names
@@ -171,7 +175,7 @@ def test_the_golden_table_can_be_written_on(copied):
     table = TimeSeriesTable(make_golden.opened(copied))
     new = make_golden.rows([(9, "NVDA", 1.0, 2)], "ts", "symbol", "last", "volume")
     assert table.append(new) == 10
-    assert table.lake.state().totals.rows == len(v1.ROWS[9]) + 1
+    assert table.cold.state().totals.rows == len(v1.ROWS[9]) + 1
 
 
 def journal_frames(path, header):
@@ -187,7 +191,7 @@ def journal_frames(path, header):
 @pytest.mark.parametrize(("golden", "version"), JOURNALS)
 def test_a_golden_journal_is_read_as_a_start_reads_it(golden, version, tmp_path):
     folder = str(tmp_path)
-    identity = v1.Identity(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number)
+    identity = v1.JournalIdentity(v1.JOURNAL_ID, v1.JOURNAL_HEADER.number)
     Path(file_path(folder, 7)).write_bytes((golden / "rows.wal").read_bytes())
     reader = JournalReader(OsDisk(), folder, identity)
     assert [file.header for file in reader.files] == [version.JOURNAL_HEADER]
@@ -278,7 +282,7 @@ def test_every_golden_file_is_made_by_the_generator():
 def test_todays_table_is_still_the_golden_table(tmp_path):
     with make_golden.numbered_ids():
         table = make_golden.build_table(tmp_path / "table")
-        assert make_golden.pin_bytes(table) == (GOLDEN / "pin.json").read_bytes()
+        assert make_golden.pin_bytes(table) == (CHAINED / "pin.json").read_bytes()
         assert make_golden.hint_bytes(table) == (CHAINED / "CURRENT").read_bytes()
     assert make_golden.retired_bytes() == (CHAINED / "retired.json").read_bytes()
     today, golden = _content(tmp_path / "table"), _content(CHAINED / "table")

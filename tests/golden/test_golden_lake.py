@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from thermocline.cold.catalog import Catalog, CatalogEntry, LakeIdentity
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.disk import OsDisk
-from thermocline.format.sealed import seal, unseal
-from thermocline.lake.catalog import Catalog, LakeIdentity, Named
-from thermocline.lake.tenants import Tenants
+from thermocline.format.sealed_json import seal, unseal
 
 FOLDER = Path(__file__).parent / "lake"
 
@@ -16,14 +16,14 @@ def test_the_frozen_files_of_a_lake_are_read():
         "1a4e0000000000000000000000000001", "70000000000000000000000000000001"
     )
     assert list(catalog) == [
-        Named(
+        CatalogEntry(
             "Metrics",
             "7ab1e000000000000000000000000001",
             "tables/f01de700000000000000000000000001",
         )
     ]
     folder = "tenants/7e4a4700000000000000000000000001"
-    assert Tenants(str(FOLDER), OsDisk()).folder("acme") == folder
+    assert TenantCatalog(str(FOLDER), OsDisk()).folder("acme") == folder
 
 
 def test_the_frozen_files_of_a_lake_are_written_to_the_same_bytes():

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import thermocline as tc
 from hot.ledger import TABLES, Ledger, has_columns
-from thermocline.config import settings_of
+from thermocline.config import read_lake_settings
 from thermocline.disk import OsDisk
 from thermocline.errors import (
     Conflict,
@@ -186,7 +186,7 @@ def opened(root, disk, notes):
     """Open the lake; a disk that fails meanwhile is tried again, as whoever runs a node does."""
     for _ in range(OPENINGS_MAX):
         try:
-            return open_lake(root, settings_of(BUSY), disk=disk)
+            return open_lake(root, read_lake_settings(BUSY), disk=disk)
         except Unavailable as error:
             notes.note("refused", str(error))
     raise AssertionError("the lake could not be opened")
@@ -204,7 +204,7 @@ def work(root, ledger, cycle, *, check=False, seed=0, fault=None, load=None):
     lake = opened(root, disk, notes)
     took_s = time.monotonic() - began_s
     make_tables(lake)
-    notes.note(f"state-{cycle}", f"opened {lake.tier.recovered.rows} {took_s:.3f}")
+    notes.note(f"state-{cycle}", f"opened {lake.tier.recovery_report.rows} {took_s:.3f}")
     if check:
         verdict = notes.check(lake)
         if verdict.bad():

@@ -8,17 +8,17 @@ import pyarrow as pa
 
 from fixtures.sim_disk import SimDisk
 from thermocline.errors import Corruption
-from thermocline.hot.wal.damage import decode_hole
-from thermocline.hot.wal.folder import Identity, file_path, write_identity
+from thermocline.hot.wal.folder import JournalIdentity, file_path, write_identity
 from thermocline.hot.wal.frame import (
     KIND_HOLE,
     UNSALTED_VERSION,
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.journal import Journal, JournalEntry
 from thermocline.hot.wal.payload import encode_rows
-from thermocline.hot.wal.reader import JournalReader, Tail
+from thermocline.hot.wal.reader import JournalReader, JournalTail
+from thermocline.hot.wal.repair.damage import decode_hole
 
 FOLDER = "/lake/journal"
 JOURNAL_ID = uuid.UUID(int=7).bytes
@@ -41,15 +41,17 @@ class Clock:
 def entry(number, table_id=LOGS):
     """Return a write of two rows that know their number."""
     payload = encode_rows(pa.record_batch({"n": [number, number]}))
-    return Entry(table_id, 1, payload.data, payload.codec, payload.raw_length)
+    return JournalEntry(table_id, 1, payload.data, payload.codec, payload.raw_length)
 
 
 def journal_on(disk, *, file_bytes_max=1 << 20):
     """Return the journal of a new process on this disk."""
-    identity = Identity(JOURNAL_ID)
+    identity = JournalIdentity(JOURNAL_ID)
     write_identity(disk, FOLDER, identity)
     given = {"now_ns": Clock(), "new_salt": count(SALT).__next__}
-    return Journal(disk, FOLDER, identity, Tail(0, 0, 1), file_bytes_max=file_bytes_max, **given)
+    return Journal(
+        disk, FOLDER, identity, JournalTail(0, 0, 1), file_bytes_max=file_bytes_max, **given
+    )
 
 
 def written(files=(3, 3, 3), *, is_closed=True, disk=None):

@@ -7,8 +7,8 @@ import pytest
 
 import thermocline as tc
 from fixtures.wal import opened, ticks
-from thermocline.format import blank
-from thermocline.format.blank import made_alike, without_blanks
+from thermocline.format import null_columns
+from thermocline.format.null_columns import drop_null_columns, unify_columns
 from thermocline.hot.wal.buffer import FAN_IN
 from thermocline.hot.wal.payload import encode_rows
 
@@ -19,7 +19,7 @@ WORD = pa.dictionary(pa.int32(), pa.string())
 @pytest.fixture(autouse=True)
 def many(monkeypatch):
     """Let a few rows be many."""
-    monkeypatch.setattr(blank, "BLANK_ROWS_MIN", 2)
+    monkeypatch.setattr(null_columns, "BLANK_ROWS_MIN", 2)
 
 
 def given(number):
@@ -83,14 +83,14 @@ def test_a_frame_of_many_rows_has_the_columns_with_a_value_and_one_of_few_has_al
 
 def test_rows_without_any_value_keep_a_column_and_so_their_number():
     nothing = pa.RecordBatch.from_arrays([pa.nulls(3, pa.int64()), pa.nulls(3)], ["a", "b"])
-    found = without_blanks(nothing)
+    found = drop_null_columns(nothing)
     assert (found.num_rows, found.schema.names) == (3, ["a"])
-    assert without_blanks(nothing, ["b"]).schema.names == ["b"]
+    assert drop_null_columns(nothing, ["b"]).schema.names == ["b"]
 
 
 def test_batches_that_lack_different_columns_have_all_of_them_once_made_alike():
     batches = [one for n in range(4) for one in given(n).to_batches()]
-    alike = made_alike([without_blanks(batch) for batch in batches])
+    alike = unify_columns([drop_null_columns(batch) for batch in batches])
     assert {tuple(sorted(batch.schema.names)) for batch in alike} == {("host", "n", "ts", "word")}
     found = pa.concat_batches(alike).select(["ts", "host", "n", "word"]).to_pylist()
     assert found == pa.concat_batches(batches).drop_columns(["never"]).to_pylist()

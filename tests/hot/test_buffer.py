@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.wal.buffer import FAN_IN, TableBuffer
 from thermocline.hot.wal.frame import Lsn
 

@@ -7,8 +7,8 @@ import pytest
 
 from fixtures.sim_disk import SimDisk
 from fixtures.wal import numbers, opened, ticks
-from thermocline.errors import Unavailable
-from thermocline.hot.wal.follow import Follower
+from thermocline.errors import Corruption, Unavailable
+from thermocline.hot.wal.follower import JournalFollower
 from thermocline.node import open_lake
 
 ROOT = "/data/lake"
@@ -92,4 +92,30 @@ def test_files_that_are_trimmed_while_they_are_read_are_read_from_the_lake():
 def test_a_journal_that_is_not_there_is_an_error_and_not_an_empty_answer(disk):
     disk.remove(f"{ROOT}/journal")
     with pytest.raises(Unavailable):
-        Follower(disk, f"{ROOT}/journal").snapshot(b"t" * 16)
+        JournalFollower(disk, f"{ROOT}/journal").snapshot(b"t" * 16)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("file_bytes_max", [200, 1 << 20])
+def test_an_older_copy_of_the_watermark_never_makes_an_answer_short(is_closed, file_bytes_max):
+    disk = SimDisk(["/data"])
+    lake = opened(ROOT, disk, file_bytes_max=file_bytes_max)
+    table = lake.create_table("m", time_column="ts", bucket="1h")
+    table.write(ticks(0))
+    path = f"{ROOT}/journal/durable"
+    before = disk.read(path)
+    for n in (1, 2):
+        table.write(ticks(n))
+    if is_closed:
+        lake.close(is_flushed=False)
+    disk.overwrite(path, before)
+    with pytest.raises(Corruption) as caught:
+        read(disk)
+    assert caught.value.facts["path"] == path
+
+
+def test_a_journal_without_its_identity_is_corruption_that_names_it(disk):
+    disk.remove(f"{ROOT}/journal/journal.json")
+    with pytest.raises(Corruption) as caught:
+        JournalFollower(disk, f"{ROOT}/journal").snapshot(b"t" * 16)
+    assert caught.value.facts["path"].endswith("/journal.json")

@@ -8,11 +8,11 @@ import pytest
 from fixtures.sim_disk import SimDisk
 from thermocline.config import Sync
 from thermocline.errors import OutcomeUnknown, Overloaded, Unavailable
-from thermocline.hot.wal.folder import Identity, write_identity
+from thermocline.hot.wal.folder import JournalIdentity, write_identity
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.group import GroupCommit, Request
-from thermocline.hot.wal.journal import Entry, Journal
-from thermocline.hot.wal.reader import JournalReader, Tail
+from thermocline.hot.wal.group_commit import GroupCommit, WriteRequest
+from thermocline.hot.wal.journal import Journal, JournalEntry
+from thermocline.hot.wal.reader import JournalReader, JournalTail
 
 FOLDER = "/journal"
 
@@ -34,25 +34,25 @@ class Gate:
 
 
 def grouped(disk, *, queue_bytes_max=1 << 20, **options):
-    identity = Identity(b"j" * 16)
+    identity = JournalIdentity(b"j" * 16)
     write_identity(disk, FOLDER, identity)
-    journal = Journal(disk, FOLDER, identity, Tail(0, 0, Lsn(1)), **options)
+    journal = Journal(disk, FOLDER, identity, JournalTail(0, 0, Lsn(1)), **options)
     return GroupCommit(journal, queue_bytes_max=queue_bytes_max)
 
 
 def entry(payload=b"rows"):
-    return Entry(b"t" * 16, 0, payload, 0, len(payload))
+    return JournalEntry(b"t" * 16, 0, payload, 0, len(payload))
 
 
 def test_requests_that_wait_together_share_one_sync_and_are_applied_before_the_answer():
     disk = SimDisk([FOLDER])
     group = grouped(disk)
-    group.submit(Request(entry(), lambda lsn: None)).result()
+    group.submit(WriteRequest(entry(), lambda lsn: None)).result()
     gate = disk.hooks = Gate(disk)
     applied = []
-    first = group.submit(Request(entry(), applied.append))
+    first = group.submit(WriteRequest(entry(), applied.append))
     assert gate.is_there.wait(30)
-    others = [group.submit(Request(entry(), applied.append)) for _ in range(10)]
+    others = [group.submit(WriteRequest(entry(), applied.append)) for _ in range(10)]
     assert not first.done()
     assert applied == []
     gate.may_go.set()
@@ -66,13 +66,13 @@ def test_requests_that_wait_together_share_one_sync_and_are_applied_before_the_a
 def test_W20_a_full_queue_refuses_and_drops_nothing():
     disk = SimDisk([FOLDER])
     group = grouped(disk, queue_bytes_max=100)
-    group.submit(Request(entry(), lambda lsn: None)).result()
+    group.submit(WriteRequest(entry(), lambda lsn: None)).result()
     gate = disk.hooks = Gate(disk)
-    writing = group.submit(Request(entry(b"x" * 60), lambda lsn: None))
+    writing = group.submit(WriteRequest(entry(b"x" * 60), lambda lsn: None))
     assert gate.is_there.wait(30)
-    queued = group.submit(Request(entry(b"x" * 60), lambda lsn: None))
+    queued = group.submit(WriteRequest(entry(b"x" * 60), lambda lsn: None))
     with pytest.raises(Overloaded) as raised:
-        group.submit(Request(entry(b"x" * 60), lambda lsn: None))
+        group.submit(WriteRequest(entry(b"x" * 60), lambda lsn: None))
     assert raised.value.facts["queued_bytes_max"] == 100
     gate.may_go.set()
     assert [writing.result(), queued.result()] == [2, 3]
@@ -84,17 +84,17 @@ def test_W20_a_full_queue_refuses_and_drops_nothing():
 def test_W07_a_group_that_the_disk_refuses_fails_whole_and_the_next_one_is_written():
     disk = SimDisk([FOLDER])
     group = grouped(disk)
-    group.submit(Request(entry(), lambda lsn: None)).result()
+    group.submit(WriteRequest(entry(), lambda lsn: None)).result()
     applied = []
     disk.fail(1, 5, sticky=True, mutating_only=True)
-    failed = group.submit(Request(entry(), applied.append))
+    failed = group.submit(WriteRequest(entry(), applied.append))
     with pytest.raises(Unavailable):
         failed.result()
-    assert group.trouble is not None
+    assert group.last_error is not None
     assert applied == []
     disk.heal()
-    assert group.submit(Request(entry(), applied.append)).result() == 2
-    assert group.trouble is None
+    assert group.submit(WriteRequest(entry(), applied.append)).result() == 2
+    assert group.last_error is None
     group.close()
 
 
@@ -103,7 +103,7 @@ def test_a_closed_group_says_so():
     group = grouped(disk)
     group.close()
     with pytest.raises(Unavailable, match="closed"):
-        group.submit(Request(entry(), lambda lsn: None))
+        group.submit(WriteRequest(entry(), lambda lsn: None))
 
 
 def test_a_bug_while_applying_tells_everyone_that_the_outcome_is_unknown(monkeypatch):
@@ -115,16 +115,16 @@ def test_a_bug_while_applying_tells_everyone_that_the_outcome_is_unknown(monkeyp
         raise RuntimeError("a bug")
 
     with pytest.raises(OutcomeUnknown):
-        group.submit(Request(entry(), broken)).result()
+        group.submit(WriteRequest(entry(), broken)).result()
     with pytest.raises(Unavailable):
-        group.submit(Request(entry(), lambda lsn: None))
+        group.submit(WriteRequest(entry(), lambda lsn: None))
 
 
 def test_the_interval_policy_answers_before_the_sync_and_syncs_soon_after(monkeypatch):
     disk = SimDisk([FOLDER])
-    identity = Identity(b"j" * 16)
+    identity = JournalIdentity(b"j" * 16)
     write_identity(disk, FOLDER, identity)
-    journal = Journal(disk, FOLDER, identity, Tail(0, 0, Lsn(1)), sync=Sync.INTERVAL)
+    journal = Journal(disk, FOLDER, identity, JournalTail(0, 0, Lsn(1)), sync=Sync.INTERVAL)
     answered, sync = threading.Event(), journal.sync
 
     def sync_after_the_answer():
@@ -133,7 +133,7 @@ def test_the_interval_policy_answers_before_the_sync_and_syncs_soon_after(monkey
 
     monkeypatch.setattr(journal, "sync", sync_after_the_answer)
     group = GroupCommit(journal, sync_interval_s=0.01, queue_bytes_max=1 << 20)
-    group.submit(Request(entry(), lambda lsn: None)).result(30)
+    group.submit(WriteRequest(entry(), lambda lsn: None)).result(30)
     after = [call for call, _ in disk.calls]
     assert after[-3:] == ["write", "open_slot", "put_slot"]
     answered.set()
@@ -146,19 +146,19 @@ def test_the_interval_policy_answers_before_the_sync_and_syncs_soon_after(monkey
 
 def test_the_interval_is_kept_under_a_load_that_never_pauses():
     disk = SimDisk([FOLDER])
-    identity = Identity(b"j" * 16)
+    identity = JournalIdentity(b"j" * 16)
     write_identity(disk, FOLDER, identity)
-    journal = Journal(disk, FOLDER, identity, Tail(0, 0, Lsn(1)), sync=Sync.INTERVAL)
+    journal = Journal(disk, FOLDER, identity, JournalTail(0, 0, Lsn(1)), sync=Sync.INTERVAL)
     group = GroupCommit(journal, sync_interval_s=0.02, queue_bytes_max=1 << 20)
-    group.submit(Request(entry(), lambda lsn: None)).result()
+    group.submit(WriteRequest(entry(), lambda lsn: None)).result()
     begun, is_over = len(disk.calls), threading.Event()
 
     def write_on(lsn):
         if not is_over.is_set():
-            group.submit(Request(entry(), write_on))
+            group.submit(WriteRequest(entry(), write_on))
 
     for _ in range(3):
-        group.submit(Request(entry(), write_on))
+        group.submit(WriteRequest(entry(), write_on))
     until = time.monotonic() + 30
     while [call for call, _ in disk.calls[begun:]].count("sync") < 3:
         assert time.monotonic() < until

@@ -26,9 +26,9 @@ from thermocline.errors import OutcomeUnknown, Overloaded, ThermoclineError, Una
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
     IDENTITY_NAME,
-    Identity,
+    JournalIdentity,
     file_path,
-    numbers,
+    list_file_numbers,
     read_identity,
     read_watermark,
     write_identity,
@@ -190,7 +190,9 @@ def test_W11_a_full_disk_at_a_rotation_leaves_no_file_that_stops_a_start():
             journal.append([entry(b"refused")])
         for left in [disk.killed(), *disk.crash_states(30)]:
             assert payloads(left)[:1] == [b"before"]
-            assert all(left.size(path(n)) >= FILE_HEADER_BYTES for n in numbers(left, FOLDER))
+            assert all(
+                left.size(path(n)) >= FILE_HEADER_BYTES for n in list_file_numbers(left, FOLDER)
+            )
             assert opened(left).append([entry(b"after")])
             assert payloads(left)[-1] == b"after"
         disk.heal()
@@ -236,11 +238,11 @@ def test_W15_a_name_that_is_taken_is_neither_appended_to_nor_replaced():
 
 def test_W15_rotations_within_one_moment_have_names_of_their_own():
     disk = journal_disk()
-    journal = Journal(disk, FOLDER, Identity(JOURNAL_ID), tail(disk), now_ns=lambda: 42)
+    journal = Journal(disk, FOLDER, JournalIdentity(JOURNAL_ID), tail(disk), now_ns=lambda: 42)
     for number in range(5):
         journal.append([entry(b"%d" % number)])
         journal.rotate()
-    assert numbers(disk, FOLDER) == [1, 2, 3, 4, 5, 6]
+    assert list_file_numbers(disk, FOLDER) == [1, 2, 3, 4, 5, 6]
     assert payloads(disk) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -258,7 +260,7 @@ def test_nobody_touches_a_file_once_the_next_one_has_its_name():
     seen = {}
     for number in range(6):
         journal.append([entry(b"%d" % number)])
-        sealed = {n: disk.read(path(n)) for n in numbers(disk, FOLDER)[:-1]}
+        sealed = {n: disk.read(path(n)) for n in list_file_numbers(disk, FOLDER)[:-1]}
         assert all(sealed[n] == data for n, data in seen.items())
         seen = sealed
     assert len(seen) == 5
@@ -303,7 +305,7 @@ def test_a_trim_writes_down_the_oldest_file_before_it_removes_any():
         for left in twin.crash_states(60):
             assert payloads(left) in ([b"0", b"1", b"2", b"3", b"4"], [b"3", b"4"])
         if not twin.struck:
-            assert numbers(twin, FOLDER) == [4, 5]
+            assert list_file_numbers(twin, FOLDER) == [4, 5]
             assert read_identity(twin, FOLDER).oldest == 4
             return
     pytest.fail("a trim makes too many calls")
@@ -417,7 +419,7 @@ def test_what_a_killed_process_left_unproved_is_durable_once_the_journal_is_open
 
 def test_a_journal_on_a_real_disk_is_read_back(tmp_path):
     disk, folder = OsDisk(), str(tmp_path)
-    write_identity(disk, folder, Identity(JOURNAL_ID))
+    write_identity(disk, folder, JournalIdentity(JOURNAL_ID))
     for start in range(0, 60, 20):
         journal = opened(disk, folder=folder, file_bytes_max=1000)
         for number in range(start, start + 20):
@@ -432,7 +434,7 @@ def test_a_journal_on_a_real_disk_is_read_back(tmp_path):
 
 def test_every_mutating_call_of_the_story_is_one_the_faults_can_strike():
     disk = SimDisk([FOLDER])
-    write_identity(disk, FOLDER, Identity(JOURNAL_ID))
+    write_identity(disk, FOLDER, JournalIdentity(JOURNAL_ID))
     Story(disk, Ledger()).play(STORY)
     struck = {operation for operation, _ in disk.mutations}
     assert struck >= {"create", "write", "sync", "link", "unlink", "rename", "sync_folder"}

@@ -11,8 +11,8 @@ from fixtures.wal import opened, ticks
 from hot.test_recovery import PRICES, SCHEMA_ID, TRADES, batch, killed, numbers
 from thermocline import connect
 from thermocline.config import Sync, WalSettings
-from thermocline.format.action import Mark
-from thermocline.hot.wal.folder import numbers as files_of
+from thermocline.format.log.action import Mark
+from thermocline.hot.wal.folder import list_file_numbers as files_of
 from thermocline.hot.wal.folder import read_identity
 from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.tier import WalTier
@@ -198,7 +198,7 @@ def test_rows_written_and_read_beside_it_are_there_once(tmp_path):
                 for _ in range(rounds):
                     before = set(acknowledged)
                     table.flush()
-                    lake.tier.leave(table.hot())
+                    lake.tier.leave_open_file(table.hot())
                     for seen in (lake_numbers(table), lake_numbers(beside.table("m"))):
                         assert before <= set(seen)
                         assert len(seen) == len(set(seen))

@@ -235,11 +235,11 @@ def test_W17_frames_read_together_are_what_each_is_by_itself(frames, together_by
         except Corruption as error:
             return error
 
-    kept, payload_room.TOGETHER_BYTES = payload_room.TOGETHER_BYTES, together_bytes
+    kept, payload_room.DECODE_RUN_BYTES = payload_room.DECODE_RUN_BYTES, together_bytes
     try:
         together = list(decode_frames(frames))
     finally:
-        payload_room.TOGETHER_BYTES = kept
+        payload_room.DECODE_RUN_BYTES = kept
     alone = [one(header, data) for header, data in frames]
     for found, expected in zip(together, alone, strict=True):
         assert type(found) is type(expected)

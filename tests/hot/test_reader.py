@@ -13,7 +13,7 @@ from thermocline.errors import Corruption, NotFound, Unsupported
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
     IDENTITY_NAME,
-    Identity,
+    JournalIdentity,
     file_path,
     read_identity,
     read_watermark,
@@ -161,7 +161,7 @@ def test_files_of_format_1_are_read_and_followed_by_those_of_today():
     old = {"salt": 1, "version": UNSALTED_VERSION}
     frames = [frame_bytes(lsn, b"row %d" % (lsn - 1), **old) for lsn in (1, 2)]
     disk.overwrite(path(1), b"".join([encode_file_header(header), *frames]))
-    write_identity(disk, FOLDER, Identity(JOURNAL_ID, 1))
+    write_identity(disk, FOLDER, JournalIdentity(JOURNAL_ID, 1))
     assert opened(disk).append([entry(b"row 2")]) == [3]
     assert payloads(disk) == [b"row 0", b"row 1", b"row 2"]
     assert [file.header.version for file in JournalReader(disk, FOLDER).files] == [
@@ -334,7 +334,7 @@ def test_a_file_that_was_trimmed_while_the_journal_was_looked_at_is_not_damage()
 
 def test_files_before_the_oldest_are_not_read_again():
     disk = written(rows(8))
-    write_identity(disk, FOLDER, Identity(JOURNAL_ID, 2))
+    write_identity(disk, FOLDER, JournalIdentity(JOURNAL_ID, 2))
     disk.flip_byte(path(1), 80)
     assert payloads(disk) == [b"row %d" % number for number in range(3, 8)]
 
@@ -351,7 +351,7 @@ def test_files_in_each_others_place_are_refused(swap):
 def test_a_file_of_another_journal_is_refused():
     disk = written(rows(8))
     other = SimDisk([FOLDER])
-    write_identity(other, FOLDER, Identity(b"another journal!"))
+    write_identity(other, FOLDER, JournalIdentity(b"another journal!"))
     opened(other).append([entry(b"x")])
     disk.overwrite(path(1), other.read(path(1)))
     assert refusal(disk).facts["path"] == path(1)
@@ -427,7 +427,7 @@ class Counting(SimDisk):
 def test_W14_reads_are_bounded_whatever_the_files_hold():
     disk = Counting([FOLDER])
     disk.asked = []
-    write_identity(disk, FOLDER, Identity(JOURNAL_ID))
+    write_identity(disk, FOLDER, JournalIdentity(JOURNAL_ID))
     journal = opened(disk, file_bytes_max=10**6)
     for number in range(40):
         journal.append([entry(random.Random(number).randbytes(200_000))])

@@ -18,7 +18,7 @@ import thermocline as tc
 from fixtures.timing import at_best
 from hot.ledger import Ledger
 from hot.processes import Load, SlowDisk, make_tables, wait_for
-from thermocline.config import settings_of
+from thermocline.config import read_lake_settings
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, OutcomeUnknown, Overloaded, Unavailable
 from thermocline.node import open_lake
@@ -84,7 +84,7 @@ class Volume:
 
     def open(self, **settings):
         """Open the lake on it."""
-        return open_lake(f"{self.root}/lake", settings_of(settings), disk=self.disk)
+        return open_lake(f"{self.root}/lake", read_lake_settings(settings), disk=self.disk)
 
 
 @pytest.fixture(params=["mounted", "counted"])
@@ -215,7 +215,9 @@ def test_F04_a_flush_that_finds_no_room_keeps_the_rows_hot_and_is_done_later(sma
 def test_W20_W26_a_slow_disk_bounds_memory_refuses_what_is_too_much_and_loses_nothing(tmp_path):
     ceiling = 1 << 20
     disk, ledger = SlowDisk(0.0), Ledger(tmp_path / "ledger")
-    settings = settings_of({"hot_bytes_max": ceiling, "write_wait_s": 0.1, "flush_age_s": 0.2})
+    settings = read_lake_settings(
+        {"hot_bytes_max": ceiling, "write_wait_s": 0.1, "flush_age_s": 0.2}
+    )
     lake = open_lake(str(tmp_path / "lake"), settings, disk=disk)
     make_tables(lake)
     load = Load(lake, ledger, 0)
@@ -246,7 +248,7 @@ def test_W20_W26_a_slow_disk_bounds_memory_refuses_what_is_too_much_and_loses_no
 
 
 def test_W20_a_full_queue_refuses_at_once_and_drops_nothing_that_it_took(tmp_path):
-    settings = settings_of({"queue_bytes_max": 4 * WIDE_BYTES, "flush_age_s": 3600})
+    settings = read_lake_settings({"queue_bytes_max": 4 * WIDE_BYTES, "flush_age_s": 3600})
     lake = open_lake(str(tmp_path / "lake"), settings)
     table = wide_table(lake)
     table.write(wide_rows(0))
@@ -259,7 +261,7 @@ def test_W20_a_full_queue_refuses_at_once_and_drops_nothing_that_it_took(tmp_pat
         except Overloaded as error:
             refused.append(error)
 
-    with lake.tier.group.paused():
+    with lake.tier.group.pause():
         writers = [threading.Thread(target=write, args=(n,)) for n in range(1, 21)]
         writers[0].start()
         # The group before stays there when it is done.
@@ -273,7 +275,7 @@ def test_W20_a_full_queue_refuses_at_once_and_drops_nothing_that_it_took(tmp_pat
         assert not taken
     for writer in writers:
         writer.join(30)
-    assert all("waiting for the disk" in error.message and error.hint for error in refused)
+    assert all("wait to be written" in error.message and error.hint for error in refused)
     assert len(taken) == 4, "one was on its way, three had room to wait"
     assert seqs(lake) == [0, *sorted(taken)]
     lake.close(is_flushed=False)
@@ -316,7 +318,7 @@ def test_W21_of_requests_written_together_only_the_bad_ones_fail_and_one_sync_se
     tmp_path,
 ):
     disk = CountingDisk()
-    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), read_lake_settings({"flush_age_s": 3600}), disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(0))
     answers = {}
@@ -329,7 +331,7 @@ def test_W21_of_requests_written_together_only_the_bad_ones_fail_and_one_sync_se
 
     requests = {n: wide_rows(n) for n in range(1, 13)} | BAD_ROWS
     writers = [threading.Thread(target=write, args=request) for request in requests.items()]
-    with lake.tier.group.paused():
+    with lake.tier.group.pause():
         before = disk.syncs
         for writer in writers:
             writer.start()
@@ -370,7 +372,7 @@ class ClosingBadly(OsDisk):
 
 def test_W08_an_error_that_comes_at_close_counts_as_a_failed_sync_and_loses_nothing(tmp_path):
     disk = ClosingBadly()
-    settings = settings_of({"file_bytes_max": 1, "flush_age_s": 3600})
+    settings = read_lake_settings({"file_bytes_max": 1, "flush_age_s": 3600})
     lake = open_lake(str(tmp_path / "lake"), settings, disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(1))
@@ -428,7 +430,7 @@ class Untold(OsDisk):
 
 def test_D12_a_watermark_that_cannot_be_written_fails_no_write_and_hides_no_row(tmp_path):
     disk = Untold()
-    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), read_lake_settings({"flush_age_s": 3600}), disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(1))
     disk.is_bad = True
@@ -445,7 +447,7 @@ def test_D12_a_watermark_that_cannot_be_written_fails_no_write_and_hides_no_row(
 
 
 def test_D09_a_second_process_is_refused_though_the_lock_file_was_removed(tmp_path):
-    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}))
+    lake = open_lake(str(tmp_path / "lake"), read_lake_settings({"flush_age_s": 3600}))
     table = wide_table(lake)
     table.write(wide_rows(1))
     (tmp_path / "lake" / "journal" / "lock").unlink()
@@ -462,7 +464,7 @@ def test_D09_a_second_process_is_refused_though_the_lock_file_was_removed(tmp_pa
 
 
 def test_D09_an_owner_whose_journal_was_replaced_answers_no_write(tmp_path):
-    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}))
+    lake = open_lake(str(tmp_path / "lake"), read_lake_settings({"flush_age_s": 3600}))
     table = wide_table(lake)
     table.write(wide_rows(1))
     journal = tmp_path / "lake" / "journal"
@@ -482,7 +484,7 @@ def test_F06_rows_that_readers_elsewhere_could_not_be_told_of_are_not_passed_ove
     tmp_path,
 ):
     disk = Untold()
-    lake = open_lake(str(tmp_path / "lake"), settings_of({"flush_age_s": 3600}), disk=disk)
+    lake = open_lake(str(tmp_path / "lake"), read_lake_settings({"flush_age_s": 3600}), disk=disk)
     table = wide_table(lake)
     table.write(wide_rows(1))
     disk.is_bad = disk.is_stuck = True

@@ -6,13 +6,13 @@ import pytest
 from fixtures.sim_disk import SimDisk
 from thermocline.config import WalSettings
 from thermocline.errors import Conflict, Corruption, Unavailable
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.wal.folder import QUARANTINE_NAME, file_path
-from thermocline.hot.wal.follow import Follower
+from thermocline.hot.wal.follower import JournalFollower
 from thermocline.hot.wal.frame import FILE_HEADER_BYTES, decode_frame_header
-from thermocline.hot.wal.group import Request
-from thermocline.hot.wal.journal import Entry
-from thermocline.hot.wal.quarantine import UNREADABLE, set_aside
+from thermocline.hot.wal.group_commit import WriteRequest
+from thermocline.hot.wal.journal import JournalEntry
+from thermocline.hot.wal.repair.quarantine import UNREADABLE, set_aside
 from thermocline.hot.wal.tier import WalTier
 
 FOLDER = "/lake/journal"
@@ -65,7 +65,7 @@ def test_W01_every_row_that_was_answered_is_hot_again_after_a_kill(left):
     tier = started(left)
     assert numbers(tier, PRICES) == [1, 10, 3, 30, 4, 40]
     assert numbers(tier, TRADES) == [2, 20]
-    assert (tier.recovered.frames, tier.recovered.rows) == (4, 8)
+    assert (tier.recovery_report.frames, tier.recovery_report.rows) == (4, 8)
     assert tier.hot_bytes == sum(table.buffer.size_bytes for table in tier.tables())
     tier.close()
 
@@ -126,8 +126,8 @@ def undecodable():
     disk = SimDisk(["/lake"])
     tier = started(disk)
     tier.table(PRICES).submit(SCHEMA_ID, batch(1)).result()
-    entry = Entry(PRICES, SCHEMA_ID, b"no rows at all", 0, 14)
-    tier.group.submit(Request(entry, lambda lsn: None)).result()
+    entry = JournalEntry(PRICES, SCHEMA_ID, b"no rows at all", 0, 14)
+    tier.group.submit(WriteRequest(entry, lambda lsn: None)).result()
     tier.table(PRICES).submit(SCHEMA_ID, batch(3)).result()
     return killed(tier, disk)
 
@@ -155,8 +155,8 @@ def test_W18_D11_a_frame_that_a_person_set_aside_is_kept_with_its_bytes_and_coun
     assert set_frames_aside(left, known=(PRICES,)) == [], "it is there already"
     tier = started(left, known=(PRICES,))
     assert numbers(tier, PRICES) == [1, 10, 3, 30, 4, 40]
-    (path,) = tier.recovered.quarantined
-    assert tier.quarantined == 1
+    (path,) = tier.recovery_report.quarantined
+    assert tier.quarantined_count == 1
     data = left.read(path)
     journal_id = bytes.fromhex(tier.source)
     assert decode_frame_header(journal_id, data).table_id == TRADES
@@ -172,16 +172,16 @@ def test_W18_a_frame_that_holds_no_rows_refuses_the_start_until_a_person_sets_it
     assert [one.lsn for one in set_frames_aside(disk)] == [2]
     again = started(disk)
     assert numbers(again, PRICES) == [1, 3]
-    assert len(again.recovered.quarantined) == 1
+    assert len(again.recovery_report.quarantined) == 1
     again.close()
 
 
 def test_W18_a_reader_beside_the_journal_passes_over_what_was_set_aside():
     disk = undecodable()
     with pytest.raises(Corruption):
-        Follower(disk, FOLDER).snapshot(PRICES)
+        JournalFollower(disk, FOLDER).snapshot(PRICES)
     set_frames_aside(disk)
-    parts = Follower(disk, FOLDER).snapshot(PRICES).parts
+    parts = JournalFollower(disk, FOLDER).snapshot(PRICES).parts
     assert [n for part in parts for n in part.batch.column("number").to_pylist()] == [1, 3]
 
 
@@ -204,14 +204,14 @@ def test_W18_W22_setting_a_frame_aside_that_dies_half_way_is_finished_by_the_nex
     set_frames_aside(left, known=(PRICES,))
     left.hooks = None
     tier = started(left, known=(PRICES,))
-    whole = left.read(tier.recovered.quarantined[0])
+    whole = left.read(tier.recovery_report.quarantined[0])
     tier.group.stop()
     assert len(moments) >= 5
     for volume in moments:
         for disk in (SimDisk.thaw(volume), *SimDisk.thaw(volume).crash_states(12)):
             set_frames_aside(disk, known=(PRICES,))
             tier = started(disk, known=(PRICES,))
-            assert disk.read(tier.recovered.quarantined[0]) == whole
+            assert disk.read(tier.recovery_report.quarantined[0]) == whole
             assert numbers(tier, PRICES) == [1, 10, 3, 30, 4, 40]
             tier.close()
 
@@ -239,7 +239,7 @@ def test_F03_files_that_were_trimmed_and_still_lie_there_are_removed_and_not_rea
         left.overwrite(path, kept[path])
     again = started(left.killed(), marks={PRICES: 4, TRADES: 4})
     assert numbers(again, PRICES) == numbers(again, TRADES) == []
-    assert again.recovered.frames == 0
+    assert again.recovery_report.frames == 0
     again.close()
 
 
@@ -252,7 +252,7 @@ def test_W24_a_second_owner_is_refused_and_told_who_the_first_is(left):
 
 
 def test_a_journal_other_than_the_one_expected_is_refused(left):
-    with pytest.raises(Corruption, match="missing or another"):
+    with pytest.raises(Corruption, match="missing or belongs to another"):
         started(left, expected="0" * 32)
     tier = started(left)
     source = tier.source

@@ -13,7 +13,7 @@ from hot.repairing import FOLDER, LOGS, METRICS, path_of, started
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, Corruption, NotFound, ThermoclineError, Unsupported
 from thermocline.hot.wal.folder import (
-    Identity,
+    JournalIdentity,
     Watermark,
     encode_watermark,
     read_watermark,
@@ -29,10 +29,10 @@ from thermocline.hot.wal.frame import (
     decode_frame_header,
     encode_frame,
 )
-from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.journal import Journal, JournalEntry
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.hot.wal.repair import inspect, repair
-from thermocline.hot.wal.survey import State
+from thermocline.hot.wal.repair.repair import inspect, repair
+from thermocline.hot.wal.repair.survey import FileState
 
 NOW_NS = 1_800_000_000 * 10**9
 
@@ -62,9 +62,9 @@ def test_a_whole_journal_is_told_by_files_and_tables():
     found = inspect(disk, FOLDER)
     assert found.is_sound
     assert [(file.number, file.state, file.frames) for file in found.files] == [
-        (1, State.WHOLE, 3),
-        (2, State.WHOLE, 2),
-        (3, State.WHOLE, 0),
+        (1, FileState.WHOLE, 3),
+        (2, FileState.WHOLE, 2),
+        (3, FileState.WHOLE, 0),
     ]
     assert [(file.first_lsn, file.next_lsn) for file in found.files] == [(1, 4), (4, 6), (6, 6)]
     tables = {name: (table.frames, table.rows) for name, table in found.tables.items()}
@@ -127,7 +127,7 @@ def test_W05_a_torn_end_is_told_and_is_no_damage():
     found = inspect(disk, FOLDER)
     assert found.is_sound
     assert found.torn_bytes == 86 == verbs.tail_of(disk).cut_bytes
-    assert found.files[0].state is State.TORN
+    assert found.files[0].state is FileState.TORN
     assert repaired(disk).rewritten == ()
     assert disk.tree()[path_of(1)] == whole + whole[64:150]
 
@@ -135,7 +135,7 @@ def test_W05_a_torn_end_is_told_and_is_no_damage():
 def test_W18_frames_that_hold_no_rows_are_counted_and_are_no_damage():
     disk = SimDisk([FOLDER])
     journal = verbs.journal_on(disk)
-    journal.append([Entry(LOGS, 1, b"no rows", CODEC_NONE, 7), verbs.entry(2)])
+    journal.append([JournalEntry(LOGS, 1, b"no rows", CODEC_NONE, 7), verbs.entry(2)])
     journal.close()
     found = inspect(disk, FOLDER)
     assert found.is_sound
@@ -150,7 +150,7 @@ def test_W12_a_headerless_newest_file_is_a_leftover():
         disk.overwrite(path_of(3), data)
         found = inspect(disk, FOLDER)
         assert found.is_sound
-        assert found.files[-1].state is State.LEFTOVER
+        assert found.files[-1].state is FileState.LEFTOVER
         assert started(disk) == [1, 2]
 
 
@@ -177,7 +177,7 @@ def test_a_folder_without_a_journal_is_not_found():
 def test_a_journal_without_its_identity_is_not_taken_for_none():
     disk = verbs.written()
     disk.remove(f"{FOLDER}/journal.json")
-    with pytest.raises(Corruption, match="without its identity"):
+    with pytest.raises(Corruption, match="no identity file"):
         inspect(disk, FOLDER)
 
 
@@ -343,9 +343,9 @@ def test_W13_missing_files_become_a_hole(gone, expected):
         disk.remove(path_of(number))
     refusal = started(disk)
     assert isinstance(refusal, Corruption)
-    assert [file.number for file in inspect(disk, FOLDER).files if file.state is State.MISSING] == [
-        *gone
-    ]
+    assert [
+        file.number for file in inspect(disk, FOLDER).files if file.state is FileState.MISSING
+    ] == [*gone]
     repaired(disk)
     assert started(disk) == expected
     assert verbs.tail_of(disk).next_lsn == 8
@@ -372,7 +372,7 @@ def test_W13_without_files_and_watermark_nothing_tells_the_lsns_and_repair_says_
     for name in (path_of(1), path_of(2), path_of(3), f"{FOLDER}/durable"):
         disk.remove(name)
     before = without_locks(disk)
-    with pytest.raises(Corruption, match="how far the journal had got"):
+    with pytest.raises(Corruption, match="how far the journal was written"):
         repaired(disk)
     assert without_locks(disk) == before
     assert not inspect(disk, FOLDER).is_sound
@@ -446,7 +446,7 @@ def test_what_looks_like_a_frame_inside_a_damaged_payload_is_none():
     # A later frame of this very file, as bytes of a row: it must not be taken for the real one.
     header = FrameHeader(KIND_ROWS, CODEC_NONE, 3, salt_of(disk, 1), 2, NOW_NS, LOGS, 1, 4, 4)
     inner = b"".join(encode_frame(verbs.JOURNAL_ID, header, b"fake"))
-    journal.append([Entry(LOGS, 1, b"?" * 50 + inner, CODEC_NONE, 50 + len(inner))])
+    journal.append([JournalEntry(LOGS, 1, b"?" * 50 + inner, CODEC_NONE, 50 + len(inner))])
     journal.append([verbs.entry(3)])
     journal.close()
     true = verbs.rows_kept(disk)[3]
@@ -497,7 +497,7 @@ def test_a_repaired_journal_goes_on():
     disk = verbs.written((3, 3), is_closed=False)
     disk.flip_byte(path_of(2), verbs.frames_of(disk, 2)[1][1] + 80)
     repaired(disk)
-    identity = Identity(verbs.JOURNAL_ID, 1)
+    identity = JournalIdentity(verbs.JOURNAL_ID, 1)
     journal = Journal(disk, FOLDER, identity, verbs.tail_of(disk), now_ns=verbs.Clock())
     assert journal.append([verbs.entry(7)]) == [7]
     journal.close()
@@ -538,7 +538,7 @@ def test_a_repair_while_a_process_holds_the_journal_is_refused():
 
 def test_a_loss_of_more_lsns_than_one_hole_can_count_is_several_holes():
     disk = SimDisk([FOLDER])
-    write_identity(disk, FOLDER, Identity(verbs.JOURNAL_ID, 5))
+    write_identity(disk, FOLDER, JournalIdentity(verbs.JOURNAL_ID, 5))
     last = (1 << 33) + 9
     mark = Watermark(verbs.JOURNAL_ID, bytes(16), last, last, 5, 64)
     disk.overwrite(f"{FOLDER}/durable", encode_watermark(mark))
@@ -602,7 +602,7 @@ def damaged_files(disk):
     return {
         file.path: tree[file.path]
         for file in inspect(disk, FOLDER).files
-        if file.state is State.DAMAGED
+        if file.state is FileState.DAMAGED
     }
 
 

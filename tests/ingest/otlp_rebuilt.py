@@ -1,4 +1,4 @@
-"""Rows back to OTLP messages, to prove that nothing was lost on the way."""
+"""Converts rows back to OTLP messages, to prove that nothing was lost."""
 
 import math
 
@@ -17,7 +17,7 @@ TEMPORALITIES = ("unspecified", "delta", "cumulative")
 
 
 def items(request):
-    """Yield every item of a request as a request of its own."""
+    """Yield every item of a request as a separate request."""
     groups = request.DESCRIPTOR.fields[0].name
     for group in getattr(request, groups):
         scopes = group.DESCRIPTOR.fields[1].name
@@ -77,7 +77,7 @@ def _normal(value):
 
 
 def forgiving(item):
-    """Take out of an item what the decoder says that it leaves out."""
+    """Remove the parts of an item that the decoder omits by design."""
     _forgive(item)
     return item
 

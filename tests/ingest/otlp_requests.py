@@ -127,7 +127,7 @@ def _hex_ids(value):
 
 
 def batches_of(decoded):
-    """Return what is comparable of an outcome: rows, counts and the message."""
+    """Return the comparable parts of an outcome: rows, counts and the message."""
     tables = {name: comparable(batch.to_pylist()) for name, batch in decoded.batches.items()}
     return tables, decoded.accepted, decoded.rejected, decoded.message
 
@@ -209,13 +209,13 @@ _BY_TYPE = {
 
 @st.composite
 def messages(draw, kind, density=0.8):
-    """Return a random message of a kind, built from what its descriptor says."""
+    """Return a random message of a kind, built from its descriptor."""
     message = kind()
     fill(draw, message, density)
     return message
 
 
-# What a request is made of, down to its items: always there, or a request would seldom have any.
+# The messages down to the items are always present, or a request would rarely have an item.
 _TREE = frozenset(
     {
         *("resource_metrics", "scope_metrics", "metrics", "data_points"),
@@ -232,7 +232,7 @@ _NEEDED = frozenset(
 
 
 def fill(draw, message, density):
-    """Set fields of a message at random; of a choice, any one member."""
+    """Set fields of a message at random; of a oneof, any one member."""
     choices = [one for one in message.DESCRIPTOR.oneofs if len(one.fields) > 1]
     for choice in choices:
         if draw(st.integers(1, 10)) > 1:

@@ -1,4 +1,4 @@
-"""Values on their way into columns: each is stored as it was given, or refused by name."""
+"""Values on their way into columns: each is stored exactly, or refused by name."""
 
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import parse_bucket
-from thermocline.format.schema import Schema, adopt
-from thermocline.ingest.rows import fitted, rows_table
+from thermocline.format.log.action import TableSpec
+from thermocline.format.schema import Schema, create_schema
+from thermocline.ingest.exact_values import column_from_texts, from_json
+from thermocline.ingest.rows import fit_rows, rows_table
 
+US = timedelta(microseconds=1)
 NOON = datetime(2024, 6, 1, 12)
 NOON_NS = 1_717_243_200 * 10**9
 PLUS_TWO = timezone(timedelta(hours=2))
@@ -30,12 +32,12 @@ def taken(values, kind=None, *, zone=None, name="v"):
     columns = {"ts": time_kind} if name != "ts" else {}
     if kind is not None:
         columns[name] = kind
-    schema = adopt(pa.schema(columns), "ts") if kind is not None else Schema()
+    schema = create_schema(pa.schema(columns), "ts") if kind is not None else Schema()
     rows = [{"ts": NOON, name: value} for value in values]
     given = rows_table(rows, schema, spec)
     if kind is None:
-        schema = adopt(given.schema, "ts")
-    return fitted(given, schema, spec).column(name)
+        schema = create_schema(given.schema, "ts")
+    return fit_rows(given, schema, spec).column(name)
 
 
 EXACT = [
@@ -62,6 +64,13 @@ EXACT = [
     (pa.timestamp("us"), [pd.NaT, np.datetime64("NaT"), None], [None] * 3),
     (pa.list_(pa.timestamp("us")), [["2024-06-01T12:00:00Z", NOON, NOON_NS]], [[NOON] * 3]),
     (pa.string(), ["", "x", None], ["", "x", None]),
+    (pa.binary(), [b"x", bytearray(b"y"), None], [b"x", b"y", None]),
+    (pa.float32(), [0.5, 2**24, Decimal("0.25")], [0.5, 2.0**24, 0.25]),
+    (pa.float16(), [2048, 65504], [2048.0, 65504.0]),
+    (pa.int64(), [Decimal(2**60), 2.0**52], [2**60, 2**52]),
+    (pa.duration("us"), [pd.Timedelta("1us"), np.timedelta64(2, "s")], [US, 2_000_000 * US]),
+    (pa.duration("us"), [np.timedelta64(3_000, "ns"), pd.NaT], [3 * US, None]),
+    (pa.duration("s"), [np.timedelta64(1, "W"), np.timedelta64("NaT")], [timedelta(7), None]),
 ]
 
 
@@ -107,6 +116,27 @@ REFUSED = [
     (pa.timestamp("us"), pd.Timestamp(NOON_NS + 1)),
     (pa.timestamp("us"), np.datetime64(NOON_NS + 1, "ns")),
     (pa.timestamp("s"), datetime(2024, 6, 1, 12, 0, 0, 1)),
+    (pa.timestamp("us"), "0000-06-01"),
+    (pa.timestamp("us"), "0001-01-01T00:00:00+02:00"),
+    (pa.timestamp("us", "UTC"), "9999-12-31T23:59:59-05:00"),
+    (pa.float64(), Decimal(2**53 + 1)),
+    (pa.float64(), np.longdouble(0.5)),
+    (pa.float32(), 2**24 + 1),
+    (pa.float32(), Decimal(2**24 + 1)),
+    (pa.float16(), 2049),
+    (pa.float16(), 70_000),
+    (pa.list_(pa.float16()), [70_000]),
+    (pa.int64(), 2.0**53),
+    (pa.decimal128(10, 2), "1_0"),
+    (pa.string(), b"x"),
+    (pa.list_(pa.string()), [b"x"]),
+    (pa.binary(), "ff"),
+    (pa.binary(2), "ff"),
+    (pa.map_(pa.string(), pa.binary()), {"a": "ff"}),
+    (pa.duration("us"), pd.Timedelta("1ns")),
+    (pa.duration("us"), np.timedelta64(5, "ns")),
+    (pa.duration("ns"), np.timedelta64(1, "M")),
+    (pa.duration("s"), np.timedelta64(1_500, "ms")),
 ]
 
 
@@ -127,21 +157,64 @@ def test_a_bare_number_that_is_likely_to_count_seconds_says_the_way_out():
     assert "1000000000" in raised.value.facts["why"]
 
 
+def test_a_boolean_among_doubles_is_refused_as_it_is_alone():
+    with pytest.raises(Invalid) as raised:
+        taken([1.5, True], pa.float64())
+    assert raised.value.facts["row"] == 1
+
+
 @pytest.mark.parametrize(
-    "values",
+    ("values", "row"),
     [
-        [1, "x"],
-        [b"x", "y"],
-        [date(2024, 6, 1), datetime(2024, 6, 1, 5)],
-        [2**60 + 1, 0.5],
-        [pd.Timestamp(NOON_NS + 1)],
-        [2**64],
+        ([1, "x"], 1),
+        ([b"x", "y"], 1),
+        ([["x", b"y"]], 0),
+        ([{"a": b"x"}, {"a": "y"}], 1),
+        ([1.5, True], 1),
+        ([[1.5, True]], 0),
+        ([1, 2, 3, 4, "x", 6, b"y"], 4),
+        ([date(2024, 6, 1), datetime(2024, 6, 1, 5)], 1),
+        ([2**60 + 1, 0.5], 1),
+        ([pd.Timestamp(NOON_NS + 1)], 0),
+        ([pd.Timedelta("1ns")], 0),
+        ([[pd.Timedelta("1ns")]], 0),
+        ([2**64], 0),
     ],
 )
-def test_values_of_a_new_column_that_have_no_common_type_are_refused(values):
+def test_values_of_a_new_column_that_have_no_common_type_are_refused(values, row):
     with pytest.raises(Invalid) as raised:
         taken(values)
-    assert raised.value.facts["column"] == "v"
+    facts = raised.value.facts
+    assert (facts["column"], facts["row"]) == ("v", row)
+    assert facts["value"] == repr(values[row])[:80]
+
+
+def test_nulls_of_pandas_are_null_in_a_new_column():
+    assert taken([pd.NA, 1]).to_pylist() == [None, 1]
+    assert taken([pd.NaT, NOON]).to_pylist() == [None, NOON]
+
+
+NESTED = pa.struct([("b", pa.list_(pa.binary())), ("f", pa.map_(pa.string(), pa.float64()))])
+
+
+def test_json_writes_bytes_as_hexadecimal_and_nan_as_text_inside_of_columns_too():
+    found = from_json("v", [{"b": ["00ff"], "f": {"a": "Infinity"}}, None], NESTED, spec_in())
+    assert found.to_pylist() == [{"b": [b"\x00\xff"], "f": [("a", float("inf"))]}, None]
+
+
+@pytest.mark.parametrize("value", [{"b": ["xyz"]}, {"f": {"a": "much"}}])
+def test_a_text_of_json_that_is_no_such_value_is_refused_by_row_and_value(value):
+    with pytest.raises(Invalid) as raised:
+        from_json("v", [None, value], NESTED, spec_in())
+    facts = raised.value.facts
+    assert (facts["column"], facts["row"], facts["value"]) == ("v", 1, repr(value))
+
+
+def test_bytes_are_hexadecimal_in_csv():
+    texts = pa.array(["00ff", ""])
+    assert column_from_texts("v", texts, pa.binary(), spec_in()).to_pylist() == [b"\x00\xff", None]
+    with pytest.raises(Invalid):
+        column_from_texts("v", pa.array(["x"]), pa.binary(), spec_in())
 
 
 @pytest.mark.parametrize("value", [NOON, "2024-06-01T12:00:00", "2024-06-01 12:00"])

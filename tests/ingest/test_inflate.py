@@ -1,4 +1,4 @@
-"""Bodies are inflated within a limit, whole or not at all."""
+"""Bodies are inflated within a limit, completely or not at all."""
 
 import gzip
 import pickle

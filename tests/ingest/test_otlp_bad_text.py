@@ -1,10 +1,10 @@
-"""Texts that are not UTF-8, and items of another signal: refused alone, counted, and told."""
+"""Texts that are not UTF-8, and items of another signal: refused alone, counted, and reported."""
 
 import pytest
 
 from ingest.otlp_requests import NOW_NS, gauge_request, log_request, pairs, span_request
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
 REQUESTS = {"metrics": gauge_request, "logs": log_request, "traces": span_request}
@@ -16,14 +16,14 @@ def _warm():
 
 
 def decoded(signal, data):
-    official = decode_official(signal, data, arrived_ns=NOW_NS, limits=Limits())
+    official = decode_official(signal, data, arrived_ns=NOW_NS, limits=DecodeLimits())
     outcome = decode_protobuf(signal, data, arrived_ns=NOW_NS)
     assert outcome == official
     return outcome
 
 
 def damaged(request):
-    """Return a request's bytes with every text "BADBAD" made invalid."""
+    """Return a request's bytes in which every text "BADBAD" is invalid."""
     data = request.SerializeToString()
     assert b"BADBAD" in data
     return data.replace(b"BADBAD", b"BAD\xff\xed\xa0")
@@ -100,7 +100,10 @@ def test_I03_bytes_that_are_malformed_are_invalid_whatever_their_texts():
 )  # fmt: skip
 def test_I16_a_request_of_another_signal_is_invalid(sent, to):
     data = REQUESTS[sent]().SerializeToString()
-    for decode in (decode_protobuf, lambda *a, **k: decode_official(*a, **k, limits=Limits())):
+    for decode in (
+        decode_protobuf,
+        lambda *a, **k: decode_official(*a, **k, limits=DecodeLimits()),
+    ):
         with pytest.raises(Invalid, match="not a request of this signal"):
             decode(to, data, arrived_ns=NOW_NS)
 
@@ -114,13 +117,13 @@ def test_I13_attributes_that_a_limit_drops_are_added_to_the_senders_count():
     span.resource_spans[0].resource.attributes.extend(many)
     span.resource_spans[0].scope_spans[0].scope.attributes.extend(many)
     outcome = decode_protobuf(
-        "traces", span.SerializeToString(), arrived_ns=NOW_NS, limits=Limits(attributes_max=3)
+        "traces", span.SerializeToString(), arrived_ns=NOW_NS, limits=DecodeLimits(attributes_max=3)
     )
     [row] = outcome.batches["spans"].to_pylist()
     assert (row["dropped_attributes"], row["events"][0]["dropped_attributes"]) == (9, 3)
     assert row["links"][0]["dropped_attributes"] == 2
     assert (row["resource_dropped_attributes"], row["scope_dropped_attributes"]) == (2, 2)
     log = log_request(attributes=pairs({"k" * 50: 1, "v": b"x" * 90}), dropped_attributes_count=1)
-    limits = Limits(key_bytes_max=40, value_bytes_max=40)
+    limits = DecodeLimits(key_bytes_max=40, value_bytes_max=40)
     outcome = decode_protobuf("logs", log.SerializeToString(), arrived_ns=NOW_NS, limits=limits)
     assert outcome.batches["logs"]["dropped_attributes"].to_pylist() == [3]

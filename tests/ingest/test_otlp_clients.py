@@ -1,4 +1,4 @@
-"""What OpenTelemetry's own SDK sends comes back by SQL, value for value."""
+"""SQL returns every value that OpenTelemetry's SDK sends."""
 
 import logging
 
@@ -30,7 +30,7 @@ def lake(tmp_path):
     """Open a lake with OpenTelemetry's tables."""
     with tc.connect(tmp_path / "lake") as opened:
         for table in TABLES.values():
-            opened.create_table(table.name, **table.creation())
+            opened.create_table(table.name, **table.creation_options())
         yield opened
 
 
@@ -44,7 +44,7 @@ def write(lake, signal, message):
 
 
 def both_tiers(lake, query):
-    """Return the answer while rows are hot; the same must come when they are cold."""
+    """Return the answer with hot rows, after a check that it is the same with cold rows."""
     hot = lake.sql(query).to_pylist()
     lake.flush()
     assert lake.sql(query).to_pylist() == hot

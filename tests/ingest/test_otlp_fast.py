@@ -1,4 +1,4 @@
-"""The compiled scanner gives exactly what the official decoder gives, or leaves it to that one."""
+"""The compiled scanner returns exactly the official decoder's rows, or leaves the request to it."""
 
 import os
 import subprocess
@@ -21,11 +21,11 @@ from ingest.otlp_requests import (
     pairs,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp import fast
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
-LIMITS = Limits()
+LIMITS = DecodeLimits()
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def _warm():
 
 
 def official(data, limits=LIMITS):
-    """Return what the official decoder says of a request, or None when it is none."""
+    """Return the official decoder's outcome, or None when it refuses the request."""
     try:
         return batches_of(decode_official("metrics", data, arrived_ns=NOW_NS, limits=limits))
     except Invalid:
@@ -42,12 +42,12 @@ def official(data, limits=LIMITS):
 
 
 def fast_or_none(data, limits=LIMITS):
-    decoded = fast.decode_metrics(data, limits)
+    decoded = compiled_metrics.decode_metrics(data, limits)
     return None if decoded is None else batches_of(decoded)
 
 
 def check(data, limits=LIMITS):
-    """Check that the fast way agrees with the official one; tell whether it took the request."""
+    """Check that both decoders agree; tell whether the fast one decoded the request."""
     found = fast_or_none(data, limits)
     assert found is None or found == official(data, limits)
     return found is not None
@@ -97,7 +97,7 @@ def test_what_exporters_send_is_taken_and_equal(exemplars, others):
 @given(request=messages(REQUESTS["metrics"]))
 def test_a_random_request_gives_what_the_official_decoder_gives(request):
     check(request.SerializeToString())
-    # Requests one after the other are one request: that of all items with nothing to tell.
+    # Concatenated requests are one request of all items that have nothing to note.
     parts = [item.SerializeToString() for item in items(request)]
     good = b"".join(part for part in parts if official(part)[2:] == (0, ""))
     assert check(good) or not good
@@ -130,9 +130,9 @@ def test_I03_a_request_cut_at_any_byte_is_left_to_the_official_decoder():
 def test_nothing_past_the_end_is_read():
     data = common_request(1, 2).SerializeToString()
     for length in range(1, len(data)):
-        # The same bytes go on behind the end: whoever reads on would find a whole request.
+        # The same bytes continue after the end: a read past the end would find a complete request.
         cut = memoryview(data)[:length]
-        assert fast.decode_metrics(cut, LIMITS) is None
+        assert compiled_metrics.decode_metrics(cut, LIMITS) is None
 
 
 UNUSUAL = {
@@ -179,7 +179,7 @@ def test_I09_a_request_with_something_to_refuse_is_left_to_the_official_decoder(
 
 def test_I13_limits_hold_and_are_told_on_the_fast_way_too():
     data = gauge_request(3, attributes={"k": "x" * 50}).SerializeToString()
-    limits = Limits(value_bytes_max=10)
+    limits = DecodeLimits(value_bytes_max=10)
     for _ in range(2):
         assert fast_or_none(data, limits) is None
         found = decode_protobuf("metrics", data, arrived_ns=NOW_NS, limits=limits)
@@ -188,12 +188,12 @@ def test_I13_limits_hold_and_are_told_on_the_fast_way_too():
 
 
 def test_what_is_remembered_is_bounded_and_then_forgotten(monkeypatch):
-    monkeypatch.setattr(fast, "ENTRIES_MAX", 64)
-    monkeypatch.setattr(fast, "ARENA_BYTES_MAX", 4_096)
-    monkeypatch.setattr(fast, "_threads", threading.local())
+    monkeypatch.setattr(compiled_metrics, "ENTRIES_MAX", 64)
+    monkeypatch.setattr(compiled_metrics, "ARENA_BYTES_MAX", 4_096)
+    monkeypatch.setattr(compiled_metrics, "_threads", threading.local())
     for turn in range(20):
         assert check(gauge_request(20, name=f"m{turn}").SerializeToString())
-        assert len(fast._threads.memory.entries) <= 64
+        assert len(compiled_metrics._threads.memory.entries) <= 64
     assert not check(gauge_request(100).SerializeToString()), "more than can be remembered"
     assert check(gauge_request(20).SerializeToString())
 
@@ -220,8 +220,10 @@ def test_threads_do_not_disturb_each_other():
 def test_what_was_taken_the_fast_way_is_the_same_for_the_caller(monkeypatch):
     data = common_request().SerializeToString()
     ways = []
-    decode = fast.decode_metrics
-    monkeypatch.setattr(fast, "decode_metrics", lambda *given: ways.append(1) or decode(*given))
+    decode = compiled_metrics.decode_metrics
+    monkeypatch.setattr(
+        compiled_metrics, "decode_metrics", lambda *given: ways.append(1) or decode(*given)
+    )
     assert batches_of(decode_protobuf("metrics", data, arrived_ns=NOW_NS)) == official(data)
     assert ways == [1]
 
@@ -246,7 +248,7 @@ def test_neither_protobuf_nor_the_compiler_is_loaded_before_it_is_needed():
 
 def test_the_cache_of_the_compiler_goes_where_it_is_told(tmp_path):
     code = """
-from thermocline.ingest.otlp.wire import read_varint
+from thermocline.ingest.otlp.compiled.protobuf_wire import read_varint
 import numpy
 print(read_varint(numpy.array([172, 2], numpy.uint8), 0, 2))
 """
@@ -255,9 +257,11 @@ print(read_varint(numpy.array([172, 2], numpy.uint8), 0, 2))
 
 
 def test_the_batch_does_not_change_when_more_is_decoded():
-    first = fast.decode_metrics(gauge_request(5).SerializeToString(), LIMITS)
+    first = compiled_metrics.decode_metrics(gauge_request(5).SerializeToString(), LIMITS)
     before = batches_of(first)
     for number in range(50):
-        fast.decode_metrics(gauge_request(30, name=f"n{number}").SerializeToString(), LIMITS)
+        compiled_metrics.decode_metrics(
+            gauge_request(30, name=f"n{number}").SerializeToString(), LIMITS
+        )
     assert batches_of(first) == before
     first.batches["metric_points"].validate(full=True)

@@ -1,4 +1,4 @@
-"""Logs and traces by the compiled scanner: exactly what the official decoder gives, or nothing."""
+"""Logs and traces by the compiled scanner: exactly the official decoder's rows, or None."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +22,12 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp import fast, fast_records
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.compiled import metrics
+from thermocline.ingest.otlp.compiled import records as compiled_records
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_official, decode_protobuf, warm_up
 
-LIMITS = Limits()
+LIMITS = DecodeLimits()
 SIGNALS = ("logs", "traces")
 
 
@@ -36,7 +37,7 @@ def _warm():
 
 
 def official(signal, data, limits=LIMITS):
-    """Return what the official decoder says of a request, or None when it is none."""
+    """Return the official decoder's outcome, or None when it refuses the request."""
     try:
         return batches_of(decode_official(signal, data, arrived_ns=NOW_NS, limits=limits))
     except Invalid:
@@ -44,7 +45,7 @@ def official(signal, data, limits=LIMITS):
 
 
 def fast_or_none(signal, data, limits=LIMITS):
-    decoded = fast_records.decode_records(signal, data, limits, NOW_NS)
+    decoded = compiled_records.decode_records(signal, data, limits, NOW_NS)
     if decoded is None:
         return None
     for batch in decoded.batches.values():
@@ -53,7 +54,7 @@ def fast_or_none(signal, data, limits=LIMITS):
 
 
 def check(signal, data, limits=LIMITS):
-    """Check that the fast way agrees with the official one; tell whether it took the request."""
+    """Check that both decoders agree; tell whether the fast one decoded the request."""
     found = fast_or_none(signal, data, limits)
     assert found is None or found == official(signal, data, limits)
     return found is not None
@@ -136,9 +137,9 @@ def test_what_exporters_send_is_taken_and_equal(signal):
 def test_the_fast_way_is_the_one_that_is_used(signal, monkeypatch):
     data = MADE[signal]().SerializeToString()
     ways = []
-    real = fast_records.decode_records
+    real = compiled_records.decode_records
     monkeypatch.setattr(
-        fast_records, "decode_records", lambda *given: ways.append(1) or real(*given)
+        compiled_records, "decode_records", lambda *given: ways.append(1) or real(*given)
     )
     found = decode_protobuf(signal, data, arrived_ns=NOW_NS)
     assert (batches_of(found), ways) == (official(signal, data), [1])
@@ -150,7 +151,7 @@ def test_the_fast_way_is_the_one_that_is_used(signal, monkeypatch):
 def test_a_random_request_gives_what_the_official_decoder_gives(signal, data):
     request = data.draw(messages(REQUESTS[signal]))
     check(signal, request.SerializeToString())
-    # Requests one after the other are one request: that of all items with nothing to tell.
+    # Concatenated requests are one request of all items that have nothing to note.
     parts = [item.SerializeToString() for item in items(request)]
     check(signal, b"".join(part for part in parts if official(signal, part)[2:] == (0, "")))
 
@@ -178,8 +179,8 @@ def test_damaged_bytes_give_what_the_official_decoder_gives(signal, data):
 def test_I03_a_request_cut_at_any_byte_is_left_to_the_official_decoder(signal):
     data = MADE[signal](6).SerializeToString()
     for length in range(1, len(data)):
-        # The same bytes go on behind the end: whoever reads on would find a whole request.
-        assert fast_records.decode_records(signal, data[:length], LIMITS, NOW_NS) is None
+        # The same bytes continue after the end: a read past the end would find a complete request.
+        assert compiled_records.decode_records(signal, data[:length], LIMITS, NOW_NS) is None
         assert fast_or_none(signal, memoryview(data)[:length]) is None
 
 
@@ -238,7 +239,7 @@ def test_unusual_records_give_what_the_official_decoder_gives(signal, change):
     ],
 )
 def test_I09_I13_what_is_to_be_refused_or_told_is_left_to_the_official_decoder(signal, request_):
-    data, limits = request_.SerializeToString(), Limits(value_bytes_max=10, body_bytes_max=10)
+    data, limits = request_.SerializeToString(), DecodeLimits(value_bytes_max=10, body_bytes_max=10)
     for _ in range(2):
         assert fast_or_none(signal, data, limits) is None
         found = decode_protobuf(signal, data, arrived_ns=NOW_NS, limits=limits)
@@ -248,13 +249,13 @@ def test_I09_I13_what_is_to_be_refused_or_told_is_left_to_the_official_decoder(s
 
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_what_is_remembered_is_bounded_and_then_forgotten(signal, monkeypatch):
-    monkeypatch.setattr(fast, "ENTRIES_MAX", 64)
-    monkeypatch.setattr(fast, "ARENA_BYTES_MAX", 4_096)
-    monkeypatch.setattr(fast_records, "_threads", threading.local())
+    monkeypatch.setattr(metrics, "ENTRIES_MAX", 64)
+    monkeypatch.setattr(metrics, "ARENA_BYTES_MAX", 4_096)
+    monkeypatch.setattr(compiled_records, "_threads", threading.local())
     make = log_request if signal == "logs" else span_request
     for turn in range(100):
         assert check(signal, make(attributes=pairs({"turn": turn})).SerializeToString())
-        assert len(fast_records._threads.memories[signal].entries) <= 64
+        assert len(compiled_records._threads.memories[signal].entries) <= 64
     many = [make(attributes=pairs({"n": n})).SerializeToString() for n in range(100)]
     assert not check(signal, b"".join(many)), "more than can be remembered"
     assert check(signal, many[0])
@@ -275,10 +276,12 @@ def test_threads_and_signals_do_not_disturb_each_other():
 
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_the_batch_does_not_change_when_more_is_decoded(signal):
-    first = fast_records.decode_records(signal, MADE[signal](9).SerializeToString(), LIMITS, NOW_NS)
+    first = compiled_records.decode_records(
+        signal, MADE[signal](9).SerializeToString(), LIMITS, NOW_NS
+    )
     before = batches_of(first)
     for number in range(40):
-        fast_records.decode_records(
+        compiled_records.decode_records(
             signal, MADE[signal](number).SerializeToString(), LIMITS, NOW_NS
         )
     assert batches_of(first) == before

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, a decoder answers with rows that are valid or with `Invalid`."""
+"""For any bytes, a decoder returns valid rows or raises `Invalid`."""
 
 import orjson
 import pytest
@@ -33,7 +33,7 @@ JSON = st.recursive(
 
 
 def answer(decode, signal, data):
-    """Decode, and check what comes of it."""
+    """Decode, and check the outcome."""
     try:
         outcome = decode(signal, data, arrived_ns=NOW_NS)
     except Invalid:
@@ -88,7 +88,7 @@ def test_I15_any_value_in_place_of_any_other_in_json_is_answered(signal, data):
 
 
 def walk(value):
-    """Yield every place in a document: what holds it and under which key."""
+    """Yield every position in a document: its container and its key."""
     if isinstance(value, dict | list):
         for key in value if isinstance(value, dict) else range(len(value)):
             yield value, key

@@ -1,4 +1,4 @@
-"""Requests in protobuf: what is taken, what is refused alone, and what refuses the whole."""
+"""Requests in protobuf: what is accepted, and what refuses one item or the whole request."""
 
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -16,7 +16,7 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import SIGNALS, decode_protobuf
 
 BEYOND = 1 << 63
@@ -252,7 +252,7 @@ def test_I13_long_things_are_cut_told_and_never_silent():
     outcome = decoded(
         "logs",
         log_request(body=any_value("x" * 50), attributes=pairs({"k": "y" * 50, "l" * 50: 1})),
-        Limits(body_bytes_max=10, value_bytes_max=20, key_bytes_max=30),
+        DecodeLimits(body_bytes_max=10, value_bytes_max=20, key_bytes_max=30),
     )
     row = only_row(outcome)
     assert (row["body"], row["attributes"]) == ("x" * 10, '{"k":"' + "y" * 20 + '"}')
@@ -291,3 +291,19 @@ def test_the_ids_of_a_span_are_its_bytes():
 def test_an_unknown_signal_is_invalid():
     with pytest.raises(Invalid, match="no such signal"):
         decoded("profiles", b"")
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_I16_a_resource_whose_items_are_in_an_old_field_is_invalid_alone_and_told_beside_others(
+    signal,
+):
+    good = {"metrics": gauge_request, "logs": log_request, "traces": span_request}[signal]()
+    old = b"\xc2\x3e\x02\x12\x00"  # field 1000, the instrumentation libraries of before 1.0
+    lost = b"\x0a" + bytes([len(old)]) + old
+    with pytest.raises(Invalid, match="under names that OTLP does not have") as caught:
+        decoded(signal, lost)
+    assert caught.value.facts["got"] == "field 1000"
+    outcome = decoded(signal, good.SerializeToString() + lost)
+    assert (outcome.accepted, outcome.rejected) == (1, 0)
+    assert "under names that OTLP does not have, ignored (1)" in outcome.message
+    assert decoded(signal, b"\x0a\x00").message == ""

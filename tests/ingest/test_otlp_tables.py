@@ -1,4 +1,4 @@
-"""The page about OpenTelemetry's tables says what the tables are, and its SQL runs."""
+"""The page about OpenTelemetry's tables matches the tables, and its SQL runs."""
 
 import re
 from dataclasses import fields
@@ -16,7 +16,7 @@ from ingest.otlp_requests import (
     pairs,
     span_request,
 )
-from thermocline.ingest.otlp.outcome import Limits
+from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_protobuf
 from thermocline.ingest.otlp.tables import TABLES
 
@@ -39,8 +39,8 @@ def lake(tmp_path):
     """Open a lake with a few rows of each signal."""
     with tc.connect(tmp_path / "lake") as opened:
         for table in TABLES.values():
-            opened.create_table(table.name, **table.creation())
-            opened.table(table.name).lake.adopt(table.schema, evolve=True)
+            opened.create_table(table.name, **table.creation_options())
+            opened.table(table.name).cold.adopt_columns(table.schema, evolve=True)
         for signal, request in REQUESTS.items():
             outcome = decode_protobuf(signal, request.SerializeToString(), arrived_ns=NOW_NS)
             for name, batch in outcome.batches.items():
@@ -57,8 +57,8 @@ def test_every_column_is_on_the_page_and_every_table():
 
 def test_the_page_says_the_limits_as_they_are():
     written = dict(re.findall(r"\| `(\w+_max)` \| (\d+)", PAGE))
-    defaults = Limits()
-    assert written == {one.name: str(getattr(defaults, one.name)) for one in fields(Limits)}
+    defaults = DecodeLimits()
+    assert written == {one.name: str(getattr(defaults, one.name)) for one in fields(DecodeLimits)}
 
 
 @pytest.mark.parametrize("sql", re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))

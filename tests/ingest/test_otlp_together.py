@@ -1,4 +1,4 @@
-"""Requests decoded together come to what each comes to alone, for rows, counts and errors."""
+"""Requests decoded together have the same rows, counts and errors as each alone."""
 
 import gzip
 
@@ -19,10 +19,10 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
-from thermocline.ingest.otlp import together
-from thermocline.ingest.otlp.outcome import Decoded, Limits
+from thermocline.ingest.otlp import batch_decode
+from thermocline.ingest.otlp.batch_decode import DecodeOptions, RequestBody, decode_bodies, is_whole
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
 from thermocline.ingest.otlp.protobuf import warm_up
-from thermocline.ingest.otlp.together import Body, Way, decode_bodies, is_whole
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,25 +35,25 @@ def decode(signal, bodies, **way):
 
 
 def rounds(signal, bodies, **way):
-    return decode_bodies(signal, bodies, Way(NOW_NS, Limits(), **way))
+    return decode_bodies(signal, bodies, DecodeOptions(NOW_NS, DecodeLimits(), **way))
 
 
 def body(data, coding="identity"):
-    return Body("protobuf", coding, data)
+    return RequestBody("protobuf", coding, data)
 
 
 def rows_of(shares):
-    """Return all rows by table, in the order of nothing."""
+    """Return all rows by table, sorted so that order does not matter."""
     found = {}
     for share in shares:
-        if isinstance(share.outcome, Decoded):
+        if isinstance(share.outcome, DecodedRequest):
             for name, batch in share.outcome.batches.items():
                 found.setdefault(name, []).extend(comparable(batch.to_pylist()))
     return {name: sorted(rows, key=repr) for name, rows in found.items()}
 
 
 def told(shares):
-    """Return for each place what its sender is told."""
+    """Return the response for the client at each position."""
     found = {}
     for share in shares:
         for place in share.places:
@@ -68,7 +68,7 @@ def told(shares):
 def test_whole_requests_are_one_share():
     bodies = [body(gauge_request(3, name=f"m{n}").SerializeToString()) for n in range(5)]
     [share] = decode("metrics", bodies)
-    assert share.places == (0, 1, 2, 3, 4)
+    assert share.positions == (0, 1, 2, 3, 4)
     assert share.outcome.accepted == 15
     names = set(share.outcome.batches["metric_points"].column("metric").to_pylist())
     assert names == {"m0", "m1", "m2", "m3", "m4"}
@@ -77,7 +77,7 @@ def test_whole_requests_are_one_share():
 @pytest.mark.parametrize(("signal", "make"), [("logs", log_request), ("traces", span_request)])
 def test_other_signals_are_decoded_together_too(signal, make):
     shares = decode(signal, [body(make().SerializeToString())] * 4)
-    assert [share.places for share in shares] == [(0, 1, 2, 3)]
+    assert [share.positions for share in shares] == [(0, 1, 2, 3)]
     assert shares[0].outcome.accepted == 4
 
 
@@ -86,20 +86,20 @@ def test_compressed_requests_are_decoded_together_with_others():
     bodies = [
         body(data),
         body(gzip.compress(data), "gzip"),
-        Body("json", "", otlp_json(gauge_request(2))),
+        RequestBody("json", "", otlp_json(gauge_request(2))),
     ]
     shares = decode("metrics", bodies)
-    assert sorted(share.places for share in shares) == [(0, 1), (2,)]
+    assert sorted(share.positions for share in shares) == [(0, 1), (2,)]
     assert sum(share.outcome.accepted for share in shares) == 8
 
 
 def test_I03_a_cut_request_takes_nothing_from_the_one_after_it():
-    # Its last field promises more than there is: joined, it would swallow the next request.
+    # Its last field is longer than the body: concatenated, it would swallow the next request.
     good = gauge_request(2).SerializeToString()
     bodies = [body(good), body(good[:-3]), body(good)]
     shares = decode("metrics", bodies)
     assert told(shares)[1][0] is Invalid
-    assert sum(s.outcome.accepted for s in shares if isinstance(s.outcome, Decoded)) == 4
+    assert sum(s.outcome.accepted for s in shares if isinstance(s.outcome, DecodedRequest)) == 4
 
 
 def test_one_that_is_refused_in_part_leaves_the_others_untold():
@@ -123,13 +123,13 @@ def test_a_bomb_and_an_unknown_coding_are_refused_alone():
 
 def test_more_than_the_limit_is_decoded_in_several_steps(monkeypatch):
     data = gauge_request(10).SerializeToString()
-    monkeypatch.setattr(together, "TOGETHER_BYTES_MAX", 2 * len(data))
+    monkeypatch.setattr(batch_decode, "TOGETHER_BYTES_MAX", 2 * len(data))
     shares = decode("metrics", [body(data)] * 5)
-    assert [share.places for share in shares] == [(0, 1), (2, 3), (4,)]
+    assert [share.positions for share in shares] == [(0, 1), (2, 3), (4,)]
 
 
 def padded(size_bytes):
-    """Return a request of one point that is this large, most of it a field nobody knows."""
+    """Return a request of one point that is this large, most of it an unknown field."""
     data = gauge_request(1).SerializeToString()
     return data + field(15, bytes(size_bytes - len(data) - 5))
 
@@ -137,24 +137,24 @@ def padded(size_bytes):
 @pytest.mark.parametrize("is_together", [True, False])
 def test_I01_bodies_are_inflated_by_rounds_of_a_limited_size(monkeypatch, is_together):
     sizes = []
-    real = together.inflate
+    real = batch_decode.inflate
 
     def counted(data, coding, *, limit_bytes):
         found = real(data, coding, limit_bytes=limit_bytes)
         sizes.append(len(found))
         return found
 
-    monkeypatch.setattr(together, "inflate", counted)
-    monkeypatch.setattr(together, "ROUND_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(batch_decode, "inflate", counted)
+    monkeypatch.setattr(batch_decode, "ROUND_BYTES_MAX", 1_000_000)
     given = [400_000, 400_000, 400_000, 3_000_000, 100, 999_000, 100_000]
     bodies = [body(gzip.compress(padded(size)), "gzip") for size in given]
     seen, places = [], []
     for shares in rounds("metrics", bodies, is_together=is_together):
-        places.append(sorted(place for share in shares for place in share.places))
+        places.append(sorted(place for share in shares for place in share.positions))
         seen.append(len(sizes))
         assert all(share.outcome.rejected == 0 for share in shares)
     assert places == [[0, 1], [2], [3], [4, 5], [6]]
-    # One body more than the round is inflated when a round is given away, and never two.
+    # When a round is yielded, at most one body beyond it is inflated.
     assert seen == [3, 4, 5, 7, 7]
 
 
@@ -194,9 +194,9 @@ def test_together_and_alone_give_the_same_rows_and_tell_the_same(data, signal):
         bodies[cut] = body(bodies[cut].data[:end])
     combined = decode(signal, bodies)
     alone = decode(signal, bodies, is_together=False)
-    assert sorted(place for share in combined for place in share.places) == [*range(len(bodies))]
+    assert sorted(place for share in combined for place in share.positions) == [*range(len(bodies))]
     assert told(combined) == told(alone)
     assert rows_of(combined) == rows_of(alone)
     for share in combined:
-        if isinstance(share.outcome, Decoded):
+        if isinstance(share.outcome, DecodedRequest):
             assert all(isinstance(b, pa.RecordBatch) for b in share.outcome.batches.values())

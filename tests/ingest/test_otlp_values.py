@@ -1,4 +1,4 @@
-"""Attribute values keep their types in JSON text, within limits that are told."""
+"""Attribute values keep their types in JSON text, within limits that are reported."""
 
 import math
 
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 
 from ingest.otlp_requests import VALUES, any_value, comparable, pairs
-from thermocline.ingest.otlp.outcome import Limits, Tally
-from thermocline.ingest.otlp.value import Values, read_attributes, read_value
+from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
+from thermocline.ingest.otlp.value import ValueRenderer, read_attributes, read_value
 
 
 def rendered(attributes, **limits):
     tally = Tally("logs")
-    text = Values(Limits(**limits), tally).attributes(pairs(attributes))
-    return text, tally.decoded({}).message
+    text = ValueRenderer(DecodeLimits(**limits), tally).attributes(pairs(attributes))
+    return text, tally.outcome({}).message
 
 
 @given(VALUES)
@@ -26,7 +26,7 @@ def test_every_value_comes_back_from_its_text_with_its_type(value):
 
 @given(VALUES)
 def test_every_structured_body_comes_back_from_its_text_with_its_type(value):
-    text, json = Values(Limits(), Tally("logs")).body(any_value(value))
+    text, json = ValueRenderer(DecodeLimits(), Tally("logs")).body(any_value(value))
     found = text if isinstance(value, str) else read_value(json)
     assert comparable_with_types(found) == comparable_with_types(value)
 
@@ -115,5 +115,5 @@ def test_I13_values_nested_past_the_limit_are_emptied_and_told():
 def test_I17_a_key_that_comes_twice_keeps_its_last_value_and_is_told():
     tally = Tally("logs")
     twice = [*pairs({"k": 1}), *pairs({"k": 2})]
-    assert Values(Limits(), tally).attributes(twice) == '{"k":2}'
-    assert "attribute key twice, the last kept (1)" in tally.decoded({}).message
+    assert ValueRenderer(DecodeLimits(), tally).attributes(twice) == '{"k":2}'
+    assert "attribute key twice, the last kept (1)" in tally.outcome({}).message

@@ -21,15 +21,15 @@ from hypothesis.stateful import (
 
 from fixtures.lake import HOUR_US, JUNE_US, spec
 from fixtures.sim_disk import SimDisk
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import CoverageOverlapError, NotFound
 from thermocline.format import layout
-from thermocline.format.instant import NS_PER_S, parse
-from thermocline.lake.append import Wish
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.pin import pinned
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
+from thermocline.format.instant import NS_PER_S, parse_instant
 
 ROOT = "/lake/prices/"
 FIRST_HOUR = JUNE_US // HOUR_US
@@ -81,12 +81,12 @@ def differing(found, wanted):
 class TableMachine(RuleBasedStateMachine):
     """Runs operations on a table and on a dict."""
 
-    table_class = Table
+    table_class = ColdTable
 
     def __init__(self):
         super().__init__()
         self.disk = SimDisk(["/lake"])
-        self.now_ns = parse("2024-07-01")
+        self.now_ns = parse_instant("2024-07-01")
         self.handles = [self.opened(), self.opened()]
         self.versions = {}
         self.oldest = 1
@@ -153,7 +153,9 @@ class TableMachine(RuleBasedStateMachine):
     def appended(self, handle, rows, data, policy, **wish):
         wanted = self.after_append(rows, policy)
         try:
-            state = self.handles[handle].append(data.to_reader(), Wish(overlap=policy, **wish))
+            state = self.handles[handle].append(
+                data.to_reader(), AppendOptions(overlap=policy, **wish)
+            )
         except CoverageOverlapError:
             assert wanted is None, "refused what does not overlap"
         else:
@@ -180,7 +182,7 @@ class TableMachine(RuleBasedStateMachine):
         self.handles[0].log.head()
         # The rival changes the model in between, so what is wanted is known only afterwards.
         try:
-            state = self.handles[0].append(data.to_reader(), Wish(overlap=policy))
+            state = self.handles[0].append(data.to_reader(), AppendOptions(overlap=policy))
         except CoverageOverlapError:
             assert self.after_append(rows, policy) is None, "refused what does not overlap"
         else:
@@ -193,7 +195,9 @@ class TableMachine(RuleBasedStateMachine):
     def append_once(self, handle, cells, sequence):
         rows, data = self.made(cells)
         if self.writers.get("job", -1) >= sequence:
-            state = self.handles[handle].append(data.to_reader(), Wish(txn=("job", sequence)))
+            state = self.handles[handle].append(
+                data.to_reader(), AppendOptions(txn=("job", sequence))
+            )
             self.became(state.version, self.content)
             return
         self.appended(handle, rows, data, "allow", txn=("job", sequence))
@@ -300,7 +304,7 @@ class TableMachine(RuleBasedStateMachine):
         kept = [version for version in self.versions if version >= self.oldest]
         version = kept[pick % len(kept)]
         rows, data = self.made(cells)
-        with pinned(self.handles[0], version):
+        with pin_version(self.handles[0], version):
             self.appended(0, rows, data, "replace")
             self.vacuum(1)
             assert self.oldest <= version, "a version that is read has expired"

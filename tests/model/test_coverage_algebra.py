@@ -9,15 +9,15 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from thermocline.format.bitmap_runs import find_runs, invert_runs
 from thermocline.format.coverage import (
     BIAS,
     Buckets,
     Coverage,
     decode_coverage,
     encode_coverage,
-    united,
+    unite_buckets,
 )
-from thermocline.format.runs import complement, runs_of
 
 EDGE = 1 << 16
 places = st.one_of(
@@ -34,11 +34,11 @@ tables = st.dictionaries(st.sampled_from(KEYS), sets.filter(bool), max_size=4)
 
 
 def made(numbers):
-    return Buckets.of(np.array(sorted(numbers), dtype=np.int64))
+    return Buckets.from_numbers(np.array(sorted(numbers), dtype=np.int64))
 
 
 def read(numbers):
-    return Buckets(data=made(numbers).serialized())
+    return Buckets(data=made(numbers).to_bytes())
 
 
 ways = st.sampled_from([made, read])
@@ -70,7 +70,7 @@ def test_sets_of_buckets_are_sets(one, other, left, right):
     assert as_set(a & b) == one & other
     assert (a == b) == (one == other)
     assert (len(a), bool(a)) == (len(one), bool(one))
-    assert as_set(united([a, b])) == one | other
+    assert as_set(unite_buckets([a, b])) == one | other
     assert (as_set(left(one)), as_set(right(other))) == (one, other)
 
 
@@ -91,17 +91,17 @@ def test_ranges_are_counted_held_and_missing_as_in_a_set(one, way, edges):
     assert buckets.holds_all(first, end) == (asked <= one)
     assert pairs(buckets.missing(first, end)) == runs_in(asked - one)
     assert pairs(buckets.runs()) == runs_in(one)
-    assert as_set(Buckets.between(first, end)) == asked
+    assert as_set(Buckets.from_range(first, end)) == asked
 
 
 @given(st.lists(st.tuples(sets, ways), max_size=4), ranges)
 def test_gaps_of_many_sets_at_once_are_the_gaps_of_each(drawn, edges):
     first, end = edges
     parts = [way(one) for one, way in drawn]
-    runs = runs_of([part.serialized() for part in parts])
+    runs = find_runs([part.serialized() for part in parts])
     held = [(int(o), int(f) - BIAS, int(e) - BIAS) for o, f, e in _rows(runs)]
     assert held == [(o, *run) for o, (one, _) in enumerate(drawn) for run in runs_in(one)]
-    holes = complement(runs, len(parts), first + BIAS, end + BIAS)
+    holes = invert_runs(runs, len(parts), first + BIAS, end + BIAS)
     missing = [(int(o), int(f) - BIAS, int(e) - BIAS) for o, f, e in _rows(holes)]
     assert missing == [
         (o, *run)
@@ -140,7 +140,7 @@ def test_the_union_is_what_either_holds(one, other, left, right):
 
 @given(tables, tables, st.booleans(), st.booleans())
 def test_what_is_left_is_what_the_other_does_not_hold_of_each_entity(one, other, left, right):
-    found = covered(one, is_read=left).minus(covered(other, is_read=right))
+    found = covered(one, is_read=left).subtract(covered(other, is_read=right))
     expected = {key: numbers - other.get(key, frozenset()) for key, numbers in one.items()}
     expected = {key: numbers for key, numbers in expected.items() if numbers}
     assert as_dict(found) == expected
@@ -149,7 +149,7 @@ def test_what_is_left_is_what_the_other_does_not_hold_of_each_entity(one, other,
 
 @given(tables, tables, st.booleans())
 def test_what_is_left_has_the_bytes_of_a_coverage_made_from_rows(one, other, is_read):
-    found = covered(one, is_read=is_read).minus(covered(other, is_read=is_read))
+    found = covered(one, is_read=is_read).subtract(covered(other, is_read=is_read))
     assert encode_coverage(found) == encode_coverage(covered(as_dict(found)))
 
 
@@ -157,8 +157,8 @@ def test_what_is_left_has_the_bytes_of_a_coverage_made_from_rows(one, other, is_
 def test_without_entities_the_whole_is_all_there_is(one, other, left, right):
     a, b = Coverage(60, left(one), {}), Coverage(60, right(other), {})
     assert as_set(a.union(b).whole) == one | other
-    assert as_set(a.minus(b).whole) == one - other
-    assert encode_coverage(a.minus(b)) == encode_coverage(Coverage(60, made(one - other), {}))
+    assert as_set(a.subtract(b).whole) == one - other
+    assert encode_coverage(a.subtract(b)) == encode_coverage(Coverage(60, made(one - other), {}))
     shared = a.overlap(b, has_entities=False)
     assert {key: as_set(both) for key, both in shared.items()} == (
         {"": one & other} if one & other else {}
@@ -191,7 +191,7 @@ def test_order_and_grouping_do_not_matter(one, two, three):
     left, right = a.union(b).union(c), c.union(b.union(a))
     assert as_dict(left) == as_dict(right)
     assert left.whole == right.whole
-    again = left.minus(b)
+    again = left.subtract(b)
     assert not again.overlap(b, has_entities=True)
 
 
@@ -218,7 +218,7 @@ def test_answers_that_forget_the_entity_would_be_caught(wrong, place):
         lambda pair: wrong(*pair) != by_entity(*pair)[place],
         settings=settings(phases=[Phase.generate], deadline=None),
     )
-    left = covered(one).minus(covered(other))
+    left = covered(one).subtract(covered(other))
     overlap = covered(one).overlap(covered(other), has_entities=True)
     assert (as_set(left.whole), bool(overlap)) == by_entity(one, other)
 
@@ -228,9 +228,9 @@ def test_a_set_that_is_written_as_it_came_about_would_be_caught():
     one, other = find(
         st.tuples(sets, sets),
         lambda pair: (
-            (read(pair[0]) - read(pair[1])).serialized() != made(pair[0] - pair[1]).serialized()
+            (read(pair[0]) - read(pair[1])).to_bytes() != made(pair[0] - pair[1]).to_bytes()
         ),
         settings=settings(phases=[Phase.generate], max_examples=2_000, deadline=None),
     )
-    left = Coverage(60, read(one), {}).minus(Coverage(60, read(other), {}))
-    assert left.whole.serialized() == made(one - other).serialized()
+    left = Coverage(60, read(one), {}).subtract(Coverage(60, read(other), {}))
+    assert left.whole.to_bytes() == made(one - other).to_bytes()

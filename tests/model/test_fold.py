@@ -14,10 +14,18 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from format.made import commit, schema, segment, spec
+from thermocline.cold.log.checkpoint import (
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import OsDisk
 from thermocline.errors import Corruption
 from thermocline.format import layout
-from thermocline.format.action import (
+from thermocline.format.instant import NS_PER_US, TIME_MAX, TIME_MIN, TimeNs
+from thermocline.format.layout import Version
+from thermocline.format.log.action import (
     AddSegment,
     Expire,
     Mark,
@@ -27,11 +35,7 @@ from thermocline.format.action import (
     removal,
     with_deletes,
 )
-from thermocline.format.instant import NS_PER_US, TIME_MAX, TIME_MIN, TimeNs
-from thermocline.format.layout import Version
-from thermocline.format.state import Totals, coverage_digest, fold
-from thermocline.lake.checkpoint import encode_checkpoint, read_checkpoint, write_checkpoint
-from thermocline.lake.local import LocalStorage
+from thermocline.format.log.state import Totals, coverage_digest, fold
 
 NAMES = [f"s{place}" for place in range(8)]
 times = st.one_of(
@@ -116,7 +120,7 @@ class Model:
     def table(self, name, time, number):
         number = max(self.schemas) + 1
         self.spec = replace(self.spec, overlap="allow", extra={"note": name, "deep": {"n": [1]}})
-        self.schemas[number] = schema().renamed("close", f"close_{number}")
+        self.schemas[number] = schema().rename_column("close", f"close_{number}")
         return SetTable(self.spec, number, self.schemas[number])
 
     def nothing(self, name, time, number):

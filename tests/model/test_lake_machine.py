@@ -24,16 +24,16 @@ from hypothesis.stateful import (
 from crash.lake_operations import abandon, opened, write_back
 from fixtures.lake import HOUR_US, JUNE_US
 from fixtures.sim_disk import SimDisk
-from thermocline import live, snapshot
+from thermocline import lake_table, snapshot
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.flush_plan import FlushPlanner
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption
-from thermocline.format.action import SetMark
+from thermocline.format.log.action import SetMark
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.recovery import Recovery
-from thermocline.lake.append import Wish
-from thermocline.lake.carry import Carrying
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.snapshot import View
+from thermocline.snapshot import TableView
 
 NAMES = ("low", "high", "note")
 HOURS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
@@ -56,7 +56,7 @@ class LakeMachine(RuleBasedStateMachine):
     @initialize()
     def create(self):
         self.lake.create_table("prices", time_column="ts", bucket="1h")
-        self.table.lake._workers = 1
+        self.table.cold._workers = 1
         self.beside = opened(self.disk, is_read_only=True)
         self.write([0])
         self.flush()
@@ -116,25 +116,25 @@ class LakeMachine(RuleBasedStateMachine):
 
     @rule()
     def read_while_a_flush_comes_between(self):
-        head = self.table.lake.log.head
+        head = self.table.cold.log.head
 
         def between():
-            self.table.lake.log.head = head
+            self.table.cold.log.head = head
             self.lake.flush()
             return head()
 
         wanted = self.told()
-        self.table.lake.log.head = between
+        self.table.cold.log.head = between
         try:
             self.check(self.table.to_arrow(), wanted)
         finally:
-            self.table.lake.log.head = head
+            self.table.cold.log.head = head
 
     @rule(hours=HOURS)
     def append_beside(self, hours):
         made, data = self.made(hours)
-        beside = Table(LocalStorage(self.table.root(), self.disk), workers=1)
-        beside.append(data.to_reader(), Wish(overlap="allow"))
+        beside = ColdTable(LocalStorage(self.table.root(), self.disk), workers=1)
+        beside.append(data.to_reader(), AppendOptions(overlap="allow"))
         self.rows |= made
 
     @precondition(lambda self: self.rows)
@@ -144,7 +144,7 @@ class LakeMachine(RuleBasedStateMachine):
         gone = {numbers[pick % len(numbers)] for pick in picks}
         self.table.flush()
         wanted = pa.array(gone, pa.int64())
-        state, count = self.table.lake.delete(
+        state, count = self.table.cold.delete(
             lambda batch: pc.is_in(batch.column("number"), wanted), ["number"]
         )
         assert count == len(gone)
@@ -227,15 +227,15 @@ TestLake.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(live, "resolve", lambda hot, table: View(table.state(), hot.parts))
+    patch.setattr(lake_table, "resolve", lambda hot, table: TableView(table.state(), hot.parts))
 
 
 def hides_every_part_once_a_flush_has_landed(patch):
     def resolve(hot, table):
         state = table.state()
-        return View(state, () if state.marks.get(hot.source, 0) > hot.mark else hot.parts)
+        return TableView(state, () if state.marks.get(hot.source, 0) > hot.mark else hot.parts)
 
-    patch.setattr(live, "resolve", resolve)
+    patch.setattr(lake_table, "resolve", resolve)
 
 
 def reads_columns_by_name(patch):
@@ -244,7 +244,7 @@ def reads_columns_by_name(patch):
         known = {c.id: c.name if c.name in names else None for c in wanted}
         return real(batch, wanted, known, nulls)
 
-    real = snapshot.presented
+    real = snapshot.project_columns
     patch.setattr(snapshot, "presented", presented)
 
 
@@ -255,8 +255,8 @@ def carries_no_mark(patch):
             return None
         return replace(made, actions=tuple(a for a in made.actions if not isinstance(a, SetMark)))
 
-    real = Carrying.plan
-    patch.setattr(Carrying, "plan", plan)
+    real = FlushPlanner.plan
+    patch.setattr(FlushPlanner, "plan", plan)
 
 
 def starts_without_marks(patch):

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.frame import Lsn
-from thermocline.snapshot import not_arrived
+from thermocline.snapshot import parts_not_in
 
 SOURCE = "journal"
 STEPS = ("write", "freeze", "commit", "retire", "pipeline", "begin_read", "end_read")
@@ -101,7 +101,7 @@ def all_hot(hot):
 def newest_without_what_arrived(world):
     """The real pairing."""
     newest = world.log[-1]
-    parts = not_arrived(world.hot, {SOURCE: newest.mark})
+    parts = parts_not_in(world.hot, {SOURCE: newest.mark})
     return [*newest.rows, *(row for part in parts for row in rows_of(part.batch))]
 
 

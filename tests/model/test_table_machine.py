@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from model.table_machine import TableMachine
+from thermocline.cold.coverage import CoverageIndex
+from thermocline.cold.table import ColdTable
 from thermocline.format import layout
-from thermocline.format.action import SetDeletes, SetTable
-from thermocline.lake.coverage import CoverageIndex
-from thermocline.lake.table import Table
+from thermocline.format.log.action import SetDeletes, SetTable
 
 TestTable = TableMachine.TestCase
 TestTable.settings = settings(max_examples=30, stateful_step_count=25)
@@ -22,7 +22,7 @@ TestTable.settings = settings(max_examples=30, stateful_step_count=25)
 # Wrong designs
 
 
-class ChecksOverlapOnce(Table):
+class ChecksOverlapOnce(ColdTable):
     """Keeps its first plan although another writer was first."""
 
     def landed(self, stage, planner, before=None):
@@ -32,10 +32,10 @@ class ChecksOverlapOnce(Table):
             plans.append(plans[0] if plans else planner(state))
             return plans[0]
 
-        return super().landed(stage, planned, before)
+        return super().run_transaction(stage, planned, before)
 
 
-class DeletesKeepTheirCoverage(Table):
+class DeletesKeepTheirCoverage(ColdTable):
     """Hides rows and leaves the sidecar of their segment as it was."""
 
     def landed(self, stage, planner, before=None):
@@ -52,10 +52,10 @@ class DeletesKeepTheirCoverage(Table):
             kept = {"coverage_path": old.coverage_path, "coverage_checksum": old.coverage_checksum}
             return replace(action, segment=replace(action.segment, **kept))
 
-        return super().landed(stage, planned, before)
+        return super().run_transaction(stage, planned, before)
 
 
-class RestoresRowsAlone(Table):
+class RestoresRowsAlone(ColdTable):
     """Brings the segments of an older version back, and not its columns."""
 
     def landed(self, stage, planner, before=None):
@@ -67,10 +67,10 @@ class RestoresRowsAlone(Table):
                 plan, actions=tuple(a for a in plan.actions if not isinstance(a, SetTable))
             )
 
-        return super().landed(stage, planned, before)
+        return super().run_transaction(stage, planned, before)
 
 
-class BelievesItsLastCoverage(Table):
+class BelievesItsLastCoverage(ColdTable):
     """Takes the coverage it computed last for that of every version."""
 
     class Index(CoverageIndex):
@@ -82,7 +82,7 @@ class BelievesItsLastCoverage(Table):
         self.index = self.Index(storage, self.log)
 
 
-class ForgetsPins(Table):
+class ForgetsPins(ColdTable):
     """Reads and writes as it should, but its leases end at once."""
 
     @property

@@ -13,8 +13,8 @@ from fixtures.postgres import (
     way,
 )
 from postgres.entities import ORDER
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.store.store import EntityStore
 
 __all__ = [
     "own_postgres",
@@ -31,5 +31,5 @@ __all__ = [
 @pytest.fixture
 def store(pool, tenant):
     """An empty store of orders."""
-    Registry(pool, tenant).register("order", ORDER)
+    TypeRegistry(pool, tenant).register("order", ORDER)
     return EntityStore(pool, tenant, "order")

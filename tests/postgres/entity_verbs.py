@@ -7,11 +7,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.change.export_plan import ExportBatch, find_flush_note
 from thermocline.disk import OsDisk
-from thermocline.entity.column import as_stored
-from thermocline.entity.type import EntityTypes
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.supersede import Superseded, flush_note
+from thermocline.entity.columns import conform_rows
+from thermocline.entity.types import EntityCatalog
 
 ACCOUNT = {
     "type": "object",
@@ -76,12 +76,12 @@ def compact(entities):
     table = entities.table
     state = table.state()
     rows = pa.Table.from_batches(list(table.read(state, None)), state.schema.arrow).sort_by("_id")
-    notes = (flush_note(table.log.commit(version)) for version in range(state.version, 0, -1))
+    notes = (find_flush_note(table.log.commit(version)) for version in range(state.version, 0, -1))
     note = next((note for note in notes if note is not None), None)
     if note is not None:
         keys = rows.column("_id").combine_chunks()
-        stored = as_stored(rows, state.schema)
-        table.supersede(Superseded(state.version, keys, stored, replace(note, changes=""), state))
+        stored = conform_rows(rows, state.schema)
+        table.supersede(ExportBatch(state.version, keys, stored, replace(note, changes=""), state))
 
 
 class WeakDisk:
@@ -100,7 +100,7 @@ class WeakDisk:
 @pytest.fixture
 def entity_types(pool, tenant, tmp_path):
     """The types of a tenant, with a lake of this test's own."""
-    return EntityTypes(pool, tenant, Catalog(str(tmp_path / "lake")))
+    return EntityCatalog(pool, tenant, Catalog(str(tmp_path / "lake")))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def another(pool, tenant, tmp_path):
     """The same entities as another process has them: nothing is shared but what is stored."""
 
     def opened(settings=None):
-        types = EntityTypes(pool, tenant, Catalog(str(tmp_path / "lake")), settings)
+        types = EntityCatalog(pool, tenant, Catalog(str(tmp_path / "lake")), settings)
         return types.table("account")
 
     return opened

@@ -3,7 +3,7 @@
 import pytest
 
 from thermocline.errors import Unavailable
-from thermocline.hot.postgres.breaker import Breaker, BreakerSettings
+from thermocline.hot.postgres.session.breaker import Breaker, BreakerSettings
 
 
 class Clock:
@@ -40,7 +40,7 @@ def test_it_opens_after_failures_in_a_row_and_says_when_to_come_back(breaker):
 def test_a_success_in_between_starts_the_count_again(breaker):
     fail(breaker, 2)
     breaker.admit()
-    breaker.succeeded()
+    breaker.record_success()
     fail(breaker, 2)
     assert breaker.state == "closed"
 
@@ -52,7 +52,7 @@ def test_after_a_while_one_may_try_and_the_others_may_not(breaker, clock):
     breaker.admit()
     with pytest.raises(Unavailable):
         breaker.admit()
-    breaker.succeeded()
+    breaker.record_success()
     assert breaker.state == "closed"
     breaker.admit()
 
@@ -73,5 +73,5 @@ def test_a_clock_that_is_set_back_keeps_nobody_out(breaker, clock):
     fail(breaker, 3)
     clock.now_s += 1.0
     breaker.admit()
-    breaker.succeeded()
+    breaker.record_success()
     assert breaker.state == "closed"

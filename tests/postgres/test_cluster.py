@@ -14,8 +14,18 @@ import psycopg
 import pytest
 
 from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.cluster import is_dead, open_server, running_server, stop_server
-from thermocline.hot.postgres.program import Account, Programs, is_reachable, let_through
+from thermocline.hot.postgres.server.binaries import (
+    Account,
+    Programs,
+    allow_traversal,
+    is_reachable,
+)
+from thermocline.hot.postgres.server.cluster import (
+    is_dead,
+    open_server,
+    running_server,
+    stop_server,
+)
 
 
 def answer(dsn, query="select 1"):
@@ -226,14 +236,35 @@ def test_a_start_that_never_says_a_word_ends_with_those_of_the_program(own_postg
     assert 1 < len(failed) < 10
 
 
-def test_a_note_that_cannot_be_read_is_not_written_over(own_postgres):
+@pytest.mark.parametrize("damage", ["{", "", "flipped", "deleted"])
+@pytest.mark.parametrize("is_running", [True, False])
+def test_D08_a_note_that_is_damaged_or_lost_is_not_written_over(own_postgres, damage, is_running):
     note = own_postgres.folder / "server.json"
     kept = note.read_text()
-    note.write_text("{")
-    with pytest.raises(Corruption, match="note"):
+    if not is_running:
+        own_postgres.stop()
+    if damage == "deleted":
+        note.unlink()
+    else:
+        note.write_text(kept.replace("password", "passvord") if damage == "flipped" else damage)
+    with pytest.raises(Corruption) as caught:
         open_server(folder=str(own_postgres.folder))
+    assert caught.value.facts["path"] == str(note)
     note.write_text(kept)
-    assert open_server(folder=str(own_postgres.folder)) == own_postgres.server
+    assert answer(open_server(folder=str(own_postgres.folder)).dsn) == 1
+
+
+@pytest.mark.parametrize("lost", ["data", "data/PG_VERSION"])
+def test_D08_a_server_that_lost_its_data_is_not_replaced_by_an_empty_one(own_postgres, lost):
+    own_postgres.stop()
+    path, aside = own_postgres.folder / lost, own_postgres.folder / "aside"
+    path.rename(aside)
+    with pytest.raises(Corruption) as caught:
+        open_server(folder=str(own_postgres.folder))
+    assert caught.value.facts["path"].endswith("data/PG_VERSION")
+    aside.rename(path)
+    own_postgres.start()
+    assert answer(own_postgres.dsn) == 1
 
 
 def test_a_server_at_an_address_is_taken_as_it_is():
@@ -243,12 +274,12 @@ def test_a_server_at_an_address_is_taken_as_it_is():
 
 @pytest.mark.parametrize("places", [{}, {"dsn": "x", "folder": "y"}])
 def test_there_is_one_place_and_only_one(places):
-    with pytest.raises(Invalid, match="not one place"):
+    with pytest.raises(Invalid, match="an address or a folder"):
         open_server(**places)
 
 
 def test_a_folder_without_a_server_cannot_be_stopped(tmp_path):
-    with pytest.raises(NotFound, match="no server"):
+    with pytest.raises(NotFound, match="has no PostgreSQL"):
         stop_server(str(tmp_path))
 
 
@@ -265,6 +296,6 @@ def test_a_folder_that_others_cannot_walk_to_is_told_from_one_they_can(tmp_path)
 def test_one_account_is_let_through_a_private_folder_and_nobody_else(tmp_path):
     shut = tmp_path / "shut"
     shut.mkdir(mode=0o700)
-    let_through(str(shut), Account(65_534, os.getgid()))
+    allow_traversal(str(shut), Account(65_534, os.getgid()))
     found = shut.stat()
     assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o710, os.getgid())

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.made import contracts_and_documents
-from thermocline.contract.register import parse_contract
-from thermocline.contract.row import to_postgres
-from thermocline.contract.text import encode_text
-from thermocline.hot.postgres import cold
-from thermocline.hot.postgres.cold import cold_rows
-from thermocline.hot.postgres.layout import HotColumn, Layout, wide_type
+from thermocline.contract.document.row import to_postgres
+from thermocline.contract.document.text import encode_text
+from thermocline.contract.schema.register import parse_contract
+from thermocline.hot.postgres.export import arrow_rows
+from thermocline.hot.postgres.export.arrow_rows import cold_rows
+from thermocline.hot.postgres.schema.layout import HotColumn, Layout, wide_type
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
@@ -25,7 +25,7 @@ def layout_of(schema):
     contract = parse_contract(schema)
     columns = tuple(
         HotColumn(column.id, column.name, wide_type(column.postgres_type))
-        for column in contract.hot
+        for column in contract.hot_columns
     )
     return Layout(1, "thing", "e_1", columns, {1: contract})
 
@@ -128,7 +128,7 @@ def test_odd_names_and_numbers_of_any_size_are_read_by_columns(pool):
     rows = stored(pool, layout, DOCUMENTS, [True] * len(DOCUMENTS))
     found = cold_rows(layout, rows)
     expected = by_documents(layout, rows)
-    assert cold._is_columnar(layout, layout.contract)
+    assert arrow_rows._is_columnar(layout, layout.contract)
     assert shown(found.select(expected.column_names)) == shown(expected)
     near = [1e22, 1e17, 5e-324, 1e-7, 1.7976931348623157e308]
     assert found.column("near").to_pylist()[1:6] == near
@@ -137,7 +137,7 @@ def test_odd_names_and_numbers_of_any_size_are_read_by_columns(pool):
 
 def test_properties_without_a_column_are_read_by_documents(pool):
     layout = layout_of({**ODD, "additionalProperties": True})
-    assert not cold._is_columnar(layout, layout.contract)
+    assert not arrow_rows._is_columnar(layout, layout.contract)
     rows = stored(pool, layout, [{"near": 1e22, "other": [1, None]}], [True])
     found = cold_rows(layout, rows)
     assert found.column("_extra").to_pylist() == ['{"other":[1,null]}']

@@ -15,16 +15,16 @@ from psycopg import conninfo
 from fixtures.postgres import TEST_LIMITS, _reachable_folder
 from fixtures.timing import wait_until
 from postgres.entities import ORDER, changes, order
-from thermocline.entity.type import EntityTypes
+from thermocline.cold.catalog import Catalog
+from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, OutcomeUnknown, Unavailable
-from thermocline.hot.postgres.breaker import BreakerSettings
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.lake.catalog import Catalog
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.session.breaker import BreakerSettings
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.hot.postgres.store.store import EntityStore
 
 SETTINGS = PoolSettings(
     **{**TEST_LIMITS, "connect_timeout_s": 2.0},
@@ -36,7 +36,7 @@ SETTINGS = PoolSettings(
 def store_on(dsn):
     pool = Pool(dsn, SETTINGS)
     tenant = open_tenant(pool, "acme")
-    Registry(pool, tenant).register("order", ORDER)
+    TypeRegistry(pool, tenant).register("order", ORDER)
     return EntityStore(pool, tenant, "order")
 
 
@@ -52,7 +52,8 @@ class Ledger:
             turn += 1
             key = f"w{number}-{turn:05}"
             operations = [
-                Operation(Deed.CREATE, f"{key}-{part}", order(quantity=turn)) for part in "ab"
+                Operation(OperationKind.CREATE, f"{key}-{part}", order(quantity=turn))
+                for part in "ab"
             ]
             self.sent[key] = turn
             try:
@@ -167,7 +168,7 @@ def test_after_a_crash_of_a_backend_ids_are_given_again_and_no_change_is_missed(
     own_postgres, tmp_path
 ):
     pool = Pool(own_postgres.dsn, SETTINGS)
-    types = EntityTypes(pool, open_tenant(pool, "acme"), Catalog(str(tmp_path / "lake")))
+    types = EntityCatalog(pool, open_tenant(pool, "acme"), Catalog(str(tmp_path / "lake")))
     orders = types.register("order", ORDER)
     orders.create(order(), "before")
     orders.view()
@@ -262,7 +263,8 @@ def test_P21_a_full_disk_refuses_writes_goes_on_reading_and_recovers(small_disk)
     store.create(order("kept"), "a")
     fill(store, is_full=True)
     large = [
-        Operation(Deed.CREATE, f"k{n}", order(note=uuid.uuid4().hex * 60)) for n in range(2_000)
+        Operation(OperationKind.CREATE, f"k{n}", order(note=uuid.uuid4().hex * 60))
+        for n in range(2_000)
     ]
     with pytest.raises(Unavailable, match="disk of PostgreSQL is full"):
         store.bulk(large)

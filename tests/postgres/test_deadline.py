@@ -5,7 +5,7 @@ import time
 import psycopg
 import pytest
 
-from thermocline.hot.postgres.deadline import Deadlines
+from thermocline.hot.postgres.session.deadline import Deadlines
 
 LONG_S = 300.0
 SHORT_S = 0.2

@@ -24,13 +24,13 @@ from postgres.entity_verbs import (
     entity_types,
     told,
 )
-from thermocline.entity.answer import LAKE_ALONE, POSTGRES_ALONE, REMEMBERED
-from thermocline.entity.type import EntityTypes
+from thermocline.cold.catalog import Catalog
+from thermocline.entity.degraded_read import LAKE_ALONE, OLD_ANSWER, POSTGRES_ALONE
+from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Corruption, Invalid, Unavailable
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
-from thermocline.lake.catalog import Catalog
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.pool import Pool
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -43,7 +43,7 @@ class Halves:
         self._disk = WeakDisk()
         self.pool = Pool(way.dsn, PoolSettings(**TEST_LIMITS))
         tenant = open_tenant(self.pool, "acme")
-        types = EntityTypes(self.pool, tenant, Catalog(folder, self._disk))
+        types = EntityCatalog(self.pool, tenant, Catalog(folder, self._disk))
         self.entities = types.register("account", ACCOUNT)
 
     def take_down(self, *halves):
@@ -78,13 +78,13 @@ EXPORTED = {"a": 1, "b": 1}
         ((), "cached", NOW, ""),
         (("lake",), "strict", Unavailable, ""),
         (("lake",), "best_effort", NOW, POSTGRES_ALONE),
-        (("lake",), "cached", NOW, REMEMBERED),
+        (("lake",), "cached", NOW, OLD_ANSWER),
         (("postgres",), "strict", Unavailable, ""),
         (("postgres",), "best_effort", EXPORTED, LAKE_ALONE),
-        (("postgres",), "cached", NOW, REMEMBERED),
+        (("postgres",), "cached", NOW, OLD_ANSWER),
         (("postgres", "lake"), "strict", Unavailable, ""),
         (("postgres", "lake"), "best_effort", Unavailable, ""),
-        (("postgres", "lake"), "cached", NOW, REMEMBERED),
+        (("postgres", "lake"), "cached", NOW, OLD_ANSWER),
     ],
 )
 def test_each_mode_answers_as_it_says_with_each_half_down(halves, down, mode, expected, warning):
@@ -100,7 +100,7 @@ def test_each_mode_answers_as_it_says_with_each_half_down(halves, down, mode, ex
     assert answer.is_exact == (not warning)
     if warning == LAKE_ALONE:
         assert (answer.as_of, answer.version) == (halves.exported.as_of, halves.exported.version)
-    if warning == REMEMBERED:
+    if warning == OLD_ANSWER:
         assert answer.as_of == before.as_of
 
 
@@ -109,7 +109,7 @@ def test_one_entity_is_remembered_with_the_moment_it_is_true_of(halves):
     assert (now.entity.document, now.is_exact) == (account(2), True)
     halves.take_down("postgres")
     then = halves.entities.find("a", mode="cached")
-    assert (then.entity, then.as_of, then.warning) == (now.entity, now.as_of, REMEMBERED)
+    assert (then.entity, then.as_of, then.warning) == (now.entity, now.as_of, OLD_ANSWER)
     with pytest.raises(Unavailable):
         halves.entities.find("b", mode="cached")
     with pytest.raises(Unavailable):
@@ -171,7 +171,7 @@ def test_a_dead_postgres_is_noticed_in_seconds_and_then_at_once(halves):
 def test_P10_a_postgres_that_says_nothing_is_given_up_in_time(way, tmp_path):
     pool = Pool(way.dsn, PoolSettings(**{**TEST_LIMITS, "connect_timeout_s": 1.0}))
     tenant = open_tenant(pool, "acme")
-    entities = EntityTypes(pool, tenant, Catalog(str(tmp_path / "lake"))).register(
+    entities = EntityCatalog(pool, tenant, Catalog(str(tmp_path / "lake"))).register(
         "account", ACCOUNT
     )
     entities.create(account(1), "a")
@@ -187,7 +187,7 @@ def test_P10_a_postgres_that_says_nothing_is_given_up_in_time(way, tmp_path):
 def test_P08_a_restart_in_the_middle_of_a_query_is_refused_or_marked(own_postgres, tmp_path):
     pool = Pool(own_postgres.dsn, PoolSettings(**TEST_LIMITS))
     tenant = open_tenant(pool, "acme")
-    entities = EntityTypes(pool, tenant, Catalog(str(tmp_path / "lake"))).register(
+    entities = EntityCatalog(pool, tenant, Catalog(str(tmp_path / "lake"))).register(
         "account", ACCOUNT
     )
     entities.create(account(1), "a")
@@ -299,10 +299,10 @@ def test_no_failure_loses_doubles_or_brings_back_anything(accounts, pool, tenant
 KILLED = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.entity.type import EntityTypes
-from thermocline.lake.catalog import Catalog
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.entity.types import EntityTypes
+from thermocline.cold.catalog import Catalog
 pool = Pool({dsn!r})
 entities = EntityTypes(pool, open_tenant(pool, "acme"), Catalog({lake!r})).table("account")
 owner = {{"source": entities.source, "log": entities.table.log, "table": entities.table}}[{owner!r}]

@@ -14,10 +14,10 @@ from postgres.entity_verbs import (
     entity_types,
 )
 from postgres.test_export import held_change
+from thermocline.cold.segment.parquet import decode_deletes
 from thermocline.errors import Corruption, Overloaded
-from thermocline.hot.postgres import dirty
-from thermocline.hot.postgres.dirty import DirtySet
-from thermocline.lake.segment import decode_deletes
+from thermocline.hot.postgres.export import dirty
+from thermocline.hot.postgres.export.dirty import DirtySet
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -61,7 +61,7 @@ def test_an_unchanged_moment_is_not_read_again(accounts, monkeypatch):
         first = accounts.source.dirty.snapshot()
         with monkeypatch.context() as blind:
             blind.setattr(dirty, "_changed", None)  # would fail if it were asked
-            blind.setattr(dirty, "_live_rows", None)
+            blind.setattr(dirty, "_read_live_rows", None)
             try:
                 second = accounts.source.dirty.snapshot()
                 break
@@ -81,10 +81,10 @@ def test_only_what_changed_since_is_fetched(accounts, monkeypatch):
     accounts.replace("b", account(2))
     accounts.delete("c")
     fetched = []
-    live_rows = dirty._live_rows
+    live_rows = dirty._read_live_rows
     monkeypatch.setattr(
         dirty,
-        "_live_rows",
+        "_read_live_rows",
         lambda c, layout, keys: fetched.append(keys) or live_rows(c, layout, keys),
     )
     assert told(accounts.source.dirty.snapshot()) == (["a", "b", "c"], {"a": 1, "b": 2})

@@ -6,11 +6,11 @@ import pytest
 
 from fixtures.entities import database
 from postgres.test_lake import ACCOUNT, settings
+from thermocline.backup.backup import backup, restore
+from thermocline.backup.entity_copy import copy_entities
 from thermocline.errors import Conflict, Corruption
-from thermocline.hot.postgres import dump as dump_room
+from thermocline.hot.postgres.export import dump as dump_room
 from thermocline.node import open_lake
-from thermocline.server.backup import backup, restore
-from thermocline.server.entity_copy import copy_entities
 
 SALE = {
     "type": "object",
@@ -125,17 +125,44 @@ def test_a_postgres_that_has_other_entities_is_not_loaded_over(
         assert another.entity("account").read("x") is not None
 
 
-@pytest.mark.parametrize("damage", ['{"tables": []}', "{", "[]"])
+@pytest.mark.parametrize("damage", [b'{"tables": []}', b"{", b"[]", b""])
 def test_a_dump_that_cannot_be_read_is_refused_and_loads_nothing(
     lake, postgres_dsn, other_dsn, tmp_path, damage
 ):
     copied(lake, postgres_dsn, tmp_path / "copy")
     restore(str(tmp_path / "copy"), str(tmp_path / "back"))
-    told = tmp_path / "back" / "entities" / "default" / "dump.json"
-    text = told.read_text()
-    told.write_text(damage)
-    with open_lake(tmp_path / "back", settings(other_dsn)) as back:
-        with pytest.raises(Corruption, match="cannot be read"):
+    dumped = tmp_path / "back" / "entities" / "default" / "dump.json"
+    data = dumped.read_bytes()
+    dumped.write_bytes(damage)
+    check_refused(lake, tmp_path / "back", other_dsn, dumped, data)
+
+
+@pytest.mark.parametrize("way", ["flipped", "cut", "deleted", "swapped"])
+@pytest.mark.parametrize("name", ["dump.json", "type_version.000000.copy", "change.000000.copy"])
+def test_D01_D03_restored_entities_that_are_damaged_are_refused_by_name(
+    lake, postgres_dsn, other_dsn, tmp_path, way, name
+):
+    copied(lake, postgres_dsn, tmp_path / "copy")
+    restore(str(tmp_path / "copy"), str(tmp_path / "back"))
+    path = tmp_path / "back" / "entities" / "default" / name
+    data = path.read_bytes()
+    match way:
+        case "flipped":
+            path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+        case "cut":
+            path.write_bytes(data[: len(data) // 2])
+        case "deleted":
+            path.unlink()
+        case "swapped":
+            path.write_bytes((path.parent / "store.000000.copy").read_bytes())
+    check_refused(lake, tmp_path / "back", other_dsn, path, data)
+
+
+def check_refused(lake, root, dsn, path, data):
+    """Check that a damaged file is named, that nothing was loaded, and that the file heals it."""
+    with open_lake(root, settings(dsn)) as back:
+        with pytest.raises(Corruption) as caught:
             back.entity("account")
-        told.write_text(text)
+        assert caught.value.facts["path"] == str(path)
+        path.write_bytes(data)
         assert documents(back) == documents(lake)

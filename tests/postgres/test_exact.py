@@ -28,18 +28,19 @@ from postgres.entity_verbs import (
     dies,
     entity_types,
 )
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.catalog import Catalog
 from thermocline.entity import history as history_room
 from thermocline.entity import table as table_room
-from thermocline.entity.room import EntitySettings
-from thermocline.entity.type import EntityTypes
+from thermocline.entity.change_limit import EntitySettings
+from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
-from thermocline.hot.postgres import dirty, statement
-from thermocline.hot.postgres.evict import lock_clean, take_clean
-from thermocline.hot.postgres.opening import Isolation
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.fsck import fsck
-from thermocline.lake.vacuum import vacuum
+from thermocline.hot.postgres.export import dirty
+from thermocline.hot.postgres.export.evict import delete_clean, lock_clean
+from thermocline.hot.postgres.session.opening import Isolation
+from thermocline.hot.postgres.store import statement
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -117,7 +118,9 @@ def moves(entities, keys, turns):
         one, other = keys[turn % len(keys)], keys[(turn + 1) % len(keys)]
         held[one] -= 7
         held[other] += 7
-        operations = [Operation(Deed.REPLACE, key, account(held[key])) for key in (one, other)]
+        operations = [
+            Operation(OperationKind.REPLACE, key, account(held[key])) for key in (one, other)
+        ]
         entities.bulk(operations)
 
 
@@ -149,7 +152,7 @@ class Together:
 def test_every_total_is_exact_while_money_moves_and_exports_run(accounts, another):
     rings = [[f"r{ring}-{n}" for n in range(6)] for ring in range(2)]
     for ring in rings:
-        accounts.bulk([Operation(Deed.CREATE, key, account(100)) for key in ring])
+        accounts.bulk([Operation(OperationKind.CREATE, key, account(100)) for key in ring])
     total = sum(balances(accounts).values())
     together, totals = Together(), []
 
@@ -180,7 +183,7 @@ def test_P15_a_reading_in_two_statements_would_see_half_of_a_transfer(accounts, 
     accounts.create(account(100), "a")
     accounts.create(account(100), "b")
     accounts.export()
-    changed = dirty._changed
+    changed = dirty._changed_keys
 
     def total(*, isolation):
         """Return the total of a reading with a transfer between its first two statements."""
@@ -192,8 +195,8 @@ def test_P15_a_reading_in_two_statements_would_see_half_of_a_transfer(accounts, 
         def transfer(*args):
             found = changed(*args)
             monkeypatch.setattr(dirty, "_changed", changed)
-            both = [Operation(Deed.REPLACE, "a", account(1))]
-            accounts.bulk([*both, Operation(Deed.REPLACE, "b", account(199))])
+            both = [Operation(OperationKind.REPLACE, "a", account(1))]
+            accounts.bulk([*both, Operation(OperationKind.REPLACE, "b", account(199))])
             return found
 
         run = pool.run
@@ -215,17 +218,17 @@ def test_P15_a_reading_and_an_export_in_either_order_are_exact(accounts, another
     accounts.export()
     accounts.replace("a", account(2))
     other = another()
-    state = accounts._pairing._state
+    state = accounts._views._state
 
     def meanwhile(head):
-        accounts._pairing._state = state
+        accounts._views._state = state
         if order == "export first":
             other.export()
             compact(other)
             other.recover()
         return state(head)
 
-    accounts._pairing._state = meanwhile
+    accounts._views._state = meanwhile
     assert balances(accounts) == {"a": 2}
     other.export()
     assert balances(accounts) == {"a": 2}
@@ -329,7 +332,7 @@ class EntityMachine(RuleBasedStateMachine):
 
 def test_whatever_writers_exporters_and_compactors_do_a_reading_is_the_dict(pool, tenant, tmp_path):
     lake = str(tmp_path / "lake")
-    EntityMachine.types = [EntityTypes(pool, tenant, Catalog(lake)) for _ in range(2)]
+    EntityMachine.types = [EntityCatalog(pool, tenant, Catalog(lake)) for _ in range(2)]
     run_state_machine_as_test(
         EntityMachine, settings=settings(max_examples=12, stateful_step_count=18, deadline=None)
     )
@@ -411,7 +414,7 @@ def test_a_reading_keeps_the_files_of_its_version_from_a_vacuum(accounts, anothe
     for key in "abc":
         accounts.create(account(1), key)
     accounts.export()
-    other, real, vacuumed = another(), table_room.keyed_batches, []
+    other, real, vacuumed = another(), table_room.read_entity_rows, []
 
     def long_reading(storage, view, names):
         if not vacuumed:
@@ -422,7 +425,7 @@ def test_a_reading_keeps_the_files_of_its_version_from_a_vacuum(accounts, anothe
             vacuumed.append(vacuumed_now(other))
         yield from real(storage, view, names)
 
-    monkeypatch.setattr(table_room, "keyed_batches", long_reading)
+    monkeypatch.setattr(table_room, "read_entity_rows", long_reading)
     assert balances(accounts) == {"a": 1, "b": 1, "c": 1}
     assert vacuumed
     assert balances(accounts) == {"a": 2, "b": 2, "c": 2}
@@ -498,7 +501,7 @@ def test_an_evicted_row_is_read_from_the_lake_and_comes_back_when_it_is_written(
     assert accounts.store.read("a") is None
     assert accounts.read("a").document == account(1, note="kept")
     assert balances(accounts) == {"a": 1, "b": 1}
-    with pytest.raises(Conflict, match="there is an entity of this key"):
+    with pytest.raises(Conflict, match="an entity of this key exists"):
         another().create(account(7), "a")
     assert accounts.patch("a", {"balance": 5}).ver == 2
     assert accounts.read("a").document == account(5, note="kept")
@@ -521,7 +524,7 @@ def test_an_evicted_row_that_somebody_else_brings_back_is_still_there(
     accounts.create(account(1), "a")
     accounts.export()
     assert accounts.evict(datetime.now(UTC) + timedelta(hours=1)) == 1
-    other, real = another(), statement.whereabouts
+    other, real = another(), statement.locate_keys
     others = []
 
     def beaten(*key):
@@ -530,7 +533,7 @@ def test_an_evicted_row_that_somebody_else_brings_back_is_still_there(
             others.append(other.patch("a", {"balance": 5}))
         return real(*key)
 
-    monkeypatch.setattr(statement, "whereabouts", beaten)
+    monkeypatch.setattr(statement, "locate_keys", beaten)
     assert write(accounts).ver == 3
     assert others[1].ver == 2
 
@@ -544,13 +547,13 @@ def test_evicted_and_other_rows_are_written_together(accounts):
     accounts.create(account(1), "present")
     results = accounts.bulk(
         [
-            Operation(Deed.CREATE, "a", account(7)),
-            Operation(Deed.CREATE, "new", account(7)),
-            Operation(Deed.REPLACE, "b", account(7), if_match=1),
-            Operation(Deed.PATCH, "c", {"balance": 7}),
-            Operation(Deed.REPLACE, "d", account(7)),
-            Operation(Deed.PATCH, "present", {"balance": 7}),
-            Operation(Deed.DELETE, "a", if_match=1),
+            Operation(OperationKind.CREATE, "a", account(7)),
+            Operation(OperationKind.CREATE, "new", account(7)),
+            Operation(OperationKind.REPLACE, "b", account(7), if_match=1),
+            Operation(OperationKind.PATCH, "c", {"balance": 7}),
+            Operation(OperationKind.REPLACE, "d", account(7)),
+            Operation(OperationKind.PATCH, "present", {"balance": 7}),
+            Operation(OperationKind.DELETE, "a", if_match=1),
         ],
         atomic=False,
     )
@@ -575,7 +578,7 @@ def test_a_row_that_was_written_before_it_was_locked_is_not_evicted(accounts, po
     assert keys == ["a", "b"]
     accounts.replace("a", account(2))  # as if it had committed while the lock was waited for
     with pool.transaction(tenant) as connection:
-        assert take_clean(connection, layout, keys) == 1
+        assert delete_clean(connection, layout, keys) == 1
     assert balances(accounts) == {"a": 2, "b": 1}
     assert accounts.store.read("a").document == account(2)
 
@@ -601,7 +604,7 @@ def test_P16_a_null_among_the_hidden_keys_hides_nothing():
     duckdb = pytest.importorskip("duckdb")
     import pyarrow as pa
 
-    from thermocline.lake.keyed import without_keys
+    from thermocline.cold.entity_view import drop_keys
 
     cold = pa.table({"_id": ["a", "b"]})
     hides = pa.array(["a", None], pa.string())
@@ -611,5 +614,5 @@ def test_P16_a_null_among_the_hidden_keys_hides_nothing():
     wrong = "select * from cold where _id not in (select id from hides)"
     assert connection.sql(wrong).fetchall() == []  # the wrong code: everything is hidden
     (batch,) = cold.to_batches()
-    kept = without_keys(batch, hides.drop_null())
+    kept = drop_keys(batch, hides.drop_null())
     assert kept.column("_id").to_pylist() == ["b"]

@@ -21,21 +21,21 @@ from postgres.entity_verbs import (
     dies,
     entity_types,
 )
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.catalog import Catalog
+from thermocline.cold.change.export_plan import ExportPlanner, find_flush_note
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
+from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.export import EXPORT_TRIES_MAX, roll_forward
-from thermocline.entity.room import EntitySettings
-from thermocline.entity.type import EntityTypes
+from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Corruption, Overloaded, Unavailable
-from thermocline.format.change import decode_changes
-from thermocline.format.note import NoteFlush
-from thermocline.hot.postgres import dirty
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
-from thermocline.lake.catalog import Catalog
-from thermocline.lake.fsck import fsck
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.supersede import Superseding, flush_note
-from thermocline.lake.table import Table
+from thermocline.format.log.change_ids import decode_changes
+from thermocline.format.log.commit_note import NoteFlush
+from thermocline.hot.postgres.export import dirty
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.pool import Pool
 
 __all__ = ["accounts", "another", "entity_types"]
 
@@ -90,7 +90,7 @@ def test_P01_marking_by_key_would_have_lost_it(accounts, pool, tenant):
     accounts.create(account(1), "a")
     run_between(accounts.source, "claim", lambda: accounts.replace("a", account(2)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("thermocline.hot.postgres.export._drop_changes", marks_by_key)
+        patch.setattr("thermocline.hot.postgres.export.source._drop_changes", marks_by_key)
         accounts.export()
     assert balances(accounts) == {"a": 1}  # the wrong code: an acknowledged write is not read
 
@@ -129,7 +129,7 @@ def test_P02_marking_up_to_the_highest_number_would_have_lost_it(accounts, pool,
     slow = held_change(pool, tenant, "slow", 1)
     accounts.create(account(2), "quick")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("thermocline.hot.postgres.export._drop_changes", up_to_highest)
+        patch.setattr("thermocline.hot.postgres.export.source._drop_changes", up_to_highest)
         run_between(accounts.source, "retire", lambda: slow.__exit__(None, None, None))
         accounts.export()
     assert balances(accounts) == {"quick": 2}  # the wrong code: an acknowledged write is lost
@@ -195,7 +195,7 @@ def test_the_commit_says_which_changes_it_contains_and_whose(accounts):
     accounts.create(account(1), "a")
     accounts.replace("a", account(2))
     done = accounts.export()
-    note = flush_note(accounts.table.log.commit(done.version))
+    note = find_flush_note(accounts.table.log.commit(done.version))
     assert isinstance(note, NoteFlush)
     assert len(decode_changes(note.changes)) == 2
     assert note.source == accounts.source.head().store_id
@@ -249,7 +249,7 @@ def test_P11_without_the_fence_a_late_export_would_bring_back_what_was_deleted(
         compact(other)
 
     run_between(accounts.table, "supersede", meanwhile)
-    monkeypatch.setattr(Superseding, "_check_fence", lambda self, state: None)
+    monkeypatch.setattr(ExportPlanner, "_check_fence", lambda self, state: None)
     accounts.export()
     assert balances(accounts) == {"a": 1, "b": 1}  # the wrong code: a deleted entity is read
 
@@ -403,7 +403,7 @@ def test_P05_a_commit_in_postgres_whose_answer_is_lost_is_looked_up(
     accounts, way, tmp_path, when, step
 ):
     pool = Pool(way.dsn, PoolSettings(**TEST_LIMITS))
-    types = EntityTypes(pool, open_tenant(pool, "acme"), Catalog(str(tmp_path / "lake")))
+    types = EntityCatalog(pool, open_tenant(pool, "acme"), Catalog(str(tmp_path / "lake")))
     entities = types.table("account")
     entities.create(account(1), "a")
     run_between(entities.source, step, lambda: way.cut_at_commit(when))
@@ -420,15 +420,15 @@ def test_P07_an_export_whose_backend_is_terminated_is_tried_again(
     accounts, postgres_server, monkeypatch
 ):
     accounts.create(account(1), "a")
-    live_rows = dirty._live_rows
+    live_rows = dirty._read_live_rows
 
     def terminated(connection, *args, **options):
-        monkeypatch.setattr(dirty, "_live_rows", live_rows)
+        monkeypatch.setattr(dirty, "_read_live_rows", live_rows)
         with psycopg.connect(postgres_server.owner_dsn, autocommit=True) as owner:
             owner.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
         return live_rows(connection, *args, **options)
 
-    monkeypatch.setattr(dirty, "_live_rows", terminated)
+    monkeypatch.setattr(dirty, "_read_live_rows", terminated)
     assert accounts.export().rows == 1
     assert cold_balances(accounts) == {"a": 1}
 
@@ -565,10 +565,10 @@ def test_a_lake_with_another_history_is_noticed_and_refused(accounts, another, t
     version = accounts.export().version
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "copy", root)
-    restored = Table(LocalStorage(root))
+    restored = ColdTable(LocalStorage(root))
     while restored.state().version < version:  # as many commits, but others
         name = f"more_{restored.state().version}"
-        restored.adopt(
+        restored.adopt_columns(
             pa.schema([*restored.state().schema.arrow, (name, pa.string())]), evolve=True
         )
     for attempt in (another, accounts.recover):

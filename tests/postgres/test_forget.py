@@ -3,9 +3,9 @@
 import pytest
 
 from postgres.entity_verbs import account, accounts, another, balances, entity_types
-from thermocline.entity.room import EntitySettings
+from thermocline.entity.change_limit import EntitySettings
 from thermocline.errors import Conflict, Overloaded
-from thermocline.hot.postgres.forget import forget
+from thermocline.hot.postgres.export.forget import forget
 
 __all__ = ["accounts", "another", "entity_types"]
 

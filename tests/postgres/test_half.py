@@ -11,9 +11,9 @@ from psycopg import conninfo
 
 from fixtures.postgres import Way
 from thermocline.config import LakeSettings
-from thermocline.entity.half import FOLDER, EntityHalf
+from thermocline.entity.postgres_service import FOLDER, PostgresService
 from thermocline.errors import Unavailable
-from thermocline.hot.postgres.cluster import is_dead
+from thermocline.hot.postgres.server.cluster import is_dead
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def root(own_postgres):
 
 
 def test_a_server_of_our_own_that_died_is_started_again(root, own_postgres):
-    half = EntityHalf(LakeSettings(postgres="embedded"), str(root))
+    half = PostgresService(LakeSettings(postgres="embedded"), str(root))
     pool = half.pool()
-    half.keep(lambda: [lambda: pool.run(None, lambda c: c.execute("select 1"))])
+    half.start_exports(lambda: [lambda: pool.run(None, lambda c: c.execute("select 1"))])
     own_postgres.kill()
     end_s = time.monotonic() + 180
     while True:
@@ -47,7 +47,7 @@ def test_a_server_of_our_own_that_died_is_started_again(root, own_postgres):
 def test_a_server_that_somebody_else_started_at_another_port_is_followed(
     root, own_postgres, is_read_only
 ):
-    half = EntityHalf(LakeSettings(postgres="embedded"), str(root), is_read_only=is_read_only)
+    half = PostgresService(LakeSettings(postgres="embedded"), str(root), is_read_only=is_read_only)
     before = half.pool().dsn
     assert half.pool().run(None, lambda c: c.execute("select 1").fetchone()) == (1,)
     own_postgres.stop()
@@ -70,7 +70,7 @@ def test_a_server_that_somebody_else_started_at_another_port_is_followed(
 
 def test_a_half_that_only_reads_starts_no_server(root, own_postgres):
     own_postgres.stop()
-    half = EntityHalf(LakeSettings(postgres="embedded"), str(root), is_read_only=True)
+    half = PostgresService(LakeSettings(postgres="embedded"), str(root), is_read_only=True)
     with pytest.raises(Unavailable, match="does not run"):
         half.pool()
     assert is_dead(str(own_postgres.folder))
@@ -81,7 +81,7 @@ def test_a_half_that_only_reads_starts_no_server(root, own_postgres):
 
 def test_a_server_that_hangs_does_not_hold_a_close(postgres_dsn, tmp_path):
     way = Way(postgres_dsn)
-    half = EntityHalf(LakeSettings(postgres=way.dsn), str(tmp_path))
+    half = PostgresService(LakeSettings(postgres=way.dsn), str(tmp_path))
     pool, is_asking = half.pool(), threading.Event()
 
     def ask(connection):
@@ -89,7 +89,7 @@ def test_a_server_that_hangs_does_not_hold_a_close(postgres_dsn, tmp_path):
         is_asking.set()
         connection.execute("select 1")
 
-    half.keep(lambda: [lambda: pool.run(None, ask, limit_s=240)])
+    half.start_exports(lambda: [lambda: pool.run(None, ask, limit_s=240)])
     assert is_asking.wait(60)
     start_s = time.monotonic()
     half.close(is_stopped=False)

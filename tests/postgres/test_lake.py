@@ -8,7 +8,7 @@ import pytest
 import thermocline as tc
 from fixtures.wal import calm, ticks
 from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
-from thermocline.hot.postgres.operation import Deed, Operation
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
 from thermocline.node import Node, open_lake
 
 ACCOUNT = {
@@ -103,8 +103,8 @@ def test_P01_P15_Q10_the_total_is_exact_while_money_moves_and_exports_run(lake):
                 have = [account.read(key).document["cents"] for key in (source, target)]
                 account.bulk(
                     [
-                        Operation(Deed.PATCH, source, {"cents": have[0] - 1}),
-                        Operation(Deed.PATCH, target, {"cents": have[1] + 1}),
+                        Operation(OperationKind.PATCH, source, {"cents": have[0] - 1}),
+                        Operation(OperationKind.PATCH, target, {"cents": have[1] + 1}),
                     ]
                 )
 
@@ -190,7 +190,7 @@ def test_a_lake_without_postgres_says_how_to_have_entities(tmp_path):
 
 def test_a_type_whose_name_a_table_has_is_refused_with_nothing_registered(lake):
     lake.create_table("prices", time_column="ts", bucket="1d")
-    with pytest.raises(Conflict, match="holds no entities"):
+    with pytest.raises(Conflict, match="has other rows"):
         lake.register("prices", ACCOUNT)
     assert lake.entities.names() == ["account"]
     with pytest.raises(NotFound, match="no such type"):

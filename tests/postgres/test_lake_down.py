@@ -5,8 +5,8 @@ import time
 import pytest
 
 from postgres.test_lake import ACCOUNT, settings
-from thermocline.entity.answer import LAKE_ALONE, REMEMBERED
-from thermocline.errors import Invalid, Unavailable
+from thermocline.entity.degraded_read import LAKE_ALONE, OLD_ANSWER
+from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.node import open_lake
 
 CENTS = "select _id, cents from account order by 1"
@@ -77,7 +77,7 @@ def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, 
             cents(lake)
         assert cents(lake, mode="best_effort") == EXPORTED
         assert cents(lake, mode="cached") == NOW
-        with pytest.raises(Invalid, match="not a way to answer"):
+        with pytest.raises(Invalid, match="unknown read mode"):
             cents(lake, mode="guess")
         with pytest.raises(Unavailable):
             cents(lake, mode="strict")
@@ -87,8 +87,50 @@ def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, 
                 with lake.answer(CENTS, mode=mode) as answer:
                     answer.read_all()
                     warnings[mode] = answer.report.tables["account"].warning
-            assert warnings == {"best_effort": LAKE_ALONE, "cached": REMEMBERED}
+            assert warnings == {"best_effort": LAKE_ALONE, "cached": OLD_ANSWER}
         lake.close(is_flushed=False)
+
+
+@pytest.mark.parametrize("way_of_damage", ["flipped", "cut", "emptied", "deleted", "swapped"])
+def test_D01_D04_a_damaged_copy_of_a_contract_is_refused_and_made_again(
+    way, tmp_path, way_of_damage
+):
+    def opened():
+        return open_lake(tmp_path / "lake", settings(way.dsn))
+
+    with opened() as lake:
+        accounts = lake.register("account", ACCOUNT)
+        more = {"shade": {"type": "string"}, **ACCOUNT["properties"]}
+        lake.register("account", {**ACCOUNT, "properties": more})
+        accounts = lake.entity("account")
+        accounts.create({"owner": "a", "cents": 1, "shade": "red"}, "a")
+        lake.flush("account")
+        folder = tmp_path / "lake" / "tables" / lake.table("account").root().rpartition("/")[2]
+        lake.close(is_flushed=False)
+    path, other = (folder / "_contracts" / f"{version:010d}.json" for version in (2, 1))
+    data = path.read_bytes()
+    place = data.index(b'"shade"') + 2
+    match way_of_damage:
+        case "flipped":
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        case "cut":
+            path.write_bytes(data[: len(data) // 2])
+        case "emptied":
+            path.write_bytes(b"")
+        case "deleted":
+            path.unlink()
+        case "swapped":
+            path.write_bytes(other.read_bytes())
+    way.refuse()
+    with opened() as lake:
+        with pytest.raises(Corruption) as caught:
+            lake.entity("account").find("a", mode="best_effort")
+        assert caught.value.facts["path"] == f"_contracts/{path.name}"
+        way.allow()
+        wait_until_back(lake)
+        lake.entity("account").find("a")
+        lake.close(is_flushed=False)
+    assert path.read_bytes() == data
 
 
 def wait_until_back(lake):

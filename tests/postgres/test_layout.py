@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from thermocline.contract.register import parse_contract
-from thermocline.hot.postgres.layout import HotColumn, Layout
+from thermocline.contract.schema.register import parse_contract
+from thermocline.hot.postgres.schema.layout import HotColumn, Layout
 
 CONTRACT = parse_contract(
     {
@@ -62,7 +62,7 @@ def test_a_row_is_its_document_in_the_order_of_the_contract(values, rest, docume
 
 
 def test_both_ways_give_the_same_documents():
-    form = LAYOUT._form(1)
+    form = LAYOUT._reader(1)
     assert form.quick is not None
     careful = replace(form, quick=None)
     rows = [(values, rest) for values, rest, _ in ROWS.values() if rest is not None]
@@ -102,12 +102,12 @@ def test_many_values_of_a_column_are_shown_as_each_is(prices, instants):
     columns = (HotColumn(1, "price", "numeric"), HotColumn(2, "at", "timestamptz"))
     columns += (HotColumn(3, "day", "date"),)
     layout = Layout(1, "thing", "e_1", columns, {1: PRICED})
-    assert layout._form(1).quick is not None
+    assert layout._reader(1).quick is not None
     days = [date(2024, 2, 29) if n % 2 else None for n in range(len(prices))]
     rows = list(zip(prices, instants, days, strict=True))
     rests = ["{}"] * len(rows)
     made = layout.documents_of([1] * len(rows), [prices, instants, days], rests)
-    careful = replace(layout._form(1), quick=None)
+    careful = replace(layout._reader(1), quick=None)
     assert made == [careful.documents([[v] for v in row], ["{}"])[0] for row in rows]
     bare = layout.documents_of([1] * len(rows), [prices, instants, days], [None] * len(rows))
     assert bare == made, "also where the rest was not asked for"
@@ -117,4 +117,4 @@ def test_numbers_that_need_every_digit_are_read_carefully():
     exact = parse_contract(
         {"type": "object", "properties": {"d": {"type": "number", "x-type": "decimal(18,2)"}}}
     )
-    assert Layout(1, "thing", "e_1", (), {1: exact})._form(1).quick is None
+    assert Layout(1, "thing", "e_1", (), {1: exact})._reader(1).quick is None

@@ -9,14 +9,14 @@ import pytest
 
 from fixtures.timing import wait_until
 from thermocline.errors import Corruption, Invalid, NotFound, Unsupported
-from thermocline.hot.postgres.migrate import (
+from thermocline.hot.postgres.schema.migrate import (
     Migration,
     drop_tenant,
     known_migrations,
     open_tenant,
     tenant_names,
 )
-from thermocline.hot.postgres.pool import Pool
+from thermocline.hot.postgres.session.pool import Pool
 
 KNOWN = known_migrations()
 NEXT = Migration(
@@ -71,7 +71,7 @@ def test_O13_an_older_program_refuses_newer_tables_and_says_so(pool):
 def test_a_migration_that_was_changed_after_it_ran_is_noticed(pool):
     open_tenant(pool, "acme")
     changed = Migration(1, KNOWN[0].name, KNOWN[0].text + "-- changed\n")
-    with pytest.raises(Corruption, match="not the one this program has"):
+    with pytest.raises(Corruption, match="differs from this program's"):
         open_tenant(pool, "acme", (changed, *KNOWN[1:]))
 
 

@@ -3,7 +3,7 @@
 from copy import deepcopy
 
 from postgres.entity_verbs import ACCOUNT, account, accounts, another, balances, entity_types
-from thermocline.entity import type as type_room
+from thermocline.entity import types as type_room
 
 __all__ = ["accounts", "another", "entity_types"]
 

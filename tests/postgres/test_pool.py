@@ -17,13 +17,13 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres import pool as pool_room
-from thermocline.hot.postgres.breaker import BreakerSettings
-from thermocline.hot.postgres.connect import PoolSettings
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.opening import Isolation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.tenant import Tenant
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session import pool as pool_room
+from thermocline.hot.postgres.session.breaker import BreakerSettings
+from thermocline.hot.postgres.session.connect import PoolSettings
+from thermocline.hot.postgres.session.opening import Isolation
+from thermocline.hot.postgres.session.pool import Pool
 
 QUICK = PoolSettings(
     connections_max=4,
@@ -150,7 +150,7 @@ def test_P19_without_another_try_they_are_a_conflict(postgres_dsn, quick):
         quick.run(None, lambda c: c.execute("update t set n = n + 1"))
         mine.execute("update t set n = n + 1")
 
-    with pytest.raises(Conflict, match="others keep changing"):
+    with pytest.raises(Conflict, match="other transactions keep changing"):
         once.run(None, work, isolation=Isolation.SERIALIZABLE)
     once.close()
 
@@ -256,7 +256,7 @@ def test_P09_nobody_at_the_address_is_unavailable_at_once(quick, postgres_dsn):
     pool = Pool(nowhere, QUICK)
 
     def act():
-        with pytest.raises(Unavailable, match=r"not there|left alone"):
+        with pytest.raises(Unavailable, match=r"not there|attempts pause"):
             pool.run(None, put("a"))
 
     assert soonest(act, 2) < 2
@@ -341,7 +341,7 @@ def test_a_dead_server_slows_its_callers_only_until_it_is_noticed(postgres_dsn):
     assert pool.breaker.state == "open"
     start_s = time.monotonic()
     for _ in range(100):
-        with pytest.raises(Unavailable, match=r"left alone|not there"):
+        with pytest.raises(Unavailable, match=r"attempts pause|not there"):
             pool.run(None, put("a"))
     assert time.monotonic() - start_s < 2, "a hundred refusals"
     pool.close()
@@ -368,10 +368,10 @@ def test_a_try_that_is_broken_off_lets_the_next_one_in_and_loses_no_connection(q
 
     half_open(quick)
     with monkeypatch.context() as patched:
-        patched.setattr(pool_room, "ticket_of", interrupted)
+        patched.setattr(pool_room, "begin_transaction", interrupted)
         with pytest.raises(KeyboardInterrupt):
             quick.run(None, put("a"))
-    assert quick._out == 0
+    assert quick._in_use == 0
     quick.run(None, put("a"))
 
 
@@ -402,7 +402,7 @@ def test_more_callers_than_connections_wait_and_then_are_told(quick):
 
     with ThreadPoolExecutor(4) as threads:
         held = [threads.submit(hold, n) for n in range(4)]
-        wait_until(lambda: quick._out == 4)
+        wait_until(lambda: quick._in_use == 4)
         start_s = time.monotonic()
         with pytest.raises(Overloaded, match="every connection"):
             quick.run(None, put("a"))

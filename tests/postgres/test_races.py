@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, NotFound
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.write import Writer
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.hot.postgres.store.write import OperationWriter
 
 
 def at_once(count, act):
@@ -110,7 +110,9 @@ def test_bulks_that_meet_in_opposite_orders_all_come_through(store):
     def write(number):
         ordered = keys if number % 2 else keys[::-1]
         for _ in range(5):
-            store.bulk([Operation(Deed.REPLACE, key, order(quantity=number)) for key in ordered])
+            store.bulk(
+                [Operation(OperationKind.REPLACE, key, order(quantity=number)) for key in ordered]
+            )
 
     at_once(4, write)
     assert {store.read(key).ver for key in keys} == {20}
@@ -127,8 +129,8 @@ def test_a_create_that_waits_for_a_delete_goes_on_from_its_version(store):
     waiting = threading.Thread(target=create)
     waiting.start()
     with store.pool.transaction(store.tenant) as connection:
-        writer = Writer(connection, store.layout, None, is_atomic=True, is_careful=False)
-        assert writer.written([Operation(Deed.DELETE, "a")])[0].ver == 2
+        writer = OperationWriter(connection, store.layout, None, is_atomic=True, is_careful=False)
+        assert writer.write([Operation(OperationKind.DELETE, "a")])[0].ver == 2
         deleted.set()
         waiting.join(0.5)
         assert waiting.is_alive(), "it waits until the delete is committed or undone"
@@ -141,7 +143,7 @@ def test_of_two_who_meet_a_promoted_field_the_later_one_reads_on_too(store, monk
     store.create(order(weight=1.5), "a")
     weight = {"type": "number", "x-hot": True}
     newer = {**ORDER, "properties": {**ORDER["properties"], "weight": weight}}
-    Registry(store.pool, store.tenant).register("order", newer)
+    TypeRegistry(store.pool, store.tenant).register("order", newer)
     both, one_at_a_time, real = threading.Barrier(2), threading.Lock(), store.reload
 
     def reload():

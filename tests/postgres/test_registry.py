@@ -13,13 +13,13 @@ import pytest
 from fixtures.timing import wait_until
 from postgres.entities import ORDER, order
 from thermocline.errors import Invalid, NotFound, ThermoclineError
-from thermocline.hot.postgres import promote
-from thermocline.hot.postgres.filter import Comparison
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.page.filter import Comparison
+from thermocline.hot.postgres.schema import promote_column
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.hot.postgres.store.store import EntityStore
 
 
 def plus(**properties):
@@ -44,9 +44,9 @@ def columns(store):
 
 
 def test_a_type_is_found_again_with_its_columns(pool, tenant):
-    registry = Registry(pool, tenant)
+    registry = TypeRegistry(pool, tenant)
     made = registry.register("order", ORDER)
-    found = Registry(pool, tenant).layout("order")
+    found = TypeRegistry(pool, tenant).layout("order")
     assert found == made
     assert found.contract.document == ORDER
     assert [column.name for column in found.columns] == ["status", "quantity", "price", "placed_at"]
@@ -54,7 +54,7 @@ def test_a_type_is_found_again_with_its_columns(pool, tenant):
 
 
 def test_the_same_document_again_is_the_same_version(pool, tenant):
-    registry = Registry(pool, tenant)
+    registry = TypeRegistry(pool, tenant)
     registry.register("order", ORDER)
     assert registry.register("order", ORDER).contract.version == 1
     assert len(registry.versions("order")) == 1
@@ -64,12 +64,12 @@ def test_P24_a_version_that_breaks_old_documents_is_refused_with_the_place(pool,
     store.create(order(quantity=5), "a")
     narrower = plus(quantity={"type": "integer", "maximum": 3, "x-hot": True})
     with pytest.raises(Invalid) as caught:
-        Registry(pool, tenant).register("order", narrower)
+        TypeRegistry(pool, tenant).register("order", narrower)
     problems = caught.value.facts["problems"]
     assert any(problem["pointer"].startswith("/properties/quantity") for problem in problems)
     assert all(problem["reason"] for problem in problems)
     assert store.read("a").document == order(quantity=5), "old rows are as readable as before"
-    assert Registry(pool, tenant).layout("order").contract.version == 1
+    assert TypeRegistry(pool, tenant).layout("order").contract.version == 1
 
 
 def test_a_type_that_is_not_registered_is_not_found(pool, tenant):
@@ -79,19 +79,19 @@ def test_a_type_that_is_not_registered_is_not_found(pool, tenant):
 
 @pytest.mark.parametrize("name", ["", "Order", "e; drop", "a" * 64, None])
 def test_what_cannot_be_a_type_is_refused(pool, tenant, name):
-    with pytest.raises(Invalid, match="not a type's name"):
-        Registry(pool, tenant).register(name, ORDER)
+    with pytest.raises(Invalid, match="invalid name of a type"):
+        TypeRegistry(pool, tenant).register(name, ORDER)
 
 
 def test_a_document_that_is_no_contract_leaves_nothing_behind(pool, tenant):
     with pytest.raises(Invalid):
-        Registry(pool, tenant).register("order", {"type": "string"})
-    assert Registry(pool, tenant).names() == []
+        TypeRegistry(pool, tenant).register("order", {"type": "string"})
+    assert TypeRegistry(pool, tenant).names() == []
 
 
 def test_many_who_register_at_once_make_one_version(pool, tenant):
     def register(_):
-        return Registry(pool, tenant).register("order", ORDER).contract.version
+        return TypeRegistry(pool, tenant).register("order", ORDER).contract.version
 
     with ThreadPoolExecutor(5) as threads:
         assert set(threads.map(register, range(10))) == {1}
@@ -99,7 +99,7 @@ def test_many_who_register_at_once_make_one_version(pool, tenant):
 
 def test_a_new_property_needs_no_change_of_the_table(pool, tenant, store):
     before = columns(store)
-    Registry(pool, tenant).register("order", plus(extra={"type": "string"}))
+    TypeRegistry(pool, tenant).register("order", plus(extra={"type": "string"}))
     store.create(order(extra="x"), "a")
     assert columns(store) == before
 
@@ -109,7 +109,7 @@ def test_a_property_that_becomes_hot_is_moved_and_nothing_becomes_dirty(pool, te
         store.create(order(weight=n / 2) if n else order(), f"k{n}")
     before = [(e.id, e.ver, e.document) for e in store.page().entities]
     pool.run(tenant, lambda c: c.execute("delete from change"))
-    layout = Registry(pool, tenant).register("order", hot("weight"))
+    layout = TypeRegistry(pool, tenant).register("order", hot("weight"))
     assert layout.by_name["weight"].is_ready
     fresh = EntityStore(pool, tenant, "order")
     assert [(e.id, e.ver, e.document) for e in fresh.page().entities] == before
@@ -123,8 +123,8 @@ def test_a_property_that_becomes_hot_is_moved_and_nothing_becomes_dirty(pool, te
 def test_P22_a_property_becomes_hot_under_writers_who_do_not_know_and_none_fails(
     pool, tenant, store, monkeypatch
 ):
-    monkeypatch.setattr(promote, "BATCH_ROWS", 20)
-    store.bulk([Operation(Deed.CREATE, f"k{n:03}", order(weight=n)) for n in range(200)])
+    monkeypatch.setattr(promote_column, "BATCH_ROWS", 20)
+    store.bulk([Operation(OperationKind.CREATE, f"k{n:03}", order(weight=n)) for n in range(200)])
     stores = [EntityStore(pool, tenant, "order") for _ in range(3)]
     done, failures, written = threading.Event(), [], [{} for _ in stores]
 
@@ -145,7 +145,7 @@ def test_P22_a_property_becomes_hot_under_writers_who_do_not_know_and_none_fails
     threads = [threading.Thread(target=write, args=[n]) for n in range(3)]
     for thread in threads:
         thread.start()
-    Registry(pool, tenant).register("order", hot("weight"))
+    TypeRegistry(pool, tenant).register("order", hot("weight"))
     done.set()
     for thread in threads:
         thread.join()
@@ -160,20 +160,20 @@ def test_P22_a_property_becomes_hot_under_writers_who_do_not_know_and_none_fails
 
 
 def test_while_a_column_is_being_filled_filters_see_both_places(pool, tenant, store):
-    store.bulk([Operation(Deed.CREATE, f"k{n}", order(weight=n)) for n in range(6)])
-    Registry(pool, tenant).register("order", hot("weight"))
+    store.bulk([Operation(OperationKind.CREATE, f"k{n}", order(weight=n)) for n in range(6)])
+    TypeRegistry(pool, tenant).register("order", hot("weight"))
     undo = (
         "update e_1_6 set rest = rest || jsonb_build_object('weight', h_6), h_6 = null "
         "where id > 'k2'; update type_column set state = 'a' where column_id = 6"
     )
-    half = Registry(pool, tenant).layout("order").by_name["weight"]
+    half = TypeRegistry(pool, tenant).layout("order").by_name["weight"]
     assert half.column_id == 6
     pool.run(tenant, lambda c: c.execute(undo, prepare=False))
     middle = EntityStore(pool, tenant, "order")
     assert not middle.layout.by_name["weight"].is_ready
     found = middle.page(Comparison("weight", "ge", 2), sort=["-weight"]).entities
     assert [e.id for e in found] == ["k5", "k4", "k3", "k2"]
-    assert Registry(pool, tenant).finish("order").by_name["weight"].is_ready
+    assert TypeRegistry(pool, tenant).finish_promotions("order").by_name["weight"].is_ready
     assert [e.document["weight"] for e in middle.page().entities] == [0, 1, 2, 3, 4, 5]
 
 
@@ -185,21 +185,21 @@ def test_a_reader_with_the_old_layout_never_sees_a_document_without_what_was_mov
     for _ in range(10):  # until the driver has prepared the statement
         readers[0].read("a")
         readers[1].page()
-    Registry(pool, tenant).register("order", hot("weight"))
+    TypeRegistry(pool, tenant).register("order", hot("weight"))
     assert readers[0].read("a").document == order(weight=1.5)
     assert readers[1].page().entities[0].document == order(weight=1.5)
 
 
 def _promote_and_wait(dsn):
     pool = Pool(dsn)
-    promote._finish = lambda *_: time.sleep(300)
-    Registry(pool, open_tenant(pool, "acme")).register("order", hot("weight"))
+    promote_column._finish_column = lambda *_: time.sleep(300)
+    TypeRegistry(pool, open_tenant(pool, "acme")).register("order", hot("weight"))
 
 
 def test_O14_a_promotion_killed_before_its_end_is_finished_by_the_next(
     pool, tenant, store, postgres_dsn
 ):
-    store.bulk([Operation(Deed.CREATE, f"k{n}", order(weight=n)) for n in range(6)])
+    store.bulk([Operation(OperationKind.CREATE, f"k{n}", order(weight=n)) for n in range(6)])
     killed = multiprocessing.get_context("spawn").Process(
         target=_promote_and_wait, args=[postgres_dsn]
     )
@@ -209,14 +209,14 @@ def test_O14_a_promotion_killed_before_its_end_is_finished_by_the_next(
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     store.patch("k1", {"weight": 10})
-    assert Registry(pool, tenant).register("order", hot("weight")).by_name["weight"].is_ready
+    assert TypeRegistry(pool, tenant).register("order", hot("weight")).by_name["weight"].is_ready
     found = store.page(sort=["-weight"], limit=2).entities
     assert [(e.id, e.document["weight"]) for e in found] == [("k1", 10), ("k5", 5)]
 
 
 def test_an_index_that_a_killed_build_left_broken_is_built_again(pool, tenant, store):
-    store.bulk([Operation(Deed.CREATE, f"k{n}", order(weight=1)) for n in range(6)])
-    layout = Registry(pool, tenant).register("order", hot("weight"))
+    store.bulk([Operation(OperationKind.CREATE, f"k{n}", order(weight=1)) for n in range(6)])
+    layout = TypeRegistry(pool, tenant).register("order", hot("weight"))
     index = f"e_{layout.type_id}_h_6"
     with pool.session() as connection:
         connection.execute(f"set role {tenant.role}; set search_path to {tenant.schema}")
@@ -224,6 +224,6 @@ def test_an_index_that_a_killed_build_left_broken_is_built_again(pool, tenant, s
         with pytest.raises(psycopg.Error):
             connection.execute(f"create unique index concurrently {index} on e_1_6 (h_6)")
     pool.run(tenant, lambda c: c.execute("update type_column set state = 'a' where column_id = 6"))
-    Registry(pool, tenant).finish("order")
+    TypeRegistry(pool, tenant).finish_promotions("order")
     query = "select indisvalid, indisunique from pg_index where indexrelid = %s::regclass"
     assert pool.run(tenant, lambda c: c.execute(query, [index]).fetchone()) == (True, False)

@@ -7,9 +7,14 @@ import pytest
 
 from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, Invalid, NotFound
-from thermocline.hot.postgres.operation import OPERATIONS_MAX, Deed, Operation, Written
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.store.operation import (
+    OPERATIONS_MAX,
+    Operation,
+    OperationKind,
+    WriteResult,
+)
+from thermocline.hot.postgres.store.store import EntityStore
 
 FULL = order(
     quantity=3,
@@ -23,7 +28,7 @@ FULL = order(
 
 
 def test_what_is_written_is_read_exactly(store):
-    assert store.create(FULL, "a") == Written("a", 1, Deed.CREATE)
+    assert store.create(FULL, "a") == WriteResult("a", 1, OperationKind.CREATE)
     entity = store.read("a")
     assert entity.document == FULL
     assert list(entity.document) == list(FULL)
@@ -32,7 +37,7 @@ def test_what_is_written_is_read_exactly(store):
 
 def test_null_and_absent_stay_two_things(pool, tenant):
     nullable = {"type": "object", "properties": {"n": {"type": ["integer", "null"], "x-hot": True}}}
-    Registry(pool, tenant).register("thing", nullable)
+    TypeRegistry(pool, tenant).register("thing", nullable)
     things = EntityStore(pool, tenant, "thing")
     for key, document in (("a", {}), ("b", {"n": None}), ("c", {"n": 1})):
         things.create(document, key)
@@ -55,8 +60,8 @@ def test_a_key_is_made_for_what_has_none(store):
 
 
 def test_a_replace_creates_what_is_not_there(store):
-    assert store.replace("a", order()) == Written("a", 1, Deed.CREATE)
-    assert store.replace("a", order("late")) == Written("a", 2, Deed.REPLACE)
+    assert store.replace("a", order()) == WriteResult("a", 1, OperationKind.CREATE)
+    assert store.replace("a", order("late")) == WriteResult("a", 2, OperationKind.REPLACE)
     assert store.read("a").document == order("late")
 
 
@@ -72,7 +77,7 @@ def test_a_create_of_what_is_there_is_a_conflict_and_changes_nothing(store):
 def test_a_patch_merges_removes_and_replaces_lists(store):
     store.create(FULL, "a")
     patch = {"quantity": None, "tags": ["c"], "address": {"zip": None, "city": "Ulm"}}
-    assert store.patch("a", patch) == Written("a", 2, Deed.PATCH)
+    assert store.patch("a", patch) == WriteResult("a", 2, OperationKind.PATCH)
     expected = {**FULL, "tags": ["c"], "address": {"city": "Ulm"}}
     del expected["quantity"]
     assert store.read("a").document == expected
@@ -128,7 +133,7 @@ def test_P17_versions_go_on_over_delete_and_create_again(store):
 
 
 def test_P17_the_clock_decides_nothing_two_writes_of_one_instant_keep_their_order(store):
-    bulk = [Operation(Deed.REPLACE, "a", order(quantity=n)) for n in range(5)]
+    bulk = [Operation(OperationKind.REPLACE, "a", order(quantity=n)) for n in range(5)]
     store.bulk(bulk)
     assert store.read("a").ver == 5
     assert store.read("a").document["quantity"] == 4
@@ -184,11 +189,11 @@ def test_P25_change_ids_may_have_gaps_and_nothing_minds(store):
 def test_a_bulk_is_in_order_and_a_key_may_come_again(store):
     results = store.bulk(
         [
-            Operation(Deed.CREATE, "a", order()),
-            Operation(Deed.CREATE, "b", order()),
-            Operation(Deed.PATCH, "a", {"quantity": 1}),
-            Operation(Deed.DELETE, "b"),
-            Operation(Deed.CREATE, "b", order("late")),
+            Operation(OperationKind.CREATE, "a", order()),
+            Operation(OperationKind.CREATE, "b", order()),
+            Operation(OperationKind.PATCH, "a", {"quantity": 1}),
+            Operation(OperationKind.DELETE, "b"),
+            Operation(OperationKind.CREATE, "b", order("late")),
         ]
     )
     assert [(one.id, one.ver) for one in results] == [
@@ -203,12 +208,15 @@ def test_a_bulk_is_in_order_and_a_key_may_come_again(store):
 
 def test_an_atomic_bulk_fails_as_a_whole_and_says_which(store):
     store.create(order(), "taken")
-    good, bad = Operation(Deed.CREATE, "a", order()), Operation(Deed.CREATE, "taken", order())
+    good, bad = (
+        Operation(OperationKind.CREATE, "a", order()),
+        Operation(OperationKind.CREATE, "taken", order()),
+    )
     with pytest.raises(Conflict) as caught:
         store.bulk([good, bad])
     assert caught.value.facts["item"] == 1
     with pytest.raises(Invalid) as caught:
-        store.bulk([good, good, Operation(Deed.REPLACE, "c", {"status": 1})])
+        store.bulk([good, good, Operation(OperationKind.REPLACE, "c", {"status": 1})])
     assert store.read("a") is None
     assert len(changes(store)) == 1
 
@@ -217,12 +225,12 @@ def test_a_bulk_by_item_does_what_can_be_done_and_answers_for_each(store):
     store.create(order(), "taken")
     results = store.bulk(
         [
-            Operation(Deed.CREATE, "a", order()),
-            Operation(Deed.CREATE, "taken", order()),
-            Operation(Deed.PATCH, "missing", {}),
-            Operation(Deed.REPLACE, "b", {"status": 1}),
-            Operation(Deed.DELETE, "taken", if_match=9),
-            Operation(Deed.REPLACE, "c", order()),
+            Operation(OperationKind.CREATE, "a", order()),
+            Operation(OperationKind.CREATE, "taken", order()),
+            Operation(OperationKind.PATCH, "missing", {}),
+            Operation(OperationKind.REPLACE, "b", {"status": 1}),
+            Operation(OperationKind.DELETE, "taken", if_match=9),
+            Operation(OperationKind.REPLACE, "c", order()),
         ],
         atomic=False,
     )
@@ -232,16 +240,16 @@ def test_a_bulk_by_item_does_what_can_be_done_and_answers_for_each(store):
 
 
 def test_a_bulk_has_a_limit(store):
-    operation = Operation(Deed.CREATE, "a", order())
+    operation = Operation(OperationKind.CREATE, "a", order())
     with pytest.raises(Invalid, match="too many"):
         store.bulk([operation] * (OPERATIONS_MAX + 1))
     assert store.bulk([]) == []
 
 
 def test_a_large_bulk_of_new_keys_does_not_fill_the_servers_lock_table(store):
-    bulk = [Operation(Deed.CREATE, f"k{n}", order()) for n in range(8_000)]
+    bulk = [Operation(OperationKind.CREATE, f"k{n}", order()) for n in range(8_000)]
     assert len(store.bulk(bulk)) == 8_000
-    gone = [Operation(Deed.DELETE, f"k{n}") for n in range(8_000)]
+    gone = [Operation(OperationKind.DELETE, f"k{n}") for n in range(8_000)]
     assert {one.ver for one in store.bulk(gone)} == {2}
     assert {one.ver for one in store.bulk(bulk)} == {3}
 
@@ -252,7 +260,7 @@ def test_a_large_bulk_of_new_keys_does_not_fill_the_servers_lock_table(store):
 def test_a_row_of_an_older_contract_moves_to_the_newest_when_it_is_written(pool, tenant, store):
     store.create(order(), "a")
     wider = {**ORDER, "properties": {**ORDER["properties"], "extra": {"type": "string"}}}
-    Registry(pool, tenant).register("order", wider)
+    TypeRegistry(pool, tenant).register("order", wider)
     assert store.patch("a", {"extra": "x"}).ver == 2, "a store that knows the old one looks again"
     assert store.read("a").schema_version == 2
     with pytest.raises(Invalid):
@@ -262,7 +270,7 @@ def test_a_row_of_an_older_contract_moves_to_the_newest_when_it_is_written(pool,
 def test_a_reader_that_knows_the_old_contract_reads_rows_of_the_new_one(pool, tenant, store):
     other = EntityStore(pool, tenant, "order")
     wider = {**ORDER, "properties": {**ORDER["properties"], "extra": {"type": "string"}}}
-    Registry(pool, tenant).register("order", wider)
+    TypeRegistry(pool, tenant).register("order", wider)
     store.create(order(extra="x"), "a")
     assert other.read("a").document == order(extra="x")
     assert EntityStore(pool, tenant, "order").page().entities[0].document == order(extra="x")

@@ -9,12 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, Invalid, NotFound
-from thermocline.hot.postgres.merge import merged
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.registry import Registry
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.hot.postgres.write import Writer
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.store.merge import merge_patch
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.hot.postgres.store.store import EntityStore
+from thermocline.hot.postgres.store.write import OperationWriter
 
 KEYS = st.sampled_from(["a", "b", "é%'"])
 EXTRA = {**ORDER, "properties": {**ORDER["properties"], "extra": {"type": "string"}}}
@@ -32,11 +32,13 @@ patches = st.fixed_dictionaries(
         "extra": st.sampled_from([None, "x"]),
     },
 )
-documents = patches.map(lambda patch: merged(order(), patch))
+documents = patches.map(lambda patch: merge_patch(order(), patch))
 operations = st.one_of(
-    st.builds(Operation, st.sampled_from([Deed.CREATE, Deed.REPLACE]), KEYS, documents),
-    st.builds(Operation, st.just(Deed.PATCH), KEYS, patches),
-    st.builds(Operation, st.just(Deed.DELETE), KEYS),
+    st.builds(
+        Operation, st.sampled_from([OperationKind.CREATE, OperationKind.REPLACE]), KEYS, documents
+    ),
+    st.builds(Operation, st.just(OperationKind.PATCH), KEYS, patches),
+    st.builds(Operation, st.just(OperationKind.DELETE), KEYS),
 )
 
 
@@ -49,16 +51,16 @@ class Model:
     def do(self, operation):
         key, present = operation.id, operation.id in self.rows
         ver = self.versions.get(key, 0)
-        if operation.deed in (Deed.CREATE, Deed.REPLACE):
+        if operation.deed in (OperationKind.CREATE, OperationKind.REPLACE):
             document = operation.document
-        elif operation.deed is Deed.PATCH and present:
-            document = merged(self.rows[key], operation.document)
+        elif operation.deed is OperationKind.PATCH and present:
+            document = merge_patch(self.rows[key], operation.document)
         else:
             document = None
-        if operation.deed is Deed.CREATE and present:
+        if operation.deed is OperationKind.CREATE and present:
             # Whether it is refused for its document or its key first is not promised.
             return (Conflict, Invalid) if self._is_bad(document) else Conflict
-        if operation.deed in (Deed.PATCH, Deed.DELETE) and not present:
+        if operation.deed in (OperationKind.PATCH, OperationKind.DELETE) and not present:
             return NotFound
         if operation.if_match is not None and operation.if_match != (ver if present else None):
             return Conflict
@@ -83,7 +85,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.tenant = open_tenant(self.pool, f"m{uuid.uuid4().hex}")
         self.registered = 0
-        Registry(self.pool, self.tenant).register("order", ORDER)
+        TypeRegistry(self.pool, self.tenant).register("order", ORDER)
         self.stores = [self.store_type(self.pool, self.tenant, "order") for _ in range(2)]
         self.model = Model()
 
@@ -101,7 +103,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(operation=operations, back=st.integers(0, 2), second=st.booleans())
     def one_that_matches(self, operation, back, second):
-        if operation.deed is Deed.CREATE:
+        if operation.deed is OperationKind.CREATE:
             return
         ver = self.model.versions.get(operation.id, 0) - back
         operation = Operation(operation.deed, operation.id, operation.document, ver)
@@ -132,7 +134,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def register_the_next(self):
         self.registered = min(self.registered + 1, 2)
-        Registry(self.pool, self.tenant).register("order", CONTRACTS[self.registered])
+        TypeRegistry(self.pool, self.tenant).register("order", CONTRACTS[self.registered])
         self.model.has_extra = True
 
     @invariant()
@@ -155,7 +157,7 @@ def test_a_store_is_a_dict_with_versions(pool):
 # Wrong designs, seen to be caught.
 
 
-class ForgetsVersions(Writer):
+class ForgetsVersions(OperationWriter):
     """Starts again at 1 after a delete."""
 
     def _insert(self, plan, results):
@@ -164,7 +166,7 @@ class ForgetsVersions(Writer):
         return super()._insert(plan, results)
 
 
-class IgnoresMatches(Writer):
+class IgnoresMatches(OperationWriter):
     """Writes whatever version the caller has seen."""
 
     def _decide(self, plan, place, operation, row, checked):
@@ -172,7 +174,7 @@ class IgnoresMatches(Writer):
         return super()._decide(plan, place, free, row, checked)
 
 
-class ChecksPatches(Writer):
+class ChecksPatches(OperationWriter):
     """Checks the patch, not what comes out of it: a patch is a valid document rarely."""
 
     def _kept(self, document, schema_version):
@@ -181,7 +183,7 @@ class ChecksPatches(Writer):
 
 @pytest.mark.parametrize("wrong", [ForgetsVersions, IgnoresMatches, ChecksPatches])
 def test_a_wrong_store_is_told_from_a_dict(pool, monkeypatch, wrong):
-    monkeypatch.setattr("thermocline.hot.postgres.rows.Writer", wrong)
+    monkeypatch.setattr("thermocline.hot.postgres.store.store.Writer", wrong)
     machine = type("Machine", (Machine,), {"pool": pool})
     many = settings(
         max_examples=40, stateful_step_count=20, report_multiple_bugs=False, phases=("generate",)

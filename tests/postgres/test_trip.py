@@ -12,11 +12,11 @@ import pytest
 
 from postgres.test_pool import LIMITS_S, QUICK, half_open
 from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
-from thermocline.hot.postgres import pool as pool_room
-from thermocline.hot.postgres import trip
-from thermocline.hot.postgres.migrate import open_tenant
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.tenant import Tenant
+from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session import pipelined_read
+from thermocline.hot.postgres.session import pool as pool_room
+from thermocline.hot.postgres.session.pool import Pool
 
 WHO = "select pg_backend_pid(), current_user, current_schema(), session_user"
 
@@ -67,7 +67,7 @@ def test_values_of_other_types_under_the_same_text_are_another_statement(one):
 
 
 def test_more_statements_than_a_connection_keeps_are_asked_all_the_same(one, monkeypatch):
-    monkeypatch.setattr(trip, "PREPARED_MAX", 2)
+    monkeypatch.setattr(pipelined_read, "PREPARED_MAX", 2)
     pool, tenant = one
     queries = [f"select {n}, %(v)s::int" for n in range(5)]
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_what_the_server_was_told_to_forget_is_prepared_again(one):
 
 @pytest.mark.parametrize("comes_in_pieces", [True, False])
 def test_rows_come_in_their_order_a_piece_at_a_time(one, monkeypatch, comes_in_pieces):
-    monkeypatch.setattr(trip, "_IN_PIECES", comes_in_pieces)
+    monkeypatch.setattr(pipelined_read, "_IN_PIECES", comes_in_pieces)
     pool, tenant = one
     pieces = []
     for last in (0, 1, 25, 26, 60):
@@ -121,7 +121,7 @@ def test_an_asker_that_fails_over_the_first_rows_leaves_no_answers_to_others(one
 
     with pytest.raises(type(error)):
         pool.ask(tenant, "select generate_series(1, 5000)", {}, made)
-    assert pool._out == 0
+    assert pool._in_use == 0
     is_kept = isinstance(error, Exception)  # who is interrupted does not wait for the rest
     assert (looked(pool, tenant)[0] == before[0]) is is_kept
     assert rows_of(pool, tenant, "select 7", {}) == [(7,)]
@@ -133,7 +133,7 @@ def test_a_trip_that_is_broken_off_before_it_says_a_word_costs_its_connection(on
         patched.setattr(pool_room, "opening", lambda *_, **__: ())
         with pytest.raises(ValueError, match="unpack"):
             rows_of(pool, tenant, "select 7", {})
-    assert (pool._idle, pool._out) == ([], 0)
+    assert (pool._idle, pool._in_use) == ([], 0)
     assert looked(pool, tenant)[1] == tenant.role
 
 
@@ -279,7 +279,7 @@ def test_P10_an_answer_that_makes_no_sense_is_a_lost_connection(one, way):
         way.spoil(b"m" * 20)
         with pytest.raises(Unavailable):
             rows_of(far, tenant, query, {})
-        assert far._out == 0
+        assert far._in_use == 0
         assert rows_of(far, tenant, query, {}) == whole
     far.close()
 

@@ -1,18 +1,18 @@
-"""Verbs for queries: an engine of its own, small tables, sessions over them."""
+"""Verbs for queries: an engine, small tables, sessions over them."""
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 from fixtures.lake import rows
-from thermocline.query.engine import Engine, Limits
+from thermocline.query.engine import Engine, EngineLimits
 from thermocline.query.session import Session
 from thermocline.table import TimeSeriesTable
 
 
 @pytest.fixture
 def count(session):
-    """Ask for one number: the first value of the first row."""
+    """Return one number: the first value of the first row."""
 
     def ask(sql: str, params=None):
         return session.sql(sql, params).column(0).to_pylist()[0]
@@ -32,7 +32,7 @@ def parser():
 @pytest.fixture
 def cursor():
     """A cursor of a locked engine that may read nothing."""
-    engine = Engine((), (), Limits(threads=1))
+    engine = Engine((), (), EngineLimits(threads=1))
     cursor = engine.cursor()
     yield cursor
     cursor.close()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Invalid
-from thermocline.query.asof import rewrite
-from thermocline.query.gate import admit
+from thermocline.query.sql.asof import rewrite_as_of
+from thermocline.query.sql.gate import admit
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from thermocline.query.gate import admit
     ],
 )
 def test_the_clause_is_rewritten(sql, expected):
-    assert rewrite(sql).text == expected
+    assert rewrite_as_of(sql).text == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_clause_is_rewritten(sql, expected):
     ],
 )
 def test_other_text_stays_as_it_is(sql):
-    assert rewrite(sql).text == sql
+    assert rewrite_as_of(sql).text == sql
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_other_text_stays_as_it_is(sql):
     ["asof join", "positional join", "semi join", "anti join", "natural join", "cross join"],
 )
 def test_a_word_that_begins_a_join_is_not_taken_for_an_alias(words):
-    made = rewrite(f"select * from p as of version 3 {words} q").text
+    made = rewrite_as_of(f"select * from p as of version 3 {words} q").text
     assert made == f"select * from p AT (VERSION => 3) {words} q"
 
 
@@ -92,8 +92,8 @@ WORDS = """as of version timestamp 3 'x' $1 ? p /*c*/ ( "of" $$of$$ , from é ;"
 @given(st.lists(st.sampled_from([QUIET, *WORDS.split()]), max_size=14))
 def test_every_byte_of_the_new_text_comes_from_somewhere_in_the_old(words):
     sql = " ".join(words)
-    made = rewrite(sql)
-    places = [made.origin(place) for place in range(len(made.text.encode()))]
+    made = rewrite_as_of(sql)
+    places = [made.original_position(place) for place in range(len(made.text.encode()))]
     assert places == sorted(places)
     assert all(0 <= place <= len(sql.encode()) for place in places)
     assert made.text.count(QUIET) == sql.count(QUIET)

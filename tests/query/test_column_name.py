@@ -6,8 +6,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from thermocline.query.column_name import NAME_LENGTH_MAX
 from thermocline.query.session import Session
+from thermocline.query.sql.column_name import NAME_LENGTH_MAX
 from thermocline.table import TimeSeriesTable
 
 ROWS = pa.table({"ts": [datetime(2024, 6, 1)], "v": [1]})

@@ -1,4 +1,4 @@
-"""A constant that the engine is not asked for is what the engine would have said."""
+"""A constant that is read without the engine equals the engine's value."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from thermocline.query.asof import Rewritten
-from thermocline.query.constant import constant, evaluate
-from thermocline.query.syntax import parse
+from thermocline.query.sql.asof import RewrittenText
+from thermocline.query.sql.constant import evaluate_constants, parse_constant
+from thermocline.query.sql.syntax import parse
 
 TIME_COLUMNS = ["TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"]
 KINDS = ["", "timestamp", "date", "timestamptz", "timestamp with time zone"]
@@ -28,15 +28,15 @@ resembling = st.from_regex(
 
 @pytest.fixture(scope="module")
 def nobody():
-    """A cursor that cannot be asked."""
+    """A cursor that fails at every call."""
     closed = duckdb.connect(":memory:")
     closed.close()
     return closed
 
 
 def expressed(parser, kind: str, text: str):
-    tree = parse(parser, Rewritten(f"select {kind} '{text}'"))
-    return constant(parser, tree["node"]["select_list"][0])
+    tree = parse(parser, RewrittenText(f"select {kind} '{text}'"))
+    return parse_constant(parser, tree["node"]["select_list"][0])
 
 
 @settings(max_examples=60)
@@ -49,9 +49,9 @@ def expressed(parser, kind: str, text: str):
 def test_a_time_that_reads_as_it_is_written_is_the_engines(parser, nobody, kind, text):
     one = expressed(parser, kind, text)
     for column in [*TIME_COLUMNS, "VARCHAR"]:
-        values = evaluate(nobody, [(one, column)], {})
+        values = evaluate_constants(nobody, [(one, column)], {})
         if values is not None:
-            assert values == evaluate(parser, [(replace(one, literal=None), column)], {})
+            assert values == evaluate_constants(parser, [(replace(one, literal=None), column)], {})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,9 @@ def test_a_time_that_reads_as_it_is_written_is_the_engines(parser, nobody, kind,
 )
 def test_the_engine_is_not_asked_for_a_plain_time(parser, nobody, kind, text):
     one = expressed(parser, kind, text)
-    assert all(evaluate(nobody, [(one, column)], {}) is not None for column in TIME_COLUMNS)
+    assert all(
+        evaluate_constants(nobody, [(one, column)], {}) is not None for column in TIME_COLUMNS
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_the_engine_is_not_asked_for_a_plain_time(parser, nobody, kind, text):
 )
 def test_the_engine_is_asked_for_whatever_else_may_be_a_time(parser, nobody, kind, text):
     one = expressed(parser, kind, text)
-    assert all(evaluate(nobody, [(one, column)], {}) is None for column in TIME_COLUMNS)
+    assert all(evaluate_constants(nobody, [(one, column)], {}) is None for column in TIME_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,6 @@ def test_the_engine_is_asked_for_whatever_else_may_be_a_time(parser, nobody, kin
     ],
 )
 def test_another_cast_is_the_engines_work(parser, nobody, sql):
-    tree = parse(parser, Rewritten(f"select {sql}"))
-    one = constant(parser, tree["node"]["select_list"][0])
-    assert evaluate(nobody, [(one, "TIMESTAMP")], {}) is None
+    tree = parse(parser, RewrittenText(f"select {sql}"))
+    one = parse_constant(parser, tree["node"]["select_list"][0])
+    assert evaluate_constants(nobody, [(one, "TIMESTAMP")], {}) is None

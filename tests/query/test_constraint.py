@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.lake import HOUR_US, JUNE_US, rows
-from thermocline.query.constraint import Constraint, pruned, window
+from thermocline.query.sql.constraint import Constraint, prune_segments, time_window
 
 numbers = st.integers(-6, 6)
 edges = st.one_of(st.none(), numbers)
@@ -52,10 +52,10 @@ def test_a_segment_that_cannot_have_such_rows_is_pruned(constraint, least, great
 def test_the_window_is_the_hull_of_the_alternatives():
     first = [Constraint("ts", low=5), Constraint("ts", low=7, high=20), Constraint("a", low=0)]
     second = [Constraint("ts", low=1, high=3)]
-    assert window("ts", [first]) == (7, 20)
-    assert window("ts", [first, second]) == (1, 20)
-    assert window("ts", [first, second, []]) == (None, None)
-    assert window("ts", []) == (None, None)
+    assert time_window("ts", [first]) == (7, 20)
+    assert time_window("ts", [first, second]) == (1, 20)
+    assert time_window("ts", [first, second, []]) == (None, None)
+    assert time_window("ts", []) == (None, None)
 
 
 def at(hour: int) -> int:
@@ -69,7 +69,7 @@ def test_segments_are_pruned_by_time_and_by_entity(make_table):
     state = table.lake.state()
 
     def left(*alternatives) -> int:
-        return len(pruned(state, alternatives))
+        return len(prune_segments(state, alternatives))
 
     late = Constraint("ts", low=at(5))
     is_b = Constraint("symbol", "B", "B")

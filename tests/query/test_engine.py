@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from thermocline.errors import Corruption, Invalid, Overloaded, Unavailable
-from thermocline.query.engine import PARSERS, Engine, Limits, translation
+from thermocline.query.engine import PARSERS, Engine, EngineLimits, convert_error
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def locked(tmp_path):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"a": [1]}), tmp_path / name / "x.parquet")
     os.symlink(tmp_path / "other" / "x.parquet", tmp_path / "mine" / "link.parquet")
-    engine = Engine([str(tmp_path / "mine")], [], Limits(threads=1))
+    engine = Engine([str(tmp_path / "mine")], [], EngineLimits(threads=1))
     cursor = engine.cursor()
     yield cursor, tmp_path
     cursor.close()
@@ -86,14 +86,14 @@ def test_every_setting_holds_on_every_cursor(locked):
 
 
 def test_an_engine_that_may_not_spill_has_no_folder():
-    engine = Engine((), (), Limits(threads=1, spill_bytes=0))
+    engine = Engine((), (), EngineLimits(threads=1, spill_bytes=0))
     sql = "select value from duckdb_settings() where name = 'temp_directory'"
     assert engine.cursor().execute(sql).fetchall() == [("",)]
     engine.close()
 
 
 def test_threads_are_as_many_as_cores_unless_told():
-    engine = Engine((), (), Limits())
+    engine = Engine((), (), EngineLimits())
     sql = "select value from duckdb_settings() where name = 'threads'"
     assert engine.cursor().execute(sql).fetchall() == [(str(os.cpu_count()),)]
     engine.close()
@@ -108,7 +108,7 @@ def test_a_variable_of_the_program_is_no_table(cursor):
 
 def test_limits_that_make_no_sense_are_refused():
     with pytest.raises(Unavailable):
-        Engine((), (), Limits(threads=-3))
+        Engine((), (), EngineLimits(threads=-3))
 
 
 PROGRAM = """
@@ -166,37 +166,37 @@ def test_the_zone_of_the_machine_changes_no_answer(make_table):
     ],
 )
 def test_an_error_of_the_engine_is_told_by_what_can_be_done(error, kind):
-    found = translation(error, {"/t/a": "data/a"})
+    found = convert_error(error, {"/t/a": "data/a"})
     assert type(found) is kind
     assert ("path" in found.facts) == ("/t/a" in str(error))
 
 
 def test_a_parser_is_lent_to_one_at_a_time_and_does_without_an_optimizer():
-    engine = Engine([], [], Limits(threads=1))
+    engine = Engine([], [], EngineLimits(threads=1))
     cursor = engine.cursor()
 
     def optimizes(connection):
         return connection.execute("select current_setting('enable_optimizer')").fetchall()[0][0]
 
     with ExitStack() as stack:
-        lent = [stack.enter_context(engine.parsing(cursor)) for _ in range(PARSERS)]
+        lent = [stack.enter_context(engine.lend_parser(cursor)) for _ in range(PARSERS)]
         assert len({id(parser) for parser in lent}) == PARSERS
         assert not any(optimizes(parser) for parser in lent)
-        assert stack.enter_context(engine.parsing(cursor)) is cursor
+        assert stack.enter_context(engine.lend_parser(cursor)) is cursor
         assert optimizes(cursor)
-    with pytest.raises(duckdb.ParserException), engine.parsing(cursor) as parser:
+    with pytest.raises(duckdb.ParserException), engine.lend_parser(cursor) as parser:
         parser.execute("no sql")
     with ExitStack() as stack:
-        again = [stack.enter_context(engine.parsing(cursor)) for _ in range(PARSERS)]
+        again = [stack.enter_context(engine.lend_parser(cursor)) for _ in range(PARSERS)]
         assert {id(parser) for parser in again} == {id(parser) for parser in lent}
     cursor.close()
     engine.close()
 
 
 def test_nothing_can_be_done_with_a_parser_either():
-    engine = Engine([], [], Limits(threads=1))
+    engine = Engine([], [], EngineLimits(threads=1))
     cursor = engine.cursor()
-    with engine.parsing(cursor) as parser:
+    with engine.lend_parser(cursor) as parser:
         for sql in ("set enable_optimizer = true", "from '/etc/passwd'", "set threads = 4"):
             with pytest.raises(duckdb.Error):
                 parser.execute(sql).fetchall()

@@ -4,12 +4,13 @@ from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from thermocline import TimeSeriesTable
+from thermocline.cold.care.pin import list_pinned_versions
 from thermocline.errors import Invalid, Unsupported
-from thermocline.lake.pin import pinned_versions
 from thermocline.query.session import Session
 
 NS = 1_717_200_000_123_456_789
@@ -46,6 +47,9 @@ def session(table):
         *(Decimal("1" * 38), Decimal("0." + "1" * 38), Decimal("1E+37")),
         *(datetime(2024, 6, 1, 1, 2, 3, 456789), time(1, 2, 3, 456789)),
         *([1, 2], [1, None], {"a": [2**63]}, datetime(2024, 6, 1, tzinfo=UTC)),
+        *([Decimal("0.1"), 2**60, Decimal("2.25")], [Decimal("1" * 30), Decimal("0." + "1" * 8)]),
+        *([[1], [2.5]], [{"a": 1}, {"a": None}], Decimal("1E-37"), Decimal("0.12")),
+        [617017979975966324066, Decimal("99153467962763215967566.56"), Decimal("6.869931353543")],
     ],
 )
 def test_a_parameter_comes_back_as_it_went_in(session, value):
@@ -57,7 +61,10 @@ def test_a_parameter_comes_back_as_it_went_in(session, value):
     [
         *(2**127, 2**128, -(2**127), 10**38, Decimal("1" * 39), Decimal("1E-40")),
         *(time(1, tzinfo=UTC), np.timedelta64(1, "ns"), [1, "a"], [2**60, 0.5], {1}, 1j),
-        *(object(), [10**40], {"a": Decimal("1" * 39)}),
+        *(object(), [10**40], {"a": Decimal("1" * 39)}, Decimal("1E-38")),
+        *([Decimal("1" * 37), Decimal("0.11")], [[1], ["a"]], [{"a": 1}, {"a": "x"}]),
+        *([[2**60], [0.5]], [[Decimal("1" * 37)], [Decimal("0.11")]], np.timedelta64(1, "M")),
+        *([1, [1]], pd.Series([1, "a"]), np.longdouble(0.5)),
     ],
 )
 def test_a_parameter_that_would_change_is_refused_by_name(session, value):
@@ -87,11 +94,23 @@ def test_a_decimal_past_the_engine_is_refused_and_other_columns_are_not(table, s
     assert table.to_arrow()["x"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize(
+    "number", ["2." + "0" * 38 + "1", "-2." + "0" * 38 + "1", "1" * 39, "2.0" + "0" * 40]
+)
+def test_a_number_that_would_be_compared_as_a_double_deletes_nothing(table, number):
+    with pytest.raises(Invalid) as caught:
+        table.delete(f"x = {number}")
+    assert caught.value.facts["digits_max"] == 38
+    assert table.to_arrow().num_rows == 2
+    table.delete("x = 2." + "0" * 18)
+    assert table.to_arrow()["x"].to_pylist() == [1]
+
+
 @pytest.mark.parametrize("way", ["close", "with", "drop"])
 @pytest.mark.parametrize("door", ["scan", "sql"])
 def test_a_reader_that_is_closed_or_let_go_has_released_its_pin(table, session, way, door):
     reader = table.scan() if door == "scan" else session.sql_reader("select x from t")
-    assert pinned_versions(table.lake)
+    assert list_pinned_versions(table.lake)
     if way == "drop":
         del reader
     else:
@@ -102,14 +121,14 @@ def test_a_reader_that_is_closed_or_let_go_has_released_its_pin(table, session, 
                 pass
         with pytest.raises(Invalid):
             reader.read_next_batch()
-    assert not pinned_versions(table.lake)
+    assert not list_pinned_versions(table.lake)
 
 
 def test_a_session_that_is_closed_has_closed_its_readers(table):
     with Session() as session:
         session.register_tstable("t", table)
         reader = session.sql_reader("select x from t")
-    assert not pinned_versions(table.lake)
+    assert not list_pinned_versions(table.lake)
     with pytest.raises(Invalid):
         reader.read_all()
 

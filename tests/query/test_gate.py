@@ -3,11 +3,11 @@
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.query.gate import RESERVED_PREFIXES, admit
-from thermocline.query.syntax import TEXT_BYTES_MAX
+from thermocline.query.sql.gate import RESERVED_PREFIXES, admit
+from thermocline.query.sql.syntax import TEXT_BYTES_MAX
 
 HOSTILE = {
-    # Statements that are no SELECT
+    # Statements other than SELECT
     "insert": "insert into prices values (1)",
     "update": "update prices set a = 1",
     "delete": "delete from prices",

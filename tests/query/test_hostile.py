@@ -14,7 +14,7 @@ from test_gate import HOSTILE
 
 from fixtures.lake import rows
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.query.pool import QueryPool, TableRef
+from thermocline.query.worker.pool import QueryPool, TableRef
 from thermocline.table import TimeSeriesTable
 
 SECRET = "correct-horse-battery"
@@ -135,7 +135,7 @@ REFUSED = {
     "the place of a row": "select file_row_number, file_index from prices",
 }
 
-# Run if they can be; they may answer, or be told that they ask too much.
+# Run if possible: the answer is rows, or an error about a limit.
 CONTAINED = {
     "repeat": "select repeat('x', 2000000000)",
     "repeat past its type": "select repeat('x', 9223372036854775807)",
@@ -204,7 +204,7 @@ CONTAINED = {
 
 
 class Place:
-    """A table, and beside it what nobody may see."""
+    """A table, and beside it a secret that no query may read."""
 
     def __init__(self, folder: Path):
         table = TimeSeriesTable.create(
@@ -313,7 +313,7 @@ def test_Q06_a_statement_that_asks_too_much_is_contained(pool, place, name):
 
 
 def test_the_secrets_are_there_to_be_found(place):
-    """Without this the checks above would pass on a mistake in the set-up."""
+    """Without this test the checks above would pass with a mistake in the set-up."""
     assert Path(place.words["link"]).read_text() == f"{SECRET}\n"
     with pytest.raises(AssertionError):
         check_nothing_is_shown(f"x {SECRET}", "", place)

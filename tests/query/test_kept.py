@@ -1,4 +1,4 @@
-"""A text that was made before is used again only over the same states and whole files."""
+"""A cached text is reused only over the same states and complete files."""
 
 import os
 

@@ -3,8 +3,8 @@
 import duckdb
 import pytest
 
-from thermocline.query.gate import admit
-from thermocline.query.need import columns_needed
+from thermocline.query.sql.columns_used import columns_needed
+from thermocline.query.sql.gate import admit
 
 ANY = None
 

@@ -1,4 +1,4 @@
-"""What a query's conditions say about its tables, and what they must never be taken to say."""
+"""Which constraints follow from a query's conditions, and which do not."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -6,10 +6,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from thermocline.format.instant import written
-from thermocline.query.gate import admit
-from thermocline.query.plan import CONSTANTS_MAX, constraints
-from thermocline.query.shape import shape_of
+from thermocline.format.instant import format_instant
+from thermocline.query.sql.engine_types import shape_of
+from thermocline.query.sql.gate import admit
+from thermocline.query.sql.plan import CONSTANTS_MAX, find_constraints
 
 SHAPES = {
     "p": shape_of(
@@ -37,7 +37,7 @@ def shown(constraint) -> str:
 
     def value(one):
         is_time = constraint.column in ("ts", "tz", "tn")
-        return written(one).removesuffix("T00:00:00Z") if is_time else str(one)
+        return format_instant(one).removesuffix("T00:00:00Z") if is_time else str(one)
 
     if constraint.values is not None:
         return f"{constraint.column} in {','.join(value(one) for one in constraint.values)}"
@@ -53,7 +53,7 @@ def found(parser, sql, parameters=None) -> dict[str, set[str]]:
     """Return the constraints on each reference, by the alias it has or its name."""
     statement = admit(parser, sql)
     shapes = [SHAPES.get(reference.table) for reference in statement.references]
-    every = constraints(parser, statement, shapes, parameters or {})
+    every = find_constraints(parser, statement, shapes, parameters or {})
     named = [reference.node["alias"] or reference.table for reference in statement.references]
     return {
         name: {shown(one) for one in some} for name, some in zip(named, every, strict=True) if some
@@ -192,13 +192,13 @@ JOINS = [
         {"p": {"n >= 1 <= 1"}, "q": {"v >= 2 <= 2"}},
     ),
     ("select * from p a, p b where a.n = 1", {"a": {"n >= 1 <= 1"}}),
-    (  # `n` alone is ambiguous, the rest stands
+    (  # `n` alone is ambiguous; the other conditions count
         "select * from p a join p b on a.n = 1 and b.n = 2 where n = 3",
         {"a": {"n >= 1 <= 1"}, "b": {"n >= 2 <= 2"}},
     ),
     ("select * from p, q where ts > '2024-06-01'", {}),
     ("select * from p, q where v = 1 and n = 2", {"p": {"n >= 2 <= 2"}, "q": {"v >= 1 <= 1"}}),
-    # Outer joins: WHERE is never true of null, so it may go below; ON says nothing of rows kept.
+    # Outer joins: WHERE is never true of null, so it may go below; ON does not limit the kept rows.
     (
         "select * from p left join q on p.ts = q.ts where q.v = 2 and p.n = 1",
         {"p": {"n >= 1 <= 1"}, "q": {"v >= 2 <= 2"}},
@@ -212,7 +212,7 @@ JOINS = [
         "select * from p left join q on p.ts = q.ts join w on w.k = 1 and q.v = 2",
         {"q": {"v >= 2 <= 2"}, "w": {"k >= 1 <= 1"}},
     ),
-    # What a semi or anti join hides is asked nothing, and owns no name.
+    # A table hidden by a semi or anti join has no constraints, and owns no name.
     ("select * from p semi join q on p.ts = q.ts and q.v = 2 where n = 1", {"p": {"n >= 1 <= 1"}}),
     ("select * from p anti join q on p.ts = q.ts and q.v = 2 where n = 1", {"p": {"n >= 1 <= 1"}}),
     ("select * from p anti join q on p.ts = q.ts where q.v = 2", {}),
@@ -220,7 +220,7 @@ JOINS = [
         "select * from p anti join q using (ts) where ts > '2024-06-01'",
         {"p": {"ts > 2024-06-01"}},
     ),
-    # Another row would be nearest, or the same place would be another row.
+    # Another row would be nearest, or another row would have the same position.
     ("select * from p asof join q on p.ts >= q.ts where q.v = 2", {}),
     ("select * from p asof join q on p.ts >= q.ts where q.ts > '2024-06-01'", {}),
     ("select * from p asof join q on p.ts >= q.ts where p.n = 1", {"p": {"n >= 1 <= 1"}}),
@@ -286,13 +286,13 @@ SCOPES = [
     ("select * from p where exists (select 1 from q where p.n = 1)", {}),
     ("select * from p where n in (select v from q where v = 2)", {"q": {"v >= 2 <= 2"}}),
     ("select * from p p where exists (select 1 from q p where p.v = 1)", {"p": {"v >= 1 <= 1"}}),
-    # Set operations: each half for itself.
+    # Set operations: each half separately.
     (
         "select n from p a where n = 1 union all select n from p b where n = 2 union select 3",
         {"a": {"n >= 1 <= 1"}, "b": {"n >= 2 <= 2"}},
     ),
     ("(select n from p) union all (select n from p a where a.n = 2)", {"a": {"n >= 2 <= 2"}}),
-    # Names that the SELECT list gives away.
+    # Names that are aliases in the SELECT list.
     ("select ts + interval 1 day as ts from p where ts > '2024-06-01'", {}),
     ("select x as n from p where n = 1", {}),
     ("select n as n, ts as t from p where n = 1", {"p": {"n >= 1 <= 1"}}),
@@ -305,7 +305,7 @@ SCOPES = [
     ("select n = 1 from p order by n = 1", {}),
     ("select * from p pivot (sum(x) for n in (1, 2)) where symbol = 'A'", {}),
     ("describe select * from p where n = 1", {"p": {"n >= 1 <= 1"}}),
-    # The clock in words, only where no column can be meant.
+    # Names of the clock, only where no column can have them.
     ("select * from p, (select 1 as current_timestamp) where ts > current_timestamp", {}),
     ("select * from (select * from p where ts > current_timestamp)", {}),
     # A table without a shape is not pruned, and may own any name.
@@ -377,14 +377,14 @@ def test_the_clock_is_read_in_the_transaction_of_the_query(parser):
 
 
 def written_at(moment: datetime) -> str:
-    return written(int(moment.timestamp()) * 10**9 + moment.microsecond * 1000)
+    return format_instant(int(moment.timestamp()) * 10**9 + moment.microsecond * 1000)
 
 
 def test_values_are_kept_with_the_text_only_when_nothing_can_change_them(parser):
     statement = admit(parser, "select * from p where n > $1 and ts > '2024-06-01'")
     shapes = [SHAPES["p"]]
-    first = constraints(parser, statement, shapes, {"1": 1})
-    second = constraints(parser, statement, shapes, {"1": 2})
+    first = find_constraints(parser, statement, shapes, {"1": 1})
+    second = find_constraints(parser, statement, shapes, {"1": 2})
     assert {one.low for one in first[0]} != {one.low for one in second[0]}
 
 

@@ -1,4 +1,4 @@
-"""Workers: warm, walled, under a clock, and never in the way of each other."""
+"""Workers: warm, with a memory limit and a timeout, and independent of each other."""
 
 import gc
 import os
@@ -27,8 +27,8 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.hot.tier import HotPart, HotSnapshot
-from thermocline.query.pool import QueryPool, TableRef
-from thermocline.query.wire import REQUEST_BYTES_MAX
+from thermocline.query.worker.pool import QueryPool, TableRef
+from thermocline.query.worker.protocol import REQUEST_BYTES_MAX
 from thermocline.table import TimeSeriesTable
 
 MIB = 1 << 20
@@ -64,14 +64,14 @@ KNOWN = {}
 
 @pytest.fixture(scope="module")
 def shared_pool():
-    """One worker for all tests here; after one that kills it the pool starts another."""
+    """One worker for all tests here; after a test that kills it the pool starts another."""
     with QueryPool(lambda: dict(KNOWN), workers=1) as opened:
         yield opened
 
 
 @pytest.fixture
 def pool(shared_pool, prices):
-    """The shared pool over `prices` alone; `register` adds to it for the length of a test."""
+    """The shared pool over `prices` alone; `register` adds to it during a test."""
     KNOWN.clear()
     KNOWN["prices"] = TableRef("prices", prices.root())
     return shared_pool
@@ -89,7 +89,7 @@ def register(pool):
 
 @pytest.fixture
 def open_pool(tmp_path, monkeypatch):
-    """Open a pool of its own, whose workers' folders are in `tmp_path / "spill"`."""
+    """Open a separate pool, whose workers' folders are in `tmp_path / "spill"`."""
     opened = []
     (tmp_path / "spill").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spill"))
@@ -120,7 +120,7 @@ def worker_of(pool):
 
 
 def is_alive(pid):
-    # Whoever started it may take note of its end between the opening of this file and its reading.
+    # Its parent may reap the process between the opening and the reading of this file.
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -146,7 +146,7 @@ def cpu_share(pid, over_s=0.2):
 
 
 def is_asleep(pid):
-    """Tell whether every thread of a process waits: one that only gets no core does not."""
+    """Tell whether every thread of a process waits; one that is ready to run does not."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return all((task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "S" for task in tasks)
 
@@ -313,7 +313,7 @@ def test_only_tables_that_a_query_names_are_asked_for_hot_rows(hot_pool, tier):
 
 def test_a_hot_part_is_written_once_and_goes_with_its_rows(hot_pool, tier):
     def kept():
-        # By what each batch is: files of other tests go whenever nobody has their rows any more.
+        # By the identity of each batch: files of other tests are closed when their rows are freed.
         return [hot_pool._shared._kept[key].file for key in ours if key in hot_pool._shared._kept]
 
     tier.put(*range(10, 500))
@@ -336,7 +336,7 @@ def test_a_hot_part_is_written_once_and_goes_with_its_rows(hot_pool, tier):
 
 
 def test_more_hot_parts_than_files_are_kept_are_all_read(hot_pool, tier, monkeypatch):
-    monkeypatch.setattr("thermocline.query.share.FILES_KEPT_MAX", 3)
+    monkeypatch.setattr("thermocline.query.worker.shared_memory.FILES_KEPT_MAX", 3)
     for hour in range(200):
         tier.put(1000 + hour)
     worker_of(hot_pool)
@@ -369,11 +369,11 @@ def test_an_error_of_the_hot_half_is_the_error_of_the_query(hot_pool, tier):
 
 
 def test_a_lent_part_cannot_be_changed(tier):
-    from thermocline.query.share import SharedParts
+    from thermocline.query.worker.shared_memory import SharedParts
 
     tier.put(5)
     shared = SharedParts()
-    with shared.lent(tier.snapshot()) as (_, (file,)):
+    with shared.lend(tier.snapshot()) as (_, (file,)):
         with pytest.raises(PermissionError):
             os.pwrite(file, b"x", 0)
         with pytest.raises(PermissionError):
@@ -457,9 +457,9 @@ def test_Q03_a_worker_that_dies_in_a_stream_is_an_error_and_no_end(pool):
 
 
 def test_Q03_an_end_with_another_count_of_rows_is_no_end(pool, monkeypatch):
-    from thermocline.query import run
+    from thermocline.query.worker import running_query
 
-    exact = run.COUNT
+    exact = running_query.COUNT
 
     class Miscounted:
         size = exact.size
@@ -470,8 +470,8 @@ def test_Q03_an_end_with_another_count_of_rows_is_no_end(pool, monkeypatch):
             return (exact.unpack_from(data)[0] // 2,)
 
     pid = worker_of(pool)
-    monkeypatch.setattr(run, "COUNT", Miscounted)
-    with pytest.raises(Unavailable, match="not whole"):
+    monkeypatch.setattr(running_query, "COUNT", Miscounted)
+    with pytest.raises(Unavailable, match="incomplete"):
         pool.sql("select i from range(1000) r(i)")
     monkeypatch.undo()
     assert worker_of(pool) != pid
@@ -517,7 +517,7 @@ def test_Q04_a_stream_that_is_dropped_ends_its_query_within_a_second(pool):
         took_s = wait_until(lambda: pool._idle or not is_alive(pid))
         return took_s, is_alive(pid)
 
-    # An ordinary query hears the interrupt: its worker is used again.
+    # An ordinary query handles the interrupt: its worker is reused.
     took_s, survives = at_best(act, lambda result: result[0] < 1 and result[1])
     assert took_s < 1
     assert survives
@@ -531,7 +531,7 @@ def test_Q04_a_stream_of_a_query_that_does_not_listen_is_killed_within_a_second(
             f"select case when i < 200000 then i else {STUBBORN} end from range(210000) r(i)"
         )
         reader.read_next_batch()
-        # While it waits for a reader it is not at the long call yet.
+        # While it waits for a reader it has not started the long call yet.
         while cpu_share(pid) < 0.2 and is_asleep(pid):
             reader.read_next_batch()
         if way == "close":
@@ -596,7 +596,9 @@ def test_Q05_a_stream_that_nobody_reads_on_ends_at_its_time(pool):
 
 
 def test_Q05_a_worker_ends_itself_when_nobody_kills_it(pool, monkeypatch):
-    monkeypatch.setattr("thermocline.query.process.WorkerProcess.kill", lambda self: None)
+    monkeypatch.setattr(
+        "thermocline.query.worker.worker_process.WorkerProcess.kill", lambda self: None
+    )
     start = time.monotonic()
     with pytest.raises(Overloaded, match="longer than its limit"):
         pool.sql(f"select {STUBBORN} from range(2) r(i)", timeout_s=0.2)
@@ -728,7 +730,7 @@ def test_all_workers_busy_is_said_after_a_wait_with_a_limit(open_pool):
 
 
 def test_more_queries_than_may_wait_are_told_so_at_once(pool, monkeypatch):
-    monkeypatch.setattr("thermocline.query.pool.WAITING_MAX", 0)
+    monkeypatch.setattr("thermocline.query.worker.pool.WAITING_MAX", 0)
     with pytest.raises(Overloaded, match="busy"):
         pool.sql("select 1")
 
@@ -797,10 +799,10 @@ def test_where_rows_are_spilled_is_told_to_nobody(open_pool, tmp_path):
     folder.unlink()
 
 
-# The program has no `__main__` guard, and says that it begins: once.
+# The program has no `__main__` guard, and prints that it begins: once.
 PROGRAM = """
 import sys, threading, time
-from thermocline.query.pool import QueryPool
+from thermocline.query.worker.pool import QueryPool
 print("begin", flush=True)
 pool = QueryPool(dict, workers=1)
 assert pool.sql("select 1").num_rows == 1

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Invalid, NotFound
-from thermocline.query.constraint import Constraint
-from thermocline.query.predicate import compile_predicate
+from thermocline.query.sql.constraint import Constraint
+from thermocline.query.sql.predicate import compile_predicate
 
 SCHEMA = pa.schema(
     {

@@ -1,4 +1,4 @@
-"""A pruned answer is the unpruned answer, whatever is asked of whatever segments."""
+"""A pruned answer equals the unpruned answer, for random queries and segments."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fixtures.lake import JUNE_US
-from thermocline.format.action import Mark
+from thermocline.format.log.action import Mark
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.frame import Lsn
 from thermocline.query.session import Session
@@ -72,8 +72,8 @@ def world(request, tmp_path_factory):
         for lsn in range(1, 5) if request.param.endswith("hot") else ():
             rows = some_rows(chance, kind, lsn * 300, chance.randrange(1, 9))
             rows = rows.cast(table.schema())
-            hot.add(Lsn(lsn), table.lake.state().schema_id, rows.to_batches()[0], rows.nbytes)
-        session.register_view(name, table.lake, hot.snapshot)
+            hot.add(Lsn(lsn), table.cold.state().schema_id, rows.to_batches()[0], rows.nbytes)
+        session.register_view(name, table.cold, hot.snapshot)
         warm = [pa.Table.from_batches([part.batch]) for part in hot.snapshot().parts]
         oracle.register(name, pa.concat_tables([table.to_arrow(), *warm]))
     yield session, oracle
@@ -141,19 +141,19 @@ def conditions(prefix: str = "") -> st.SearchStrategy[str]:
 
 
 def rows_of(answer: pa.Table) -> list[str]:
-    """Return the rows so that they can be compared, whatever order they came in."""
+    """Return the rows sorted, so that they can be compared."""
     return sorted(repr(row) for row in answer.to_pylist())
 
 
 def compare(world, sql: str, parameters=None) -> None:
-    """Ask both; either both fail or both have the same rows."""
+    """Run both; either both fail or both return the same rows."""
     session, oracle = world
     expected = oracle.sql(sql, params=parameters).to_arrow_table()
     assert rows_of(session.sql(sql, parameters)) == rows_of(expected)
 
 
 def bindable(oracle, sql: str, parameters=None) -> bool:
-    """Tell whether the engine takes the query at all: not all types can be compared."""
+    """Tell whether the engine accepts the query: not all types can be compared."""
     try:
         oracle.sql(sql, params=parameters)
     except duckdb.Error:
@@ -227,7 +227,7 @@ SLOTS = {name: conditions(f"{name}.") for name in "abcpq"} | {
 
 @st.composite
 def queries(draw) -> str:
-    """Return a template with a condition in each of its places."""
+    """Return a template with a condition in each of its slots."""
     template = draw(st.sampled_from(TEMPLATES))
     names = [name for _, name, _, _ in Formatter().parse(template) if name]
     return template.format(**{name: draw(SLOTS[name]) for name in names})

@@ -4,17 +4,17 @@ import duckdb
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.query.gate import admit
-from thermocline.query.rewrite import guessed, template
+from thermocline.query.sql.gate import admit
+from thermocline.query.sql.rewrite import guess_proof_text, make_template
 
 
 def filled(parser, sql: str) -> str:
     """Return the text with R0, R1 ... for the relations, in the order of the references."""
     statement = admit(parser, sql)
-    made = template(parser, statement)
+    made = make_template(parser, statement)
     places = range(len(statement.references))
     names = {place: statement.references[place].written.upper() for place in places}
-    return made.filled(names)
+    return made.fill(names)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_what_has_no_place_for_a_relation_is_refused_with_a_way_out(parser, sql)
 def test_a_parameter_that_goes_with_its_reference_is_not_asked_for_again(parser):
     statement = admit(parser, "select ? from p as of version ? where a = ?")
     assert statement.parameters == {"1", "2", "3"}
-    assert template(parser, statement).parameters == {"1", "3"}
+    assert make_template(parser, statement).parameters == {"1", "3"}
 
 
 def test_a_template_whose_meaning_is_another_is_refused(parser):
     statement = admit(parser, "select * from p as of version 3 where a = 1")
-    # As if the parser had told a wrong place: the proof notices.
+    # As if the parser returned a wrong position: the proof notices.
     statement.references[0].node["query_location_length"] += len(" where a = 1")
     with pytest.raises(Invalid):
-        template(parser, statement)
+        make_template(parser, statement)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_template_whose_meaning_is_another_is_refused(parser):
 def test_a_right_guess_spares_the_engine_a_question(parser, sql):
     nobody = duckdb.connect(":memory:")
     nobody.close()
-    statement = admit(parser, sql, guessed(sql, {"p"}))
-    assert template(nobody, statement) == template(parser, admit(parser, sql))
+    statement = admit(parser, sql, guess_proof_text(sql, {"p"}))
+    assert make_template(nobody, statement) == make_template(parser, admit(parser, sql))
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_a_right_guess_spares_the_engine_a_question(parser, sql):
 def test_a_wrong_guess_changes_nothing(parser, sql, guess):
     def outcome(guess):
         try:
-            return template(parser, admit(parser, sql, guess))
+            return make_template(parser, admit(parser, sql, guess))
         except Invalid as error:
             return str(error), error.facts
 
-    assert outcome(guess or guessed(sql, {"p"})) == outcome(None)
+    assert outcome(guess or guess_proof_text(sql, {"p"})) == outcome(None)
 
 
 def test_a_query_with_parameters_to_number_or_several_tables_is_not_guessed():
-    assert guessed("select ? from p", {"p"}) is None
-    assert guessed("select * from p join q", {"p", "q"}) is None
-    assert guessed("select * from r", {"p", "q"}) is None
+    assert guess_proof_text("select ? from p", {"p"}) is None
+    assert guess_proof_text("select * from p join q", {"p", "q"}) is None
+    assert guess_proof_text("select * from r", {"p", "q"}) is None

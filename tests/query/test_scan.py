@@ -1,4 +1,4 @@
-"""A table at a version is exactly its live rows, with its columns, whatever its files look like."""
+"""A table at a version is exactly its live rows with its columns, for all forms of files."""
 
 import os
 from datetime import UTC, datetime
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fixtures.lake import HOUR_US, JUNE_US, rows
 from thermocline.errors import Corruption, Invalid, Unavailable
-from thermocline.query.scan import file_pattern
 from thermocline.query.session import Session
-from thermocline.query.shape import literal, quoted
+from thermocline.query.sql.engine_types import quote_identifier, quote_text
+from thermocline.query.sql.scan import file_pattern
 from thermocline.table import TimeSeriesTable
 
 
@@ -72,7 +72,7 @@ def test_files_that_store_a_column_in_other_types_read_as_one(session, tmp_path)
         pq.write_table(pa.table({"ts": times(0), "u": unsigned}), path, version=version)
         table.append_parquet(path)
     session.register_tstable("t", table)
-    # The first writer knew no unsigned numbers, so the table's column is a wider one.
+    # The first writer had no unsigned numbers, so the table's column is wider.
     answer = session.sql("select u from t")
     assert answer.schema.field("u").type == pa.int64()
     assert answer.to_pydict() == {"u": [2**32 - 1] * 2}
@@ -205,7 +205,7 @@ def test_Q14_any_column_name_is_quoted_right(tmp_path_factory, names):
     table.append(pa.table(columns))
     with Session(threads=1) as session:
         session.register_tstable("t", table)
-        chosen = ", ".join(quoted(name) for name in ["ts", *names])
+        chosen = ", ".join(quote_identifier(name) for name in ["ts", *names])
         answer = session.sql(f"select {chosen} from t")
     assert answer.column_names[1:] == names
     assert [answer.column(1 + place).to_pylist() for place in range(len(names))] == [
@@ -281,8 +281,8 @@ def test_a_file_of_the_right_size_that_is_no_parquet_is_named(session, prices):
 
 
 def test_names_texts_and_patterns_are_quoted():
-    assert quoted('a"b') == '"a""b"'
-    assert literal("it's") == "'it''s'"
+    assert quote_identifier('a"b') == '"a""b"'
+    assert quote_text("it's") == "'it''s'"
     assert file_pattern("a[1]*?") == "a[[]1][*][?]"
 
 

@@ -11,8 +11,8 @@ import pytest
 from test_gate import HOSTILE
 
 from fixtures.lake import rows
+from thermocline.cold.segment.row_reader import RowReader
 from thermocline.errors import Invalid, NotFound
-from thermocline.lake.row_reader import RowReader
 from thermocline.query.session import STATEMENTS_KEPT_MAX, Session
 from thermocline.table import TimeSeriesTable
 

@@ -1,4 +1,4 @@
-"""Folders of spilled rows: removed by whoever comes next when their process was killed."""
+"""Folders of spilled rows: the next process removes those of a killed process."""
 
 import os
 import subprocess
@@ -13,13 +13,13 @@ from thermocline.query import spill
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    spill._swept.cache_clear()
+    spill._sweep_once.cache_clear()
     yield tmp_path
-    spill._swept.cache_clear()
+    spill._sweep_once.cache_clear()
 
 
 def gone():
-    """Return the number of a process that has ended."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -29,7 +29,7 @@ def test_what_a_killed_process_left_is_removed(place):
     left = place / f"{spill.PREFIX}{gone()}-abc"
     left.mkdir()
     (left / "rows").write_bytes(b"private")
-    mine = spill.new_folder()
+    mine = spill.make_folder()
     assert os.listdir(place) == [os.path.basename(mine)]
     assert os.stat(mine).st_mode & 0o777 == 0o700
 
@@ -38,20 +38,20 @@ def test_what_a_living_process_has_stays_and_so_does_what_is_not_ours(place):
     others = [f"{spill.PREFIX}{os.getppid()}-abc", f"{spill.PREFIX}old", f"else-{gone()}-abc"]
     for name in others:
         (place / name).mkdir()
-    spill.new_folder()
+    spill.make_folder()
     assert set(others) < set(os.listdir(place))
 
 
 def test_what_the_process_before_left_under_the_number_of_this_one_is_removed(place):
-    """In a container a node that was killed had the number that the next one has."""
-    mine = spill.new_folder()
+    """In a container, a killed node had the same process id as the next one."""
+    mine = spill.make_folder()
     assert os.path.basename(mine).startswith(
-        f"{spill.PREFIX}{os.getpid()}-{spill._began(os.getpid())}-"
+        f"{spill.PREFIX}{os.getpid()}-{spill._start_time(os.getpid())}-"
     )
     left = place / f"{spill.PREFIX}{os.getpid()}-1-abc"
     left.mkdir()
-    spill._swept.cache_clear()
-    again = spill.new_folder()
+    spill._sweep_once.cache_clear()
+    again = spill.make_folder()
     assert {*os.listdir(place)} == {os.path.basename(mine), os.path.basename(again)}
 
 
@@ -60,16 +60,16 @@ def test_when_a_process_began_is_told_whatever_its_name_is(tmp_path):
     odd.symlink_to("/bin/sleep")
     with subprocess.Popen([str(odd), "60"]) as process:
         try:
-            told = int(spill._began(process.pid))
+            told = int(spill._start_time(process.pid))
         finally:
             process.kill()
-    assert told >= int(spill._began(os.getpid()))
-    assert spill._began(gone()) == ""
+    assert told >= int(spill._start_time(os.getpid()))
+    assert spill._start_time(gone()) == ""
 
 
 def test_a_link_is_not_followed(place, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "kept").write_bytes(b"")
     (place / f"{spill.PREFIX}{gone()}-abc").symlink_to(elsewhere)
-    spill.new_folder()
+    spill.make_folder()
     assert os.listdir(elsewhere) == ["kept"]

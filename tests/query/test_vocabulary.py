@@ -1,8 +1,8 @@
-"""The list of functions is the engine's, less what a rule refuses."""
+"""The list has all functions of the engine except those that a rule refuses."""
 
-from thermocline.query.vocabulary import FUNCTIONS, OPERATORS, TABLE_FUNCTIONS
+from thermocline.query.sql.vocabulary import FUNCTIONS, OPERATORS, TABLE_FUNCTIONS
 
-# Not the same at every call, and still only values.
+# Different at every call, but still functions of values only.
 CHANGING = set(
     """
     random uuid uuidv4 uuidv7 gen_random_uuid error now today current_date get_current_time
@@ -33,12 +33,12 @@ NAMED = set(
     obj_description remap_struct session_user shobj_description to_aggregate_state user version
     """.split()  # noqa: SIM905
 )
-# Syntax of its own, which the parser never writes as a function's name.
+# Special syntax that the parser never writes as the name of a function.
 WORDS = {"is distinct from", "is not distinct from"}
 
 
 def is_refused(name: str, stability: str | None) -> bool:
-    """Whatever changes from call to call, and whatever is the engine's own business."""
+    """Functions whose value changes from call to call, and internal functions of the engine."""
     if name in CHANGING:
         return False
     changes = stability in ("VOLATILE", "CONSISTENT_WITHIN_QUERY")

@@ -1,4 +1,4 @@
-"""The memory wall: what is past it cannot be had, and what is lent does not count."""
+"""The memory limit: allocations past it fail, and shared memory does not count."""
 
 import subprocess
 import sys
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.query.wall import ALLOWANCE_BYTES, private_bytes
+from thermocline.query.worker.memory_limit import ALLOWANCE_BYTES, private_bytes
 
 MIB = 1 << 20
 
 
 def run(program):
-    """Run a program that has a wall around it; return its exit code and what it printed."""
-    lines = "import mmap, os, resource\nfrom thermocline.query.wall import *\nMIB = 1 << 20\n"
+    """Run a program under a memory limit; return its exit code and its output."""
+    lines = "import mmap, os, resource\nfrom thermocline.query.worker.memory_limit import *\nMIB = 1 << 20\n"
     done = subprocess.run(
         [sys.executable, "-c", lines + program],
         capture_output=True,

@@ -1,14 +1,14 @@
-"""Every run is looked at when its time is up, whatever the watch was waiting for."""
+"""The watchdog checks every run at its deadline, whatever it was waiting for."""
 
 import threading
 import time
 
-from thermocline.query import watch as watch_room
-from thermocline.query.watch import Watch
+from thermocline.query.worker import watchdog as watch_room
+from thermocline.query.worker.watchdog import QueryWatchdog
 
 
 class Looked:
-    """A run of which only the time is known, over when it is looked at past that."""
+    """A run that has only a deadline, and is over when it is checked after that."""
 
     def __init__(self, query_id, time_s):
         self.query_id = query_id
@@ -24,7 +24,7 @@ class Looked:
 
 def test_Q05_a_run_that_comes_while_the_watch_lingers_is_looked_at_in_time(monkeypatch):
     monkeypatch.setattr(watch_room, "LINGER_S", 3_600.0)
-    watch = Watch()
+    watch = QueryWatchdog()
     first, second = Looked("first", 0.0), Looked("second", 0.5)
     watch.add(first)
     assert first.is_over.wait(60)

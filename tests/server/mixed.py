@@ -2,7 +2,7 @@
 
 Every record has a number and every request an idempotency key, and a writer sends a request again
 until it is answered. So at the end each number must be there exactly once, and at any time a
-reader finds all that were answered before it asked, none twice, and none that nobody sent.
+reader finds all rows answered before its query, no row twice, and no row that was never sent.
 """
 
 import http.client

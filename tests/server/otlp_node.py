@@ -1,4 +1,4 @@
-"""Verbs for the receivers: a real node with both listeners, on ports of its own."""
+"""Verbs for the receivers: a real node with both listeners, on free ports."""
 
 import asyncio
 import http.client
@@ -13,13 +13,13 @@ from google.rpc.status_pb2 import Status
 from thermocline.config import LakeSettings
 from thermocline.errors import Forbidden, Unauthenticated
 from thermocline.node import Node
-from thermocline.server.guard import Caller
-from thermocline.server.http1_route import HttpLimits
-from thermocline.server.lane import Lane
-from thermocline.server.otlp_grpc import OtlpGrpc
-from thermocline.server.otlp_http import OtlpHttp
-from thermocline.server.receiver import Receiver
-from thermocline.server.room import Room
+from thermocline.server.access.guard import Caller
+from thermocline.server.otlp.grpc import OtlpGrpc
+from thermocline.server.otlp.http import OtlpHttp
+from thermocline.server.otlp.http1.route import HttpLimits
+from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.memory_budget import MemoryBudget
+from thermocline.server.otlp.receiver import Receiver
 
 
 class Keys:
@@ -69,7 +69,7 @@ class Served:
         self.counts = Counts()
         self.keys = keys or Keys()
         self._sink = sink(self.node) if sink else self.node
-        self.room = room or Room()
+        self.room = room or MemoryBudget()
         self._limits, self._lane_options = http or HttpLimits(), lane
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -81,7 +81,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
 
     async def _start(self):
-        self.lane = Lane(self._sink, **{"is_compiled": False, **self._lane_options})
+        self.lane = IngestQueue(self._sink, **{"is_compiled": False, **self._lane_options})
         await self.lane.start()
         receiver = Receiver(self.lane, self.room, self.keys, None, self.counts)
         is_open = not self.keys.tenants

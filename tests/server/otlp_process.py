@@ -14,18 +14,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from server.otlp_node import Keys
 from thermocline.node import Node
-from thermocline.server.lane import Lane
-from thermocline.server.otlp_grpc import OtlpGrpc
-from thermocline.server.otlp_http import OtlpHttp
-from thermocline.server.receiver import Receiver
-from thermocline.server.room import Room
+from thermocline.server.otlp.grpc import OtlpGrpc
+from thermocline.server.otlp.http import OtlpHttp
+from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.memory_budget import MemoryBudget
+from thermocline.server.otlp.receiver import Receiver
 
 
 async def serve(root, http_port, grpc_port):
     """Serve until SIGTERM."""
     node = Node(root)
-    lane = Lane(node, is_compiled=False)
-    receiver = Receiver(lane, Room(), Keys())
+    lane = IngestQueue(node, is_compiled=False)
+    receiver = Receiver(lane, MemoryBudget(), Keys())
     http = OtlpHttp(receiver, port=http_port)
     grpc = OtlpGrpc(receiver, port=grpc_port)
     for part in (lane, http, grpc):

@@ -1,4 +1,4 @@
-"""A node that somebody means ill with, or whose machine does: nothing told, nothing lost."""
+"""A node under attack or on a faulty machine: no secret is disclosed, no row is lost."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from fixtures.api import serving
 from fixtures.wal import NEVER_S, numbers, opened, ticks
 from thermocline.config import LakeSettings, WalSettings
 from thermocline.errors import Unavailable
-from thermocline.format.instant import instant
+from thermocline.format.instant import to_instant
 from thermocline.node import open_lake
 
 # tests/query has them all; these show that nothing stands beside the gate.
@@ -119,7 +119,7 @@ def test_O01_a_clock_that_jumps_back_stands_still_or_leaps_ahead_changes_no_orde
         assert times[:-1] == sorted(times[:-1])
         assert times[-1] == datetime(2024, 6, 1, 2, tzinfo=UTC)
         assert "ahead of the clock" in notes[-1]
-        by_then = [table.lake.log.newest_by(instant(time)) for time in sorted(times)]
+        by_then = [table.cold.log.newest_by(to_instant(time)) for time in sorted(times)]
         assert by_then == sorted(by_then)
         assert by_then[-1] == len(times)
     with opened(tmp_path / "lake") as lake:

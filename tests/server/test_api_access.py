@@ -13,9 +13,9 @@ from fixtures.entities import ORDER, database, serving_entities
 from fixtures.postgres import postgres_run, postgres_server
 from fixtures.timing import at_best, wait_until
 from thermocline.errors import Corruption, Invalid, Unavailable
-from thermocline.server.api.openapi import document
-from thermocline.server.api.problem import problem_bytes, problem_of
-from thermocline.server.api.routes import ROUTES
+from thermocline.server.api.http.problem import problem_bytes, problem_of
+from thermocline.server.api.types.openapi import document
+from thermocline.server.api.types.routes import ROUTES
 
 __all__ = ["postgres_run", "postgres_server"]
 
@@ -200,7 +200,7 @@ def test_A01_a_query_of_another_tenant_is_neither_seen_nor_cancelled_nor_in_the_
         assert beta.delete("/api/v1/queries/alpha.shared-id").status_code == 404
         assert beta.get("/api/v1/queries").json() == {"queries": []}
         thread.join(120)
-        assert answers[0].status_code == 504  # nobody ended it before its time
+        assert answers[0].status_code == 504  # no other tenant cancelled it
         answer = beta.post("/api/v1/query", json={"sql": "select 1", "query_id": "shared-id"})
         assert answer.status_code == 200
 
@@ -259,7 +259,7 @@ def test_A10_the_first_key_of_an_open_node_is_an_administrators(tmp_path):
     with serving(tmp_path) as served, served.client() as client:
         assert client.post("/api/v1/keys", json={"scopes": ["query"]}).status_code == 400
         served.guard.reload()
-        assert client.get("/api/v1/tables").status_code == 200  # nobody is locked out
+        assert client.get("/api/v1/tables").status_code == 200  # no tenant is locked out
         made = client.post("/api/v1/keys", json={"scopes": ["admin", "query"]})
         served.guard.reload()
         assert client.get("/api/v1/tables").status_code == 401
@@ -451,14 +451,14 @@ def test_errors_that_may_pass_say_when_to_come_back(open_node, monkeypatch):
 
 def test_health_answers_without_a_key_and_while_the_node_starts(tmp_path):
     from fixtures.api import on_wire
-    from thermocline.server.api.app import make_app
-    from thermocline.server.guard import Guard
-    from thermocline.server.keys import KeyStore
-    from thermocline.server.log import Log
-    from thermocline.server.metrics import Metrics
-    from thermocline.server.quota import Quotas
+    from thermocline.server.access.guard import Guard
+    from thermocline.server.access.keys import KeyStore
+    from thermocline.server.access.quota import Quotas
+    from thermocline.server.api.http.app import make_app
+    from thermocline.server.observe.log import EventLog
+    from thermocline.server.observe.metrics import Metrics
 
-    app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), Log())
+    app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), EventLog())
     with (
         on_wire(app) as port,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as client,

@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.entities import ORDER, serving_entities
 from fixtures.postgres import own_postgres, postgres_run, postgres_template
-from thermocline.entity.answer import LAKE_ALONE, REMEMBERED
+from thermocline.entity.degraded_read import LAKE_ALONE, OLD_ANSWER
 
 __all__ = ["own_postgres", "postgres_run", "postgres_template"]
 
@@ -68,7 +68,7 @@ def test_without_postgres_each_mode_answers_as_it_says(stopped):
 
     cached = client.get(f"{PATH}/a", params={"mode": "cached"})
     assert cached.json()["document"] == {"status": "newer"}
-    assert cached.json()["warning"] == cached.headers["thermocline-warning"] == REMEMBERED
+    assert cached.json()["warning"] == cached.headers["thermocline-warning"] == OLD_ANSWER
     assert cached.headers["thermocline-as-of"] == served.seen.headers["thermocline-as-of"]
 
     rows = client.post(f"{PATH}/scan", json={"mode": "best_effort", "columns": ["_id"]})

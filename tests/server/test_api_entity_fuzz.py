@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from fixtures.entities import ORDER, entity_node
 from fixtures.postgres import postgres_run, postgres_server
 from server.test_api_openapi import CHECKS, EXAMPLES_MAX, check_examples, page_examples
-from thermocline.server.api.openapi import document
-from thermocline.server.api.routes import ROUTES
+from thermocline.server.api.types.openapi import document
+from thermocline.server.api.types.routes import ROUTES
 
 __all__ = ["entity_node", "postgres_run", "postgres_server"]
 

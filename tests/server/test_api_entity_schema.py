@@ -6,7 +6,7 @@ from fixtures.api import SCOPES, serving
 from fixtures.entities import ORDER, database, entity_node, new_type, serving_entities
 from fixtures.postgres import postgres_run, postgres_server
 from thermocline.config import QuotaSettings
-from thermocline.server.api.routes import ROUTES
+from thermocline.server.api.types.routes import ROUTES
 
 __all__ = ["entity_node", "new_type", "postgres_run", "postgres_server"]
 

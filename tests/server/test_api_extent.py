@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.server.api import extent
-from thermocline.server.api.extent import json_values_max
+from thermocline.server.api.http import json_size
+from thermocline.server.api.http.json_size import json_values_max
 
 TEXTS = st.text(st.sampled_from('\\",{[]}: \nab'), max_size=12)
 VALUES = st.recursive(
@@ -45,7 +45,7 @@ def marks(text):
 @pytest.fixture(params=[1, 3, 7, 1 << 20])
 def block_bytes(request, monkeypatch):
     """Count by blocks of several sizes: texts and backslashes go over their ends."""
-    monkeypatch.setattr(extent, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(json_size, "BLOCK_BYTES", request.param)
     return request.param
 
 

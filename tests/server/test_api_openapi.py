@@ -18,8 +18,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from fixtures.api import make_prices, price, serving
-from thermocline.server.api.openapi import document
-from thermocline.server.api.routes import ROUTES
+from thermocline.server.api.types.openapi import document
+from thermocline.server.api.types.routes import ROUTES
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES_MAX = 15

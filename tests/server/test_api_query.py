@@ -17,8 +17,8 @@ import pytest
 from fixtures.api import ENDLESS, FAILS_LATE, ask, make_prices, price, serving
 from fixtures.timing import at_best, soonest, wait_until
 from thermocline.config import QuotaSettings
-from thermocline.server.api import query as query_room
-from thermocline.server.api import turn as turn_room
+from thermocline.server.api import query_queue as turn_room
+from thermocline.server.api.handle import query as query_room
 
 WAIT_S = 40  # far more than a busy machine takes to notice, and less than a query may take
 FORMATS = {
@@ -62,7 +62,7 @@ def body_of(client, sql, accept=None, **more):
 
 
 def table_of(form, data):
-    """Return the rows that a body has, read by somebody else's reader."""
+    """Return the rows that a body has, read by an independent reader."""
     if form == "json":
         return pa.Table.from_pylist(json.loads(data)["rows"])
     if form == "ndjson":
@@ -151,6 +151,28 @@ def test_parameters_are_bound_by_place_and_by_name_and_keep_their_types(client, 
     assert row["bytes"] == "00ff"
     hostile = "'; drop table prices; --"
     assert ask(client, "select ? as s", params=[hostile])["rows"] == [{"s": hostile}]
+
+
+def test_nanoseconds_of_a_parameter_are_kept_by_the_api(client):
+    text = "2024-06-01T01:02:03.123456789"
+    for zone in ("", "Z"):
+        when = {"type": "timestamp", "value": text + zone}
+        assert ask(client, "select ? as t", params=[when])["rows"] == [{"t": text + zone}]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"type": "time", "value": "01:02:03.123456789"},
+        {"type": "timestamp", "value": "20240601T010203"},
+        {"type": "timestamp", "value": "2024-06-01T01:02:03.1234567891"},
+        {"type": "decimal", "value": "1_0"},
+    ],
+)
+def test_a_parameter_that_would_change_on_its_way_is_refused(client, one):
+    answer = client.post("/api/v1/query", json={"sql": "select ? as x", "params": [one]})
+    assert answer.status_code == 400
+    assert answer.json()["facts"]["parameter"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +264,7 @@ def test_Q03_http_1_0_has_no_way_to_tell_a_cut_answer_and_is_refused(node):
 
 
 def raw_query(url, sql, **more):
-    """Send a query on a connection of its own, and read nothing."""
+    """Send a query on a new connection, and read nothing."""
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"sql": sql, **more}).encode()
     raw = socket.create_connection((host, int(port)), WAIT_S)

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.server.api import reply
-from thermocline.server.api.app import _Address, make_app
-from thermocline.server.api.incoming import ClientGone
-from thermocline.server.api.route import Done, Route
-from thermocline.server.guard import Guard
-from thermocline.server.keys import KeyStore
-from thermocline.server.log import Log
-from thermocline.server.metrics import Metrics
-from thermocline.server.quota import Quotas
+from thermocline.server.access.guard import Guard
+from thermocline.server.access.keys import KeyStore
+from thermocline.server.access.quota import Quotas
+from thermocline.server.api.http import reply
+from thermocline.server.api.http.app import _PathHandler, make_app
+from thermocline.server.api.http.incoming import ClientGone
+from thermocline.server.api.types.route import ApiResponse, ApiRoute
+from thermocline.server.observe.log import EventLog
+from thermocline.server.observe.metrics import Metrics
 
 BODY_BYTES = 100_000
 
@@ -21,7 +21,7 @@ BODY_BYTES = 100_000
 def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
     with open(tmp_path / "log", "ab") as file:
         guard = Guard(KeyStore(str(tmp_path)))
-        log = Log(file.fileno())
+        log = EventLog(file.fileno())
         parts = make_app(None, guard, Quotas(), Metrics(), log).state.parts
         held = []
 
@@ -29,7 +29,7 @@ def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
             held.append((len(call.body), parts.room.held_bytes))
             raise Invalid("seen")
 
-        route = Route("POST", "/", None, "seen", "", None, run=run, body=dict, is_raw=True)
+        route = ApiRoute("POST", "/", None, "seen", "", None, run=run, body=dict, is_raw=True)
 
         async def receive():
             return {"type": "http.request", "body": bytes(BODY_BYTES)}
@@ -44,7 +44,7 @@ def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
             "thermocline.request_id": "one",
         }
         with pytest.raises(Invalid, match="seen"):
-            asyncio.run(_Address(parts, {"POST": route})(scope, receive, send))
+            asyncio.run(_PathHandler(parts, {"POST": route})(scope, receive, send))
         parts.close()
         log.flush()
     ((size_bytes, held_bytes),) = held
@@ -59,7 +59,7 @@ def test_an_answer_is_handed_over_in_parts_and_whole():
     async def send(message):
         parts.append(message)
 
-    asyncio.run(reply.sent(send, Done(data, media_type="x/y")))
+    asyncio.run(reply.send_answer(send, ApiResponse(data, media_type="x/y")))
     head, *bodies = parts
     assert (b"content-length", b"1024000") in head["headers"]
     assert b"".join(one["body"] for one in bodies) == data
@@ -73,9 +73,9 @@ def test_a_client_that_takes_nothing_of_an_answer_has_gone(monkeypatch):
 
     async def send(message):
         if len(taken) == 2:
-            await asyncio.Event().wait()  # nobody reads, and so nobody makes room
+            await asyncio.Event().wait()  # the client never reads, so no memory is released
         taken.append(message["type"])
 
     with pytest.raises(ClientGone):
-        asyncio.run(reply.sent(send, Done(bytes(2 << 20))))
+        asyncio.run(reply.send_answer(send, ApiResponse(bytes(2 << 20))))
     assert taken == ["http.response.start", "http.response.body"]

@@ -16,8 +16,8 @@ from fixtures.api import ask, make_prices, price, serving
 from fixtures.timing import wait_until
 from thermocline.config import QuotaSettings
 from thermocline.disk import OsDisk
-from thermocline.hot.wal.survey import inspect
-from thermocline.server.api.table import _brief, _info
+from thermocline.hot.wal.repair.survey import inspect
+from thermocline.server.api.handle.table import _table_brief, _table_info
 
 LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -218,6 +218,47 @@ def test_values_that_json_has_no_word_for_come_in_as_they_go_out(client, table):
     assert raw.count('"money":12345678901234567890.123456789') == 2
 
 
+def test_values_inside_of_others_come_in_as_they_go_out(client, table):
+    digits = "0.12345678901234567890"
+    inner = pa.struct([("d", pa.decimal128(38, 20)), ("b", pa.binary()), ("f", pa.float64())])
+    exact = pa.table(
+        {
+            "ts": pa.array([1_717_200_000_000_000], pa.timestamp("us")),
+            "symbol": ["A"],
+            "s": pa.array([None], inner),
+            "l": pa.array([None], pa.list_(inner)),
+        }
+    )
+    assert post(client, table, stream(exact), ARROW).status_code == 200
+    one = f'{{"d": {digits}, "b": "00ff", "f": "NaN"}}'
+    row = f'{{"ts": "2024-06-01T01:00:00", "symbol": "B", "s": {one}, "l": [{one}]}}'
+    assert post(client, table, row.encode()).status_code == 200
+    sql = f"select s, l from {table} where symbol = 'B'"
+    raw = client.post("/api/v1/query", json={"sql": sql, "format": "ndjson"}).text
+    assert raw.count(digits) == 2
+    assert raw.count('"00ff"') == 2
+    assert raw.count('"NaN"') == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("big", "9007199254740993.0"), ("money", '"1_0"'), ("bytes", '"xy"'), ("f", '"much"')],
+)
+def test_a_value_of_json_that_would_change_is_refused_by_line_and_value(
+    client, table, column, text
+):
+    kinds = {"money": pa.decimal128(9, 2), "bytes": pa.binary(), "f": pa.float64()}
+    known = {"ts": pa.array([0], pa.timestamp("us")), "symbol": ["A"]}
+    known[column] = pa.array([None], kinds.get(column, pa.int64()))
+    assert post(client, table, stream(pa.table(known)), ARROW).status_code == 200
+    row = f'{{"ts": "2024-06-01T01:00:00", "symbol": "B", "{column}": {text}}}'
+    answer = post(client, table, row.encode())
+    assert answer.status_code == 400
+    facts = answer.json()["facts"]
+    assert (facts["column"], facts["line"]) == (column, 1)
+    assert facts["value"]
+
+
 # What a body may be
 
 
@@ -261,7 +302,7 @@ def test_I01_a_bomb_stops_at_the_limit(client, table):
 
 @pytest.mark.parametrize("is_list", [True, False])
 def test_I01_values_of_json_are_counted_before_they_are_made(client, table, monkeypatch, is_list):
-    from thermocline.server.api import rows
+    from thermocline.server.api.http import rows
 
     kind = "application/json" if is_list else LINES
     given = [price(hour, symbol="a,b,{[" * 20) for hour in range(3)]
@@ -306,9 +347,9 @@ def test_I07_a_body_that_is_cut_writes_nothing(node, client, table):
 
 
 def test_I06_a_body_that_comes_too_slowly_is_given_up(node, client, table, monkeypatch):
-    from thermocline.server.api import incoming
+    from thermocline.server.api.http import incoming
 
-    monkeypatch.setattr(incoming.body_of, "__kwdefaults__", {"hold": None, "wait_s": 0.5})
+    monkeypatch.setattr(incoming.read_body, "__kwdefaults__", {"hold": None, "wait_s": 0.5})
     host, port = node.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 60) as raw:
         raw.sendall(
@@ -432,7 +473,7 @@ def test_A19_hostile_arrow_is_refused_and_writes_nothing(client, table, what):
 def test_A19_no_flipped_byte_of_a_stream_ends_the_node(client, table):
     good = stream(arrow_prices(0, 1))
     from thermocline.errors import ThermoclineError
-    from thermocline.server.api.rows import arrow_rows
+    from thermocline.server.api.http.rows import arrow_rows
 
     for place in range(0, len(good), 3):
         for bit in (0x01, 0x80, 0xFF):
@@ -556,7 +597,7 @@ def test_a_tenant_makes_no_more_tables_than_it_may(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("told", [_brief, _info])
+@pytest.mark.parametrize("told", [_table_brief, _table_info])
 def test_Q10_a_flush_in_between_counts_no_row_twice_and_none_not_at_all(
     tmp_path, monkeypatch, told, when
 ):

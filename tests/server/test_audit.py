@@ -5,7 +5,7 @@ import os
 import stat
 import threading
 
-from thermocline.server.audit import FILES_MAX, REFUSALS_PER_S, Audit
+from thermocline.server.access.audit import FILES_MAX, REFUSALS_PER_S, Audit
 
 
 def lines(folder, name="audit.jsonl"):
@@ -13,7 +13,7 @@ def lines(folder, name="audit.jsonl"):
 
 
 def test_an_action_is_a_line_that_says_who_and_what(tmp_path):
-    assert Audit(str(tmp_path)).action("key created", "abcd1234", tenant="acme", key_id="x")
+    assert Audit(str(tmp_path)).record_action("key created", "abcd1234", tenant="acme", key_id="x")
     (line,) = lines(tmp_path)
     assert line.pop("time").endswith("Z")
     assert line == {"action": "key created", "actor": "abcd1234", "tenant": "acme", "key_id": "x"}
@@ -22,7 +22,7 @@ def test_an_action_is_a_line_that_says_who_and_what(tmp_path):
 def test_A14_the_audit_file_is_this_users_alone(tmp_path):
     before = os.umask(0)
     try:
-        Audit(str(tmp_path)).action("x", "y")
+        Audit(str(tmp_path)).record_action("x", "y")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode) == 0o600
@@ -31,7 +31,7 @@ def test_A14_the_audit_file_is_this_users_alone(tmp_path):
 def test_the_files_are_bounded(tmp_path):
     audit = Audit(str(tmp_path), file_bytes_max=1_000)
     for number in range(200):
-        assert audit.action("key created", "me", number=number)
+        assert audit.record_action("key created", "me", number=number)
     names = {path.name for path in tmp_path.iterdir() if path.suffix == ".jsonl"}
     older = {f"audit.{number}.jsonl" for number in range(1, FILES_MAX + 1)}
     assert names - {"audit.jsonl"} == older
@@ -61,20 +61,20 @@ def test_a_flood_of_refusals_is_counted_not_written(tmp_path):
     now = [100.0]
     audit = Audit(str(tmp_path), now_s=lambda: now[0])
     for _ in range(1_000):
-        audit.refused("unauthenticated", "unknown")
+        audit.record_refusal("unauthenticated", "unknown")
     assert len(lines(tmp_path)) == REFUSALS_PER_S
     now[0] += 1
-    audit.refused("unauthenticated", "unknown")
+    audit.record_refusal("unauthenticated", "unknown")
     told = lines(tmp_path)
     assert [line.get("more") for line in told[-2:]] == [1_000 - REFUSALS_PER_S, None]
 
 
 def test_O07_a_line_that_cannot_be_written_stops_nobody(tmp_path):
     reading, writing = os.pipe()
-    from thermocline.server.log import Log
+    from thermocline.server.observe.log import EventLog
 
-    log = Log(writing)
-    assert not Audit(str(tmp_path / "missing"), log).action("key created", "me")
+    log = EventLog(writing)
+    assert not Audit(str(tmp_path / "missing"), log).record_action("key created", "me")
     assert log.flush(60)
     assert b"audit line lost" in os.read(reading, 65_536)
     os.close(reading)

@@ -12,12 +12,13 @@ import orjson
 import pytest
 
 from fixtures.wal import calm, numbers, ticks
+from thermocline.backup.backup import backup, restore
 from thermocline.config import LakeSettings, WalSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
+from thermocline.format.sealed_json import seal, unseal
 from thermocline.node import Node
-from thermocline.server.backup import backup, restore
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
 
@@ -151,7 +152,7 @@ def test_O15_a_copy_made_under_load_is_a_prefix_of_what_was_acknowledged(tmp_pat
 def test_O15_a_trim_between_the_watermark_and_the_files_loses_nothing(tmp_path, monkeypatch):
     """A flush lands, and its journal files go, just after the copy has read the watermark."""
     settings = LakeSettings(WalSettings(file_bytes_max=1), flush_age_s=1e9, flush_look_s=1e9)
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     with Node(str(tmp_path / "lake"), settings) as node:
         table = node.lake().create_table("a", **CREATION)
@@ -175,7 +176,7 @@ def test_O15_a_trim_between_the_watermark_and_the_files_loses_nothing(tmp_path, 
 
 
 def test_O15_a_copy_ends_where_it_was_acknowledged_when_it_began(tmp_path, monkeypatch):
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     real = module.read_watermark
     with Node(str(tmp_path / "lake"), calm()) as node:
@@ -222,7 +223,7 @@ def test_a_target_that_exists_is_not_touched(node, tmp_path):
 
 
 def test_a_backup_that_fails_leaves_nothing(node, tmp_path, monkeypatch):
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     def fails(*arguments):
         raise Conflict("no")
@@ -271,7 +272,7 @@ def test_A14_copies_and_what_is_restored_are_this_users_alone(node, tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-# Copies that somebody made or changed.
+# Copies that were forged or changed.
 
 
 def member(name, data=b"x", **more):
@@ -327,11 +328,11 @@ def test_A18_links_in_a_folder_are_refused(node, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     (tmp_path / "copy" / "keys.json").symlink_to(secret)
-    with pytest.raises(Invalid, match="no file"):
+    with pytest.raises(Invalid, match="not a plain file"):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     (tmp_path / "copy" / "keys.json").unlink()
     (tmp_path / "copy" / "more").symlink_to(tmp_path)
-    with pytest.raises(Invalid, match="no file"):
+    with pytest.raises(Invalid, match="not a plain file"):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert left_in(tmp_path / "back") == []
 
@@ -362,7 +363,7 @@ def test_a_copy_that_was_changed_is_not_restored_and_leaves_nothing(node, tmp_pa
         case "no manifest":
             manifest.unlink()
         case "newer":
-            manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "format": 2}))
+            manifest.write_bytes(seal({**unseal(manifest.read_bytes(), ""), "format": 2}))
     with pytest.raises(Unsupported if how == "newer" else Corruption):
         restore(str(copy), str(tmp_path / "back"))
     assert left_in(tmp_path / "back") == []
@@ -385,19 +386,19 @@ def test_a_tar_file_that_was_cut_anywhere_is_not_restored(node, tmp_path, suffix
 
 
 def test_O10_a_restore_that_was_interrupted_is_no_lake(node, tmp_path, monkeypatch):
-    from thermocline.server import backup as module
+    from thermocline.backup import backup as module
 
     backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
-    monkeypatch.setattr(module, "remove_made", lambda folder, names: None)
+    monkeypatch.setattr(module, "remove_files", lambda folder, names: None)
 
     def fails(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_checked_manifest", fails)
+    monkeypatch.setattr(module, "_check_manifest", fails)
     with pytest.raises(KeyboardInterrupt):
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert (tmp_path / "back" / "tables").exists()
-    with pytest.raises(Corruption, match="which lake this is") as raised:
+    with pytest.raises(Corruption, match=r"lake\.json is missing") as raised:
         Node(str(tmp_path / "back"), calm())
     assert "restore again into an empty folder" in raised.value.hint
 
@@ -453,12 +454,66 @@ def test_D02_a_backup_of_a_damaged_segment_is_not_restored(node, tmp_path):
     path = segment_path(tmp_path / "copy")
     flip(path, 60)
     # As an older version would have made it: the manifest agrees with the damaged bytes.
-    manifest = orjson.loads((tmp_path / "copy" / "backup.json").read_bytes())
+    manifest = unseal((tmp_path / "copy" / "backup.json").read_bytes(), "")
     for one in manifest["files"]:
         if one["name"] == str(path.relative_to(tmp_path / "copy")):
             one["crc32c"] = f"{google_crc32c.value(path.read_bytes()):08x}"
-    (tmp_path / "copy" / "backup.json").write_bytes(orjson.dumps(manifest))
+    (tmp_path / "copy" / "backup.json").write_bytes(seal(manifest))
     with pytest.raises(Corruption, match="not those that were committed") as raised:
         restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert raised.value.facts["path"] in str(path)
     assert left_in(tmp_path / "back") == []
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_an_older_copy_of_the_watermark_never_makes_a_backup_short(tmp_path, is_closed):
+    durable = tmp_path / "lake" / "journal" / "durable"
+    with Node(str(tmp_path / "lake"), calm()) as node:
+        table = node.lake().create_table("a", **CREATION)
+        table.write(ticks(1))
+        before = durable.read_bytes()
+        table.write(ticks(2))
+        table.write(ticks(3))
+        if is_closed:
+            node.close(is_flushed=False)
+        durable.write_bytes(before)
+        with pytest.raises(Corruption) as caught:
+            backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
+        assert caught.value.facts["path"] == str(durable)
+    assert not (tmp_path / "copy").exists()
+
+
+def flipped(data, bit):
+    place = bit // 8
+    return data[:place] + bytes([data[place] ^ 1 << bit % 8]) + data[place + 1 :]
+
+
+def test_D01_D02_D03_every_damage_of_a_backup_is_refused_by_name(node, tmp_path):
+    source = tmp_path / "copy"
+    backup(str(tmp_path / "lake"), str(source))
+    rng = random.Random(21)
+    for path in sorted(one for one in source.rglob("*") if one.is_file()):
+        data = path.read_bytes()
+        bits = [rng.randrange(len(data) * 8) for _ in range(4)] if data else []
+        flips = [flipped(data, bit) for bit in bits]
+        for damaged in (*flips, data[:-1], b"", None):
+            if damaged == data:
+                continue
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(Corruption) as caught:
+                restore(str(source), str(tmp_path / "back"))
+            assert path.name in str(caught.value)
+            assert left_in(tmp_path / "back") == []
+            path.write_bytes(data)
+    restore(str(source), str(tmp_path / "back"))
+    assert state(tmp_path / "back") == EXPECTED
+
+
+def test_a_manifest_of_an_older_release_has_no_checksum_and_is_read(node, tmp_path):
+    backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
+    manifest = tmp_path / "copy" / "backup.json"
+    manifest.write_bytes(orjson.dumps(unseal(manifest.read_bytes(), "")))
+    restore(str(tmp_path / "copy"), str(tmp_path / "back"))
+    assert state(tmp_path / "back") == EXPECTED

@@ -8,7 +8,7 @@ from fixtures.wal import calm, ticks
 from thermocline.disk import OsDisk
 from thermocline.errors import Corruption, OutcomeUnknown, Unavailable
 from thermocline.node import Node
-from thermocline.server.health import FLUSH_FAILING_S, Health
+from thermocline.server.observe.health import FLUSH_FAILING_S, Health
 
 
 class Clock:
@@ -64,13 +64,13 @@ def node(tmp_path, disk):
 @pytest.fixture
 def health(node, tmp_path, clock):
     health = Health(now_s=clock)
-    health.started(node)
+    health.report_started(node)
     return health
 
 
 def test_O09_a_node_that_replays_is_alive_and_not_ready(clock):
     health = Health(now_s=clock)
-    health.starting("replaying the journal", journal_bytes=123)
+    health.report_phase("replaying the journal", journal_bytes=123)
     clock.s += 2
     assert health.live().is_ok
     startup, ready = health.startup(), health.ready()
@@ -86,7 +86,7 @@ def test_O09_a_node_that_replays_is_alive_and_not_ready(clock):
 
 def test_O09_a_start_that_failed_says_so_and_is_never_ready():
     health = Health()
-    health.failed(Corruption("a frame's checksum differs"))
+    health.report_failure(Corruption("a frame's checksum differs"))
     assert health.live().is_ok
     assert health.startup().body()["status"] == "failed"
     assert "checksum" in health.ready().reasons[0]
@@ -98,7 +98,7 @@ def test_O09_an_open_node_is_ready(health):
 
 
 def test_O09_a_node_that_stops_is_alive_and_not_ready(health):
-    health.stopping()
+    health.report_stopping()
     assert health.live().is_ok
     assert health.startup().is_ok
     assert health.look().reasons == ("the node is stopping",)

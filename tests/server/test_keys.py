@@ -14,16 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
-from thermocline.format.sealed import seal
+from thermocline.format.sealed_json import seal
 from thermocline.node import Node
-from thermocline.server import keys as keys_module
-from thermocline.server.guard import Guard
-from thermocline.server.keys import NS_PER_S, SCOPES, Key, Keys, KeyStore, digest_of
+from thermocline.server.access import keys as keys_module
+from thermocline.server.access.guard import Guard
+from thermocline.server.access.keys import (
+    NS_PER_S,
+    SCOPES,
+    Key,
+    KeySet,
+    KeyStore,
+    key_digest,
+)
 
 FIRST = """
 import sys, time
 from thermocline.errors import Conflict
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 while time.time() < float(sys.argv[2]):
     pass
 try:
@@ -65,7 +72,7 @@ def test_A08_the_text_of_a_key_is_in_no_file_and_in_no_repr(store, tmp_path):
         if path.is_file():
             assert secret.encode() not in path.read_bytes()
     assert secret not in repr(made)
-    assert digest_of(made.text).hex() not in repr(made)
+    assert key_digest(made.text).hex() not in repr(made)
 
 
 def test_A14_the_file_of_keys_is_this_users_alone_whatever_the_umask(tmp_path):
@@ -73,7 +80,7 @@ def test_A14_the_file_of_keys_is_this_users_alone_whatever_the_umask(tmp_path):
     try:
         store = KeyStore(str(tmp_path))
         store.create("default", ["query"])
-        store.note_uses({"x": 1})
+        store.write_uses({"x": 1})
     finally:
         os.umask(before)
     files = [path for path in tmp_path.iterdir() if path.is_file()]
@@ -101,7 +108,7 @@ def test_A11_a_file_whose_scopes_are_empty_or_unknown_gives_no_right(tmp_path_fa
     body["keys"][0]["scopes"] = scopes
     del body["checksum"]
     Path(store.path).write_bytes(seal(body))
-    assert store.read().found(made.text).scopes == frozenset()
+    assert store.read().find(made.text).scopes == frozenset()
 
 
 def test_A09_every_text_is_compared_whole_known_id_or_not(store, monkeypatch):
@@ -122,8 +129,8 @@ def test_A09_every_text_is_compared_whole_known_id_or_not(store, monkeypatch):
 
 def test_nobodys_digest_lets_nobody_in():
     key = Key("aaaaaaaa", "default", frozenset(SCOPES), 0)
-    assert Keys({"aaaaaaaa": key}).found("") is None
-    assert Keys().found("") is None
+    assert KeySet({"aaaaaaaa": key}).find("") is None
+    assert KeySet().find("") is None
 
 
 def test_a_key_that_was_revoked_stays_in_the_file_and_is_revoked_once(tmp_path):
@@ -133,7 +140,7 @@ def test_a_key_that_was_revoked_stays_in_the_file_and_is_revoked_once(tmp_path):
     revoked = store.revoke(made.key.key_id)
     now[0] = 9
     assert store.revoke(made.key.key_id) == revoked
-    assert store.read().found(made.text).state(9) == "revoked"
+    assert store.read().find(made.text).state(9) == "revoked"
     with pytest.raises(NotFound):
         store.revoke("nothing1")
 
@@ -222,9 +229,9 @@ def test_O13_keys_of_a_newer_version_are_refused(store):
 
 
 def test_last_uses_are_kept_and_never_go_back(store):
-    store.note_uses({"a": 5, "b": 1})
-    store.note_uses({"a": 3, "c": 2})
-    assert store.uses() == {"a": 5, "b": 1, "c": 2}
+    store.write_uses({"a": 5, "b": 1})
+    store.write_uses({"a": 3, "c": 2})
+    assert store.read_uses() == {"a": 5, "b": 1, "c": 2}
 
 
 def older(store):
@@ -277,7 +284,7 @@ def test_a_reset_of_keys_begins_to_count_again(store):
 
 def test_D08_the_uses_of_keys_remember_that_there_were_some(store):
     made = store.create_first()
-    store.note_uses({made.key.key_id: 5})
+    store.write_uses({made.key.key_id: 5})
     os.remove(store.path)
     os.remove(Path(store.folder, "keys_exist.json"))
     with pytest.raises(Corruption, match="has had keys"):
@@ -345,13 +352,13 @@ def test_keys_that_cannot_be_read_are_reset_and_the_node_stays_closed(store):
 
 def test_D08_damaged_uses_of_keys_are_an_error_and_not_nothing(store):
     made = store.create_first()
-    store.note_uses({made.key.key_id: 5})
+    store.write_uses({made.key.key_id: 5})
     path = Path(store.folder, "key_uses.json")
     whole = path.read_bytes()
     for data in (b"", whole[:-2], whole.replace(b"5", b"6"), b'{"x": 1}'):
         path.write_bytes(data)
         with pytest.raises(Corruption) as raised:
-            store.uses()
+            store.read_uses()
         assert raised.value.facts["path"] == str(path)
     path.write_bytes(json.dumps({made.key.key_id: 5}).encode())
-    assert store.uses() == {made.key.key_id: 5}, "as older releases wrote it"
+    assert store.read_uses() == {made.key.key_id: 5}, "as older releases wrote it"

@@ -1,4 +1,4 @@
-"""The lane: everybody gets their own answer, nothing is answered that is not durable."""
+"""The ingest queue: each client gets its own answer, and only durable rows are acknowledged."""
 
 import asyncio
 import gzip
@@ -10,13 +10,13 @@ import pytest
 
 from ingest.otlp_requests import gauge_request
 from server.otlp_node import served
-from thermocline.config import settings_of
+from thermocline.config import read_lake_settings
 from thermocline.errors import Invalid, NotFound, Overloaded, Unavailable
-from thermocline.ingest.otlp import together
+from thermocline.ingest.otlp import batch_decode
+from thermocline.ingest.otlp.batch_decode import RequestBody
 from thermocline.ingest.otlp.protobuf import empty_message
 from thermocline.ingest.otlp.tables import TABLES
-from thermocline.ingest.otlp.together import Body
-from thermocline.server.lane import Delivery, Lane
+from thermocline.server.otlp.ingest_queue import IngestQueue, IngestRequest
 
 WAIT_S = 120  # far more than a busy machine takes
 
@@ -70,7 +70,7 @@ def serving(tmp_path):
 
 def delivery(points=1, *, tenant="default", request_id=None, data=None, **options):
     data = gauge_request(points, **options).SerializeToString() if data is None else data
-    return Delivery(tenant, "metrics", Body("protobuf", "identity", data), request_id)
+    return IngestRequest(tenant, "metrics", RequestBody("protobuf", "identity", data), request_id)
 
 
 def with_histogram(points=1):
@@ -209,14 +209,14 @@ def logs_delivery(service, records):
     logs.resource.attributes.add(key="service.name").value.string_value = service
     for number in range(records):
         logs.scope_logs.add().log_records.add(time_unix_nano=5 + number)
-    body = Body("protobuf", "identity", request.SerializeToString())
-    return Delivery("default", "logs", body)
+    body = RequestBody("protobuf", "identity", request.SerializeToString())
+    return IngestRequest("default", "logs", body)
 
 
 def test_I12_of_requests_decoded_as_one_each_is_told_its_own_counts(serving):
     writes = Writes()
     node = serving(writes, workers=1)
-    creation = {**TABLES["logs"].creation(), "entities_max": 1}
+    creation = {**TABLES["logs"].creation_options(), "entities_max": 1}
     node.node.lake().create_table("logs", **creation)
     services = {"a": 3, "b": 2, "c": 4}
     results = held(node, writes, *[logs_delivery(*one) for one in services.items()])
@@ -229,7 +229,9 @@ def test_compressed_bodies_are_grouped_by_what_they_may_inflate_to(serving):
     node = serving(writes, workers=1)
     data = gzip.compress(gauge_request(1).SerializeToString())
     results = held(
-        node, writes, *[Delivery("default", "metrics", Body("protobuf", "gzip", data))] * 40
+        node,
+        writes,
+        *[IngestRequest("default", "metrics", RequestBody("protobuf", "gzip", data))] * 40,
     )
     assert all(one.rejected == 0 for one in results)
     assert writes.rows == [1, 16, 16, 8]
@@ -237,12 +239,14 @@ def test_compressed_bodies_are_grouped_by_what_they_may_inflate_to(serving):
 
 def test_I01_bodies_that_inflate_to_much_are_written_in_rounds(serving, monkeypatch):
     points = gauge_request(200).SerializeToString()
-    monkeypatch.setattr(together, "ROUND_BYTES_MAX", 5 * len(points) // 2)
+    monkeypatch.setattr(batch_decode, "ROUND_BYTES_MAX", 5 * len(points) // 2)
     writes = Writes()
     node = serving(writes, workers=1)
     data = gzip.compress(points)
     results = held(
-        node, writes, *[Delivery("default", "metrics", Body("protobuf", "gzip", data))] * 7
+        node,
+        writes,
+        *[IngestRequest("default", "metrics", RequestBody("protobuf", "gzip", data))] * 7,
     )
     assert [one.rejected for one in results] == [0] * 7
     assert writes.rows == [1, 400, 400, 400, 200]
@@ -318,7 +322,7 @@ def test_what_is_left_of_a_queue_is_taken_by_a_worker_that_sleeps(serving, monke
 
 def test_a_worker_that_stands_by_takes_nothing_while_the_other_one_keeps_up(serving, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("thermocline.server.lane.PATIENCE_S", WAIT_S)
+    monkeypatch.setattr("thermocline.server.otlp.ingest_queue.PATIENCE_S", WAIT_S)
     workers = set()
     node = serving(lambda *_: workers.add(threading.current_thread().name), workers=2)
     offer(node, *[delivery(1, request_id=str(number)) for number in range(50)])
@@ -327,10 +331,10 @@ def test_a_worker_that_stands_by_takes_nothing_while_the_other_one_keeps_up(serv
 
 def test_workers_are_stuck_when_each_has_been_at_work_for_too_long(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    lane, now_s = Lane(None, workers=3, is_compiled=False), time.monotonic()
+    lane, now_s = IngestQueue(None, workers=3, is_compiled=False), time.monotonic()
     told = []
     for at_work in ({}, {0: now_s + 60}, {0: now_s - 60}, {0: now_s - 60, 1: now_s + 60}):
-        lane._at_work_s = at_work
+        lane._busy_since_s = at_work
         told.append(lane._is_stuck())
     assert told == [False, False, True, False]
 
@@ -379,7 +383,7 @@ def test_whoever_has_gone_costs_nobody_an_answer(serving):
 
 
 def test_I10_what_is_refused_for_want_of_memory_is_not_stored_and_the_rest_is(serving):
-    settings = settings_of({"hot_bytes_max": 300_000, "flush_look_s": 0.05})
+    settings = read_lake_settings({"hot_bytes_max": 300_000, "flush_look_s": 0.05})
     node = serving(settings=settings, write_wait_s=0.01)
     results = []
     end_s = time.monotonic() + WAIT_S

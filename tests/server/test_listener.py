@@ -10,10 +10,10 @@ import uvloop
 
 from thermocline.config import Address
 from thermocline.errors import Conflict
-from thermocline.server import listener as module
-from thermocline.server.listener import ApiListener
+from thermocline.server.start import api_listener as module
+from thermocline.server.start.api_listener import ApiListener
 
-LARGE_BYTES = 64 << 20  # more than the system keeps for whoever does not read
+LARGE_BYTES = 64 << 20  # more than the system buffers for a client that does not read
 
 
 class App:
@@ -164,7 +164,7 @@ def test_headers_behind_a_body_end_the_connection(line):
 
 
 def read_slowly(port):
-    """Return how much of a large answer is there for somebody who takes their time over it."""
+    """Return how many bytes of a large answer a slow client gets."""
     size_bytes = 0
     with connected(port) as one:
         one.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

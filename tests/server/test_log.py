@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from thermocline.errors import Conflict
-from thermocline.server.log import LINES_WAITING_MAX, Log
+from thermocline.server.observe.log import LINES_WAITING_MAX, EventLog
 
-NO_DESCRIPTOR = 1 << 30  # more than a process may have: nobody is ever given it
+NO_DESCRIPTOR = 1 << 30  # above the limit of descriptors, so it is never open
 KEY = "tck_abcdefgh_" + "x" * 43
 
 
@@ -17,7 +17,7 @@ KEY = "tck_abcdefgh_" + "x" * 43
 def pipe():
     """A pipe: its reading end and a log that writes into the other."""
     reading, writing = os.pipe()
-    log = Log(writing)
+    log = EventLog(writing)
     yield reading, log, writing
     os.close(reading)
     # The next pipe may get this number: no line may be on its way when it is given back.
@@ -80,7 +80,7 @@ def test_A08_no_key_is_ever_in_a_line(pipe, facts):
 def test_O07_a_closed_stderr_stops_nobody():
     reading, writing = os.pipe()
     os.close(reading)
-    log = Log(writing)
+    log = EventLog(writing)
     for number in range(100):
         log.event("request", number=number)
     assert log.flush(60)
@@ -89,7 +89,7 @@ def test_O07_a_closed_stderr_stops_nobody():
 
 
 def test_O07_a_stderr_that_was_never_opened_stops_nobody():
-    log = Log(NO_DESCRIPTOR)
+    log = EventLog(NO_DESCRIPTOR)
     log.event("request")
     assert log.flush(60)
     assert log.dropped == 1
@@ -138,7 +138,7 @@ def read_all(reading):
 def test_O07_a_full_disk_under_stderr_stops_nobody():
     full = os.open("/dev/full", os.O_WRONLY)
     try:
-        log = Log(full)
+        log = EventLog(full)
         log.event("request")
         assert log.flush(60)
         assert log.dropped == 1

@@ -9,7 +9,7 @@ from fixtures.timing import at_best
 from fixtures.wal import calm, ticks
 from thermocline.config import LakeSettings
 from thermocline.node import Node
-from thermocline.server.metrics import LABELS_MAX, Metrics
+from thermocline.server.observe.metrics import LABELS_MAX, Metrics
 
 
 def samples(metrics):
@@ -33,12 +33,12 @@ def node(tmp_path):
 
 def test_requests_rows_and_queries_are_counted():
     metrics = Metrics()
-    metrics.request("http", "/v1/metrics", 200, 0.003)
-    metrics.request("http", "/v1/metrics", 200, 0.003)
-    metrics.request("http", "/v1/metrics", 429, 0.001)
-    metrics.ingested("metrics", 1_000, 50_000)
-    metrics.rejected("logs", 3)
-    metrics.query("ok", 0.2)
+    metrics.count_request("http", "/v1/metrics", 200, 0.003)
+    metrics.count_request("http", "/v1/metrics", 200, 0.003)
+    metrics.count_request("http", "/v1/metrics", 429, 0.001)
+    metrics.count_ingested("metrics", 1_000, 50_000)
+    metrics.count_rejected("logs", 3)
+    metrics.count_query("ok", 0.2)
     labels = {"listener": "http", "route": "/v1/metrics"}
     assert value(metrics, "thermocline_requests_total", **labels, status="200") == 2
     assert value(metrics, "thermocline_requests_total", **labels, status="429") == 1
@@ -52,8 +52,8 @@ def test_requests_rows_and_queries_are_counted():
 
 def test_two_nodes_in_a_process_do_not_share_counters():
     one, two = Metrics(), Metrics()
-    one.query("ok", 0.1)
-    two.query("error", 0.1)
+    one.count_query("ok", 0.1)
+    two.count_query("error", 0.1)
     assert ("thermocline_queries_total", (("outcome", "ok"),)) not in samples(two)
 
 
@@ -112,7 +112,7 @@ def test_O08_no_tenant_table_or_key_is_in_a_scrape(node):
 def test_O08_labels_have_a_limit_whatever_they_are_called():
     metrics = Metrics()
     for number in range(LABELS_MAX * 2):
-        metrics.request("api", f"/made/{number}", 404, 0.001)
+        metrics.count_request("api", f"/made/{number}", 404, 0.001)
     made = [key for key in samples(metrics) if key[0] == "thermocline_requests_total"]
     assert len(made) <= LABELS_MAX
     other = {"listener": "other", "route": "other", "status": "other"}
@@ -123,7 +123,7 @@ def test_O08_a_scraper_that_hammers_gets_the_same_answer_for_a_while():
     now = [0.0]
     metrics = Metrics(keep_s=1.0, now_s=lambda: now[0])
     first = metrics.render()
-    metrics.query("ok", 0.1)
+    metrics.count_query("ok", 0.1)
     assert metrics.render() is first
     now[0] += 1.0
     assert metrics.render() != first
@@ -135,7 +135,7 @@ def test_counting_takes_microseconds():
     def act():
         began_s = time.thread_time()
         for _ in range(2_000):
-            metrics.request("http", "/v1/metrics", 200, 0.003)
+            metrics.count_request("http", "/v1/metrics", 200, 0.003)
         return (time.thread_time() - began_s) / 2_000
 
     assert at_best(act, lambda each_s: each_s < 100e-6) < 100e-6

@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from ingest.otlp_requests import gauge_request, log_request, nested_log_bytes, span_request
 from server.otlp_node import Keys, connected, is_closed, post, served, status_of
 from thermocline.errors import Invalid
-from thermocline.server import otlp_grpc as module
-from thermocline.server.http1_route import HttpLimits
-from thermocline.server.otlp_grpc import OtlpGrpc
-from thermocline.server.room import Room
+from thermocline.server.otlp import grpc as module
+from thermocline.server.otlp.grpc import OtlpGrpc
+from thermocline.server.otlp.http1.route import HttpLimits
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
 SERVICES = {
     "metrics": ("metrics.v1.MetricsService", gauge_request, "metric_points"),
@@ -101,8 +101,8 @@ def test_I01_a_bomb_is_stopped_at_the_limit_and_final(tmp_path):
 
 
 def test_I10_i11_without_room_it_is_unavailable_with_retry_info(tmp_path):
-    with served(tmp_path / "node", room=Room(100_000)) as node:
-        hold = node.room.hold(90_000)
+    with served(tmp_path / "node", room=MemoryBudget(100_000)) as node:
+        hold = node.room.reserve(90_000)
         data = gauge_request(200).SerializeToString()
         code, inner, waits = refused(node, "metrics", data)
         assert (code, inner) == (grpc.StatusCode.UNAVAILABLE, 14)

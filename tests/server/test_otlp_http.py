@@ -22,8 +22,8 @@ from ingest.otlp_requests import (
     span_request,
 )
 from server.otlp_node import Keys, answered, connected, head, post, sent, served, status_of
-from thermocline.server.http1_route import HttpLimits
-from thermocline.server.room import Room
+from thermocline.server.otlp.http1.route import HttpLimits
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
 RESPONSES = {
     "metrics": ExportMetricsServiceResponse,
@@ -288,7 +288,10 @@ def test_a_wrong_key_is_refused_before_the_body_is_sent(tmp_path):
 
 
 def test_I10_without_room_a_request_is_told_to_come_again_soon(tmp_path):
-    with served(tmp_path / "node", room=Room(10_000)) as node, connected(node.http.port) as slow:
+    with (
+        served(tmp_path / "node", room=MemoryBudget(10_000)) as node,
+        connected(node.http.port) as slow,
+    ):
         slow.sendall(head(length=9_000) + b"x")
         wait_until(lambda: node.room.held_bytes)
         # What has arrived is charged: the other's buffer leaves no room for this one.

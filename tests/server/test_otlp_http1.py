@@ -11,11 +11,11 @@ import uvloop
 from fixtures.timing import wait_until
 from ingest.otlp_requests import gauge_request
 from server.otlp_node import answered, connected, head, is_closed, post, sent, served
-from thermocline.server.http1 import Http1Server
-from thermocline.server.http1_route import HttpLimits, Response, Route
-from thermocline.server.room import Room
+from thermocline.server.otlp.http1.route import Http1Response, Http1Route, HttpLimits
+from thermocline.server.otlp.http1.server import Http1Server
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
-SHORT = HttpLimits(head_timeout_s=2.0, body_timeout_s=2.0, forget_timeout_s=2.0)
+SHORT = HttpLimits(head_timeout_s=2.0, body_timeout_s=2.0, discard_timeout_s=2.0)
 WAIT_S = 60  # far more than a busy machine takes
 
 
@@ -26,11 +26,11 @@ class Echo:
         self.gate = threading.Event()
         self.gate.set()
         self.bodies = []
-        self.room = room or Room()
+        self.room = room or MemoryBudget()
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        routes = {("POST", "/"): Route(self._answer), ("POST", "/bug"): Route(self._bug)}
+        routes = {("POST", "/"): Http1Route(self._answer), ("POST", "/bug"): Http1Route(self._bug)}
         self.server = Http1Server(routes, room=self.room, limits=limits)
         self.call(self.server.start())
 
@@ -45,7 +45,7 @@ class Echo:
         self.bodies.append(bytes(request.body))
         while not self.gate.is_set():
             await asyncio.sleep(0.01)
-        return Response(200, bytes(request.body))
+        return Http1Response(200, bytes(request.body))
 
     async def _bug(self, request):
         raise ZeroDivisionError
@@ -213,9 +213,9 @@ def test_headers_behind_a_body_are_not_the_requests(echoing):
 
     async def answer(request):
         heads.append(dict(request.head.headers))
-        return Response(200, bytes(request.body))
+        return Http1Response(200, bytes(request.body))
 
-    echo.server._shared.routes[("POST", "/")] = Route(answer)
+    echo.server._shared.routes[("POST", "/")] = Http1Route(answer)
     with connected(echo.port) as sock:
         sock.sendall(chunked(b"abc")[:-2] + b"authorization: Bearer x\r\n\r\n")
         assert answered(sock)[::2] == (200, b"abc")
@@ -363,7 +363,7 @@ def test_I20_connections_past_the_limit_are_told_and_closed(echoing):
 
 
 def test_large_promises_hold_only_what_has_arrived(echoing):
-    echo = echoing(room=Room(64 << 20))
+    echo = echoing(room=MemoryBudget(64 << 20))
     held = [connected(echo.port) for _ in range(30)]
     for sock in held:
         sock.sendall(head("/", 60 << 20) + b"x")
@@ -374,7 +374,7 @@ def test_large_promises_hold_only_what_has_arrived(echoing):
 
 
 def test_without_room_a_large_body_is_refused_midway_and_the_room_is_given_back(echoing):
-    echo = echoing(room=Room(3 << 20))
+    echo = echoing(room=MemoryBudget(3 << 20))
     with connected(echo.port) as other:
         other.sendall(head("/", 100) + b"x")
         wait_until(lambda: echo.room.held_bytes)

@@ -21,13 +21,13 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 import thermocline as tc
 
 PATIENCE_S = 120  # the SDK's own is 10; a machine under tests may take as long to start a process
-# Below those that the machine gives to whoever asks for any: nobody takes one between two starts.
+# Below the ephemeral ports, so that no other process gets the port between two starts.
 PORTS = range(20_000, 32_000)
 SCRIPT = Path(__file__).with_name("otlp_process.py")
 
 
 def free_port():
-    """Return a port that nobody listens on, and that nobody is given by chance."""
+    """Return a free port that the system does not hand out as an ephemeral port."""
     chosen = random.SystemRandom()
     while True:
         port = chosen.choice(PORTS)
@@ -36,7 +36,7 @@ def free_port():
 
 
 class Process:
-    """A node in a process of its own; `start` again takes the ports it had."""
+    """A node in a separate process; a second `start` uses the same ports."""
 
     def __init__(self, root):
         self.root, self.ports = root, [free_port(), free_port()]

@@ -11,8 +11,8 @@ import pytest
 from server.test_serve import certificate
 from thermocline.config import node_settings
 from thermocline.errors import Invalid
-from thermocline.server.certificate import Certificate
-from thermocline.server.prepare import tls_context
+from thermocline.server.start.certificate import TlsCertificate
+from thermocline.server.start.startup_checks import tls_context
 
 
 def greeted(context, pem):
@@ -76,7 +76,7 @@ def test_a_new_certificate_is_shown_over_grpc_after_a_reload(tmp_path):
     (tmp_path / "b").mkdir()
     pem, secret = certificate(tmp_path / "a")
     other, other_secret = certificate(tmp_path / "b")
-    held = Certificate(settings(tmp_path, pem, secret))
+    held = TlsCertificate(settings(tmp_path, pem, secret))
     with ThreadPoolExecutor(2) as threads:
         server = grpc.server(threads)
         port = server.add_secure_port("localhost:0", held.grpc_credentials())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thermocline.config import NodeSettings, QuotaSettings
 from thermocline.errors import Overloaded
-from thermocline.server.quota import Quota, Quotas
+from thermocline.server.access.quota import Quota, Quotas
 
 
 class Clock:
@@ -72,21 +72,21 @@ def test_without_a_rate_nothing_is_refused():
 
 def test_A13_as_many_queries_run_as_may_and_no_more():
     quota = made(queries_max=2)
-    with quota.query(), quota.query():
-        with pytest.raises(Overloaded) as caught, quota.query():
+    with quota.count_query(), quota.count_query():
+        with pytest.raises(Overloaded) as caught, quota.count_query():
             pass
         assert caught.value.facts["retry_after_s"] == 1
         assert quota.queries == 2
     assert quota.queries == 0
-    with quota.query():
+    with quota.count_query():
         pass
 
 
 def test_a_query_that_fails_gives_its_place_back():
     quota = made(queries_max=1)
-    with pytest.raises(ValueError, match="no"), quota.query():
+    with pytest.raises(ValueError, match="no"), quota.count_query():
         raise ValueError("no")
-    with quota.query():
+    with quota.count_query():
         pass
 
 
@@ -101,7 +101,7 @@ def test_threads_count_together():
         start.wait()
         for _ in range(200):
             try:
-                with quota.query():
+                with quota.count_query():
                     with lock:
                         inside += 1
                         most = max(most, inside)
@@ -135,7 +135,7 @@ def test_rows_tables_and_entities_have_limits_and_0_is_none():
     free.check_rows(1 << 60)
     free.check_tables(1 << 60)
     free.check_entities(1 << 60)
-    with free.query():
+    with free.count_query():
         assert free.queries == 1
 
 
@@ -146,18 +146,18 @@ def test_A13_one_tenants_use_is_no_others():
     with pytest.raises(Overloaded):
         quotas.take_ingest("acme", 1)
     quotas.take_ingest("other", 1 << 30)
-    with quotas.query("acme"):
-        with pytest.raises(Overloaded), quotas.query("acme"):
+    with quotas.count_query("acme"):
+        with pytest.raises(Overloaded), quotas.count_query("acme"):
             pass
-        with quotas.query("other"):
+        with quotas.count_query("other"):
             pass
     assert quotas.of("acme") is quotas.of("acme")
 
 
 def test_O05_limits_that_change_hold_from_then_on_and_what_runs_goes_on():
     quotas = Quotas(NodeSettings())
-    with quotas.query("acme"), quotas.query("acme"):
+    with quotas.count_query("acme"), quotas.count_query("acme"):
         quotas.change(NodeSettings(quota=QuotaSettings(queries_max=2)))
-        with pytest.raises(Overloaded), quotas.query("acme"):
+        with pytest.raises(Overloaded), quotas.count_query("acme"):
             pass
     assert quotas.of("new").settings.queries_max == 2

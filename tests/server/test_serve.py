@@ -17,15 +17,15 @@ import pytest
 
 from fixtures.served import ServedNode
 from fixtures.wal import calm
-from thermocline.format.sealed import seal
+from thermocline.format.sealed_json import seal
 from thermocline.node import Node
-from thermocline.server.keys import KeyStore
+from thermocline.server.access.keys import KeyStore
 
 QUIET = ("--grpc", "off")
 
 
 def numbers(root, tenant="default"):
-    """Return how often each number is in the table of logs, read by a process of its own."""
+    """Return how often each number is in the table of logs, read by a separate process."""
     with Node(str(root), calm()) as node:
         if "logs" not in node.lake(tenant).tables():
             return Counter()
@@ -121,7 +121,7 @@ def test_I21_O05_a_stop_under_load_ends_with_0_and_loses_nothing(tmp_path, signa
     found = numbers(tmp_path / "data")
     assert set(load.acknowledged) - set(found) == set()
     assert {number for number, count in found.items() if count > 1} == set()
-    # Whoever was refused was told to come again, and soon.
+    # Each refused client was asked to retry soon.
     assert all(status in (429, 503) and 1 <= int(wait) <= 5 for status, wait in load.refused)
 
 
@@ -173,7 +173,7 @@ def test_an_address_that_is_taken_is_named(tmp_path):
         (("--set", "flush_age=3"), 2, "flush_age_s"),
         (("--set", "hot_bytes_max=lots"), 2, "64MB"),
         (("--config", "nothing.toml"), 3, "nothing.toml"),
-        (("--set", "lake_id=0123"), 2, "not the lake that is expected"),
+        (("--set", "lake_id=0123"), 2, "not the expected lake"),
         (("--tls-certificate", "no.pem", "--tls-key", "no.key"), 2, "no.pem"),
     ],
 )
@@ -222,7 +222,7 @@ def test_A02_a_key_works_when_it_is_made_and_not_a_second_after_it_is_revoked(tm
         assert node.send_log(1)[0] == 200
         store = KeyStore(str(tmp_path / "data"))
         made = store.create_first()
-        time.sleep(1)  # whoever comes a second later is asked for a key, however long it takes
+        time.sleep(1)  # a request one second later needs a key
         assert node.send_log(2)[0] == 401
         assert node.send_log(3, key=made.text)[0] == 200
         query = {"sql": "select count(*) as n from logs"}
@@ -239,7 +239,7 @@ def test_A02_a_key_works_when_it_is_made_and_not_a_second_after_it_is_revoked(tm
         assert made.text[13:] not in seen
         assert node.stop() == 0
         assert made.text[13:] not in "".join(node.lines)
-    assert store.uses()[made.key.key_id] > made.key.created_ns
+    assert store.read_uses()[made.key.key_id] > made.key.created_ns
 
 
 def test_O05_a_reload_takes_new_quotas_and_keeps_the_old_ones_when_the_file_is_wrong(tmp_path):
@@ -268,7 +268,7 @@ def test_O07_a_node_whose_stderr_is_closed_goes_on(tmp_path):
         node.port("api")
         node.is_deaf = True
         node.send(signal.SIGHUP)
-        assert node.wait_until_over()  # the next line found nobody at the other end
+        assert node.wait_until_over()  # the next line was written to a closed pipe
         for _ in range(5):
             node.send(signal.SIGHUP)
         time.sleep(0.2)

@@ -15,16 +15,16 @@ from fixtures.wal import ticks
 from thermocline.config import node_settings
 from thermocline.errors import Unavailable
 from thermocline.node import Node
-from thermocline.server import prepare
-from thermocline.server import serve as module
-from thermocline.server.log import Log
-from thermocline.server.serve import Server
+from thermocline.server.observe.log import EventLog
+from thermocline.server.start import serve as module
+from thermocline.server.start import startup_checks
+from thermocline.server.start.serve import NodeServer
 
 LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
 
 
 def asked(port, path, body=None):
-    """Return status, body and headers; 0 when nobody listens."""
+    """Return status, body and headers; 0 when the port is closed."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", body, {"Content-Type": "application/json"}
     )
@@ -46,10 +46,10 @@ def run(tmp_path):
     def serve(during, **options):
         settings = node_settings({"data": str(tmp_path / "data"), **LOCAL, **options})
         with open(tmp_path / "log", "ab") as file:
-            log = Log(file.fileno())
+            log = EventLog(file.fileno())
 
             async def main():
-                server = Server(settings, log=log)
+                server = NodeServer(settings, log=log)
                 serving = asyncio.ensure_future(server.run())
                 while "api" not in server.listeners and not serving.done():
                     await asyncio.sleep(0.01)
@@ -77,13 +77,13 @@ def run(tmp_path):
 def slow_start(monkeypatch):
     """Let the opening of a node wait until it is told to go on."""
     go_on = threading.Event()
-    real = prepare.opened_node
+    real = startup_checks.open_node
 
     def opened(settings):
         go_on.wait(WAIT_S)
         return real(settings)
 
-    monkeypatch.setattr(module, "opened_node", opened)
+    monkeypatch.setattr(module, "open_node", opened)
     yield go_on
     go_on.set()
 
@@ -256,7 +256,7 @@ def test_O11_a_file_system_that_breaks_a_promise_keeps_the_node_from_starting(ru
         return Nobody() if ".probe-" in path else real(self, path, note)
 
     monkeypatch.setattr(OsDisk, "lock", lock)
-    with pytest.raises(Unsupported, match="locks keep nobody out"):
+    with pytest.raises(Unsupported, match="locks have no effect"):
         run(lambda server, ask, stop: None)
 
 
@@ -312,7 +312,9 @@ def test_a_reload_that_fails_by_a_bug_still_ends_as_ready(tmp_path):
 
     async def main():
         settings = node_settings({"data": str(tmp_path / "data"), **LOCAL})
-        server = Server(settings, reread=broken, log=Log(file.fileno()), notifier=Manager())
+        server = NodeServer(
+            settings, reread=broken, log=EventLog(file.fileno()), notifier=Manager()
+        )
         server._on_reload()
         assert server.log.flush(WAIT_S)
 

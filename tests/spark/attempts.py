@@ -6,7 +6,7 @@ A writer is a subclass of the sink's `TableWriter` in a test module, which worke
 from pathlib import Path
 
 from fixtures.lake import JUNE_US
-from thermocline.pipeline.source import ThermoclineSource
+from thermocline.pipeline.spark.source import ThermoclineSource
 
 ROWS = 100
 

@@ -4,17 +4,17 @@ import pyarrow as pa
 import pytest
 
 from fixtures.rollups import JUNE_US, metrics, put, site_at
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.replace_segments import SegmentRewrite, replace_segments
+from thermocline.cold.segment import parquet as segment_module
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.segment.stage import Stage
 from thermocline.errors import Corruption
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets
 from thermocline.format.schema import Schema
-from thermocline.lake import segment as segment_module
-from thermocline.lake.append import Wish
-from thermocline.lake.rewrite import Rewrite, rewrite
-from thermocline.lake.segment import read_rows
-from thermocline.lake.stage import Stage
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline.changed import changed, spread
+from thermocline.pipeline.rollup.changed_buckets import convert_buckets, find_changes
 
 FIRST = JUNE_US // 3_600_000_000
 
@@ -35,7 +35,7 @@ def hours(table, monkeypatch):
         state = table.state()
         with monkeypatch.context() as patch:
             patch.delattr(segment_module.pq, "ParquetFile")
-            found = changed(table, version, state)
+            found = find_changes(table, version, state)
         return "all" if found.is_everything else [n - FIRST for n in found.buckets.numbers()]
 
     return since
@@ -87,7 +87,7 @@ def test_a_compaction_changed_nothing_and_what_follows_it_is_still_found(table, 
     inputs = list(state.segments)
     batches = [rows.batch for one in inputs for rows in read_rows(table.storage, state, one)]
     stage.write_table(pa.Table.from_batches(batches), state.spec)
-    rewrite(table, Rewrite(state, inputs), stage.staged)
+    replace_segments(table, SegmentRewrite(state, inputs), stage.staged)
     assert hours(3) == []
     delete(table, "b")
     assert hours(3) == [0, 1, 5, 10]
@@ -118,7 +118,7 @@ def test_T05_a_version_that_never_was_is_everything_and_a_lost_one_is_corruption
     state = table.state()
     table.storage.delete("_log/00000000000000000003.json")
     with pytest.raises(Corruption) as raised:
-        changed(table, 2, state)
+        find_changes(table, 2, state)
     assert raised.value.facts["path"] == "_log/00000000000000000003.json"
 
 
@@ -131,11 +131,11 @@ def test_a_new_column_changes_nothing_and_a_renamed_one_everything(table, hours)
             "unit": ["s"],
         }
     )
-    table.append(more.to_reader(), Wish(evolve=True))
+    table.append(more.to_reader(), AppendOptions(evolve=True))
     assert hours(2) == [0]
 
     def renamed(spec, schema: Schema):
-        return spec, schema.renamed("value", "old_value")
+        return spec, schema.rename_column("value", "old_value")
 
     table.change("rename", renamed)
     assert hours(2) == "all"
@@ -164,5 +164,7 @@ def test_an_expired_past_and_changed_columns_are_everything(table, hours):
 def test_windows_of_another_width_are_those_that_meet_the_buckets(
     held_s, every_s, buckets, windows
 ):
-    found = spread(Buckets.of(pa.array(buckets).to_numpy()), Bucket(held_s), Bucket(every_s))
+    found = convert_buckets(
+        Buckets.from_numbers(pa.array(buckets).to_numpy()), Bucket(held_s), Bucket(every_s)
+    )
     assert found.numbers().tolist() == windows

@@ -14,10 +14,10 @@ from fixtures.lake import rows
 from fixtures.rollups import site_at
 from fixtures.spark import finished
 from spark.attempts import ROWS, closes, data_files, named_files, save_by
-from thermocline.pipeline import backfill as backfilling
-from thermocline.pipeline.fill import write_piece
-from thermocline.pipeline.ship import opened
-from thermocline.pipeline.sink import TableWriter
+from thermocline.pipeline.backfill import job as backfilling
+from thermocline.pipeline.backfill.task import write_piece
+from thermocline.pipeline.spark.sink import TableWriter
+from thermocline.pipeline.spark.worker_stage import decode_staged
 
 WAIT_S = 900.0
 LOOK_EVERY_S = 0.05
@@ -154,7 +154,7 @@ class FirstLoses(TableWriter):
 
     def write(self, iterator):
         report = super().write(iterator)
-        race(self._target.root, self.loser, opened(report.staged))
+        race(self._target.root, self.loser, decode_staged(report.staged))
         return report
 
 
@@ -176,7 +176,7 @@ def save_racing(spark, first, second, lake, files):
     save_by(spark, SecondLoses, second)
     backfilling.write_piece = piece_whose_second_attempt_loses
     with site_at(lake) as site:
-        table = site.ensure("job", tc.TimeSeriesTable.open(first).lake.state().spec)
+        table = site.ensure_table("job", tc.TimeSeriesTable.open(first).cold.state().spec)
         backfilling.backfill(site, "job", files, spark=lambda: spark)
         return table.storage.root
 

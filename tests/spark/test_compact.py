@@ -16,30 +16,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thermocline import connect
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.delete import match_every_row
+from thermocline.cold.segment.row_digest import digest_rows
 from thermocline.errors import Conflict, Corruption, Unavailable
-from thermocline.format.action import Segment, TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.conflict import Window
 from thermocline.format.instant import TimeNs
-from thermocline.lake.append import Wish
-from thermocline.lake.content import content_of
-from thermocline.lake.delete import everything
-from thermocline.lake.fsck import fsck
-from thermocline.lake.pin import pinned
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline import merge as merging
-from thermocline.pipeline.choose import Group, Limits, groups, live_rows, slices
-from thermocline.pipeline.compact import Compact, compact, merge_here, on_spark, reported
-from thermocline.pipeline.job import silent
-from thermocline.pipeline.merge import Slice, bare, merge, order_of
-from thermocline.pipeline.ship import Target
-from thermocline.pipeline.site import Site
+from thermocline.format.log.action import Segment, TableSpec
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.pipeline.compact import merge as merging
+from thermocline.pipeline.compact.job import (
+    CompactJob,
+    compact,
+    merge_here,
+    report_merges,
+    spark_kernel,
+)
+from thermocline.pipeline.compact.merge import Slice, merge, sort_indices, without_segments
+from thermocline.pipeline.compact.plan import (
+    CompactionGroup,
+    CompactionLimits,
+    live_rows,
+    plan_groups,
+    plan_slices,
+)
+from thermocline.pipeline.run.job import ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 JUNE_US = 1_717_200_000_000_000
 MINUTE_US = 60_000_000
 DAY_NS = 86_400 * 10**9
 SPEC = TableSpec("", "ts", Bucket(60), ("device",), "allow")
-SMALL = Limits(inputs_min=4)
+SMALL = CompactionLimits(inputs_min=4)
 
 
 def rows(first, count=10, devices=("b", "a", "c"), value=None):
@@ -58,8 +70,8 @@ def rows(first, count=10, devices=("b", "a", "c"), value=None):
 def site(tmp_path):
     """A lake with a table of readings in six small segments."""
     connect(tmp_path / "lake").close()
-    with Site(tmp_path / "lake") as made:
-        table = made.ensure("readings", SPEC)
+    with JobWorkspace(tmp_path / "lake") as made:
+        table = made.ensure_table("readings", SPEC)
         for part in range(6):
             append(table, rows(part * 5))
         yield made
@@ -71,11 +83,11 @@ def table(site):
 
 
 def append(table, data, **options):
-    return table.append(data.to_reader(), Wish(**options))
+    return table.append(data.to_reader(), AppendOptions(**options))
 
 
 def content(table, at=None):
-    return content_of(table.read(table.state(at), None))
+    return digest_rows(table.read(table.state(at), None))
 
 
 def ids(table):
@@ -84,7 +96,7 @@ def ids(table):
 
 def all_of(table, kernel=merge_here, limits=SMALL):
     """Compact all segments of a table."""
-    return compact(table, ids(table), kernel, limits, silent)
+    return compact(table, ids(table), kernel, limits, ignore_progress)
 
 
 def assert_sound(table):
@@ -116,14 +128,14 @@ def segment(name, day=0, size=1_000, rows=100, deleted=0, days=0.5, level=0):
 def state_of(site, segments):
     from dataclasses import replace
 
-    from thermocline.format.state import SegmentSet
+    from thermocline.format.log.state import SegmentSet
 
     state = site.table("readings").state()
     return replace(state, segments=SegmentSet(changed={s.segment_id: s for s in segments}))
 
 
 def chosen(site, segments, **limits):
-    found = groups(state_of(site, segments), Limits(**{"inputs_min": 4, **limits}))
+    found = plan_groups(state_of(site, segments), CompactionLimits(**{"inputs_min": 4, **limits}))
     return [{s.segment_id for s in group.segments} for group in found]
 
 
@@ -178,7 +190,7 @@ def test_repeated_compaction_moves_a_row_a_bounded_number_of_times(site):
     for _ in range(400):
         live.append(segment(f"s{number}", size=100, rows=1))
         number += 1
-        for group in list(groups(state_of(site, live), Limits(inputs_min=4))):
+        for group in list(plan_groups(state_of(site, live), CompactionLimits(inputs_min=4))):
             gone = {s.segment_id for s in group.segments}
             live = [s for s in live if s.segment_id not in gone]
             live.append(segment(f"s{number}", size=group.size_bytes, rows=group.rows))
@@ -203,7 +215,9 @@ def test_slices_have_every_moment_exactly_once_and_about_the_rows_that_are_wante
     ]
     state = state_of(site, made)
     ordered = tuple(sorted(made, key=lambda one: one.ts_min))
-    found = slices(site.table("readings"), state, Group(ordered), Limits(target_rows=100))
+    found = plan_slices(
+        site.table("readings"), state, CompactionGroup(ordered), CompactionLimits(target_rows=100)
+    )
     assert found[0].window.start is None
     assert found[-1].window.end is None
     for one, two in pairwise(found):
@@ -219,9 +233,9 @@ def test_slices_have_every_moment_exactly_once_and_about_the_rows_that_are_wante
 
 def merged(table, limit=None, **how):
     state = table.state()
-    target = Target(table.storage.root, state.spec, state.schema, "test")
+    target = WriteTarget(table.storage.root, state.spec, state.schema, "test")
     options = {} if limit is None else {"loaded_bytes_max": limit}
-    return merge(target, bare(state), Slice(tuple(state.segments), **how), **options)
+    return merge(target, without_segments(state), Slice(tuple(state.segments), **how), **options)
 
 
 def read_back(table, staged):
@@ -240,7 +254,7 @@ def test_rows_are_sorted_by_entity_and_then_by_time(table):
 def test_rows_too_far_apart_for_one_number_are_sorted_all_the_same():
     far = pa.array([2**62, -(2**62), 0, 5], pa.int64()).cast(pa.timestamp("us"))
     batch = pa.record_batch({"ts": far, "device": ["a", "b", "b", "a"]})
-    assert order_of(batch, SPEC).tolist() == [3, 0, 1, 2]
+    assert sort_indices(batch, SPEC).tolist() == [3, 0, 1, 2]
 
 
 @pytest.mark.parametrize("limit", [1, 300, 100_000])
@@ -252,7 +266,7 @@ def test_a_slice_that_is_too_large_becomes_several_segments_with_the_same_rows(t
 
 
 def test_rows_of_one_moment_that_are_too_many_are_cut_by_their_files(site):
-    table = site.ensure("moment", SPEC)
+    table = site.ensure_table("moment", SPEC)
     for _ in range(4):
         append(table, pa.concat_tables([rows(1, 1)] * 50))
     made = merged(table, 2_000)
@@ -262,7 +276,10 @@ def test_rows_of_one_moment_that_are_too_many_are_cut_by_their_files(site):
 
 def test_what_a_slice_does_not_mean_is_not_in_it(table):
     middle = (JUNE_US + 20 * MINUTE_US) * 1_000
-    early, late = merged(table, window=Window(None, middle)), merged(table, window=Window(middle))
+    early, late = (
+        merged(table, window=TimeWindow(None, middle)),
+        merged(table, window=TimeWindow(middle)),
+    )
     assert early.before.rows > 0
     assert late.before.rows > 0
     assert early.before + late.before == content(table)
@@ -301,7 +318,7 @@ def test_C10_C11_rows_say_the_same_after_and_their_types_are_the_same(site):
     @settings(max_examples=10)
     @given(st.lists(COLUMNS, min_size=2, max_size=3))
     def check(parts):
-        table = site.ensure(f"kinds_{next(numbered)}", SPEC)
+        table = site.ensure_table(f"kinds_{next(numbered)}", SPEC)
         for place, part in enumerate(parts):
             data = rows(place * 3, 4)
             for field in extra:
@@ -322,10 +339,10 @@ def test_C10_C11_rows_say_the_same_after_and_their_types_are_the_same(site):
 
 
 def test_C11_columns_that_were_added_renamed_and_widened_meanwhile_read_as_before(site):
-    table = site.ensure("moving", SPEC)
+    table = site.ensure_table("moving", SPEC)
     append(table, rows(0).append_column("n", pa.array([1] * 10, pa.int16())))
     table.change("rename", lambda s, c: (s, c.renamed("value", "reading")))
-    table.change("widen", lambda s, c: (s, c.widened("n", pa.int64())))
+    table.change("widen", lambda s, c: (s, c.widen_column("n", pa.int64())))
     table.change("add", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
     later = rows(10).rename_columns(["ts", "device", "reading"])
     later = later.append_column("n", pa.array([2**40] * 10))
@@ -345,7 +362,7 @@ def test_C10_a_kernel_that_mixes_rows_up_commits_nothing(table, monkeypatch):
             {"ts": batch["ts"].take(pa.array(places)), "device": batch["device"], "value": values}
         )
 
-    monkeypatch.setattr(merging, "picked", mixed)
+    monkeypatch.setattr(merging, "take_rows", mixed)
     with pytest.raises(Corruption):
         all_of(table)
     assert (content(table), table.state().version) == (before, version)
@@ -355,7 +372,7 @@ def test_C10_a_kernel_that_mixes_rows_up_commits_nothing(table, monkeypatch):
 def test_C10_a_kernel_that_loses_a_slice_commits_nothing(table):
     version = table.state().version
     with pytest.raises(Corruption):
-        all_of(table, lambda *given: merge_here(*given)[:-1], Limits(target_rows=20))
+        all_of(table, lambda *given: merge_here(*given)[:-1], CompactionLimits(target_rows=20))
     assert table.state().version == version
     assert not unnamed(table)
 
@@ -364,16 +381,16 @@ def test_C10_a_kernel_that_loses_a_slice_commits_nothing(table):
 
 
 def test_a_table_is_compacted_when_it_is_due_and_then_no_more(site, table):
-    job = Compact(SMALL, merge_here)
+    job = CompactJob(SMALL, merge_here)
     before = content(table)
     (task,) = job.due(site)
     assert (task.table, task.numbers["segments"]) == ("readings", 6)
-    done = job.run(site, task, None, silent)
+    done = job.run(site, task, None, ignore_progress)
     assert done.numbers["segments"] == 1
     assert table.state().totals.segments == 1
     assert content(table) == before
     assert list(job.due(site)) == []
-    assert job.run(site, task, None, silent).version is None
+    assert job.run(site, task, None, ignore_progress).version is None
     assert_sound(table)
 
 
@@ -385,10 +402,10 @@ def test_the_history_says_what_the_rows_say(table):
 
 def test_deleted_rows_are_purged(site, table):
     middle = (JUNE_US + 20 * MINUTE_US) * 1_000
-    table.delete(everything, (), Window(None, middle))
+    table.delete(match_every_row, (), TimeWindow(None, middle))
     before = content(table)
-    for task in Compact(SMALL, merge_here).due(site):
-        Compact(SMALL, merge_here).run(site, task, None, silent)
+    for task in CompactJob(SMALL, merge_here).due(site):
+        CompactJob(SMALL, merge_here).run(site, task, None, ignore_progress)
     assert content(table) == before
     assert sum(s.row_count for s in table.state().segments) == before.rows
     assert not any(s.deletes for s in table.state().segments)
@@ -398,10 +415,10 @@ def killed(site, at):
     """Compact in another process that kills itself with -9 at a point; return when it is dead."""
     program = f"""
         import os, signal
-        from thermocline.pipeline.site import Site
-        from thermocline.pipeline.compact import compact, merge_here
-        from thermocline.pipeline.choose import Limits
-        from thermocline.pipeline.job import silent
+        from thermocline.pipeline.run.workspace import Site
+        from thermocline.pipeline.compact.job import compact, merge_here
+        from thermocline.pipeline.compact.plan import Limits
+        from thermocline.pipeline.run.job import silent
         from thermocline.pipeline import compact as module
         die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         table = Site({site.root!r}).table("readings")
@@ -437,7 +454,7 @@ def test_C02_after_a_crash_behind_the_commit_a_vacuum_takes_the_inputs(site, tab
     assert table.state().totals.segments == 1
     assert content(table) == before
     assert not inputs & {segment.path for segment in table.state().segments}
-    compact(table, ids(table), merge_here, SMALL, silent)  # the pin of the dead one goes
+    compact(table, ids(table), merge_here, SMALL, ignore_progress)  # the pin of the dead one goes
     done = vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
     assert inputs <= set(done.files)
     assert content(table) == before
@@ -450,7 +467,7 @@ def test_C02_what_a_dead_compactor_committed_is_kept_for_the_versions_that_have_
     before = content(table)
     append(table, rows(100))
     # Work of another kind, which leaves the dead one's pin alone, replaces what it committed.
-    compact(table, ids(table), merge_here, SMALL, silent, "erase")
+    compact(table, ids(table), merge_here, SMALL, ignore_progress, "erase")
     all_of(table)
     assert not list(table.storage.list("_pins"))
     assert content(table, int(made)) == before
@@ -493,7 +510,7 @@ def test_C04_a_flush_into_the_same_hours_survives_and_so_does_the_compaction(sit
     before = content(table)
     all_of(table, meanwhile)
     assert [c.operation for c in table.commits()][:2] == ["compact", "flush"]
-    assert content(table) == before + content_of(rows(0, 5, value=77).to_batches())
+    assert content(table) == before + digest_rows(rows(0, 5, value=77).to_batches())
     assert_sound(table)
 
 
@@ -522,7 +539,7 @@ def test_what_is_deleted_while_segments_are_merged_stays_deleted(table):
         made = merge_here(*given)
         calls.append(1)
         if len(calls) == 1:
-            table.delete(everything, (), Window(None, (JUNE_US + 3 * MINUTE_US) * 1_000))
+            table.delete(match_every_row, (), TimeWindow(None, (JUNE_US + 3 * MINUTE_US) * 1_000))
         return made
 
     all_of(table, with_delete)
@@ -537,9 +554,9 @@ def test_a_compaction_that_others_are_always_ahead_of_gives_up_and_changes_nothi
         made = merge_here(*given)
         first = min(s.ts_min for s in table.state().segments if live_rows(s))
         last = max(s.ts_max for s in table.state().segments)
-        gone = Window(last - len(calls) * MINUTE_US * 1_000, None)
+        gone = TimeWindow(last - len(calls) * MINUTE_US * 1_000, None)
         calls.append(first)
-        table.delete(everything, (), gone)
+        table.delete(match_every_row, (), gone)
         return made
 
     calls = []
@@ -593,10 +610,10 @@ def test_C06_after_a_compactor_was_killed_the_next_one_takes_half(site, table):
 def test_C07_a_reader_of_an_old_version_reads_it_to_the_end(table):
     old = table.state()
     before = content(table)
-    with pinned(table, old.version):
+    with pin_version(table, old.version):
         all_of(table)
         vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
-        assert content_of(table.read(old, None)) == before
+        assert digest_rows(table.read(old, None)) == before
     assert content(table) == before
 
 
@@ -637,7 +654,7 @@ def test_C08_the_inputs_of_a_compaction_under_way_are_not_vacuumed(table):
 
 def test_spark_s_workers_merge_and_the_driver_commits_once(site, table, spark):
     before = content(table)
-    job = Compact(Limits(inputs_min=4, target_rows=25))
+    job = CompactJob(CompactionLimits(inputs_min=4, target_rows=25))
     (task,) = job.due(site)
     told = []
     done = job.run(site, task, lambda: spark, lambda *what: told.append(what))
@@ -654,12 +671,12 @@ def killed_when_large(target, state, pieces, batches):
     """Merge as a worker does, and die as one that the kernel's out-of-memory killer chose."""
     if sum(live_rows(s) for piece in pieces for s in piece.segments) > 30:
         os.kill(os.getpid(), signal.SIGKILL)
-    yield from reported(target, state, pieces, batches)
+    yield from report_merges(target, state, pieces, batches)
 
 
 def test_C06_a_worker_that_is_killed_is_followed_by_a_smaller_batch(table, spark):
     before = content(table)
-    done = all_of(table, on_spark(lambda: spark, killed_when_large))
+    done = all_of(table, spark_kernel(lambda: spark, killed_when_large))
     assert done.numbers["segments_before"] == 3
     assert content(table) == before
     assert not unnamed(table)
@@ -671,19 +688,19 @@ def test_an_error_of_a_worker_comes_back_as_it_was(table, spark):
     with open(f"{table.storage.root}/{first.path}", "r+b") as file:
         file.truncate(first.file_size - 1)
     with pytest.raises(Corruption) as raised:
-        all_of(table, on_spark(lambda: spark))
+        all_of(table, spark_kernel(lambda: spark))
     assert raised.value.facts["path"] == first.path
 
 
 def test_exact_numbers_come_through_spark_as_they_were(site, spark):
-    table = site.ensure("exact", SPEC)
+    table = site.ensure_table("exact", SPEC)
     for place in range(3):
         data = rows(place * 10)
         exact = pa.array([decimal.Decimal("0.01") * place] * 10, pa.decimal128(20, 2))
         nanos = pa.array([1_717_200_000_000_000_001] * 10, pa.timestamp("ns"))
         append(table, data.append_column("exact", exact).append_column("nanos", nanos))
     before, schema = content(table), table.state().schema.arrow
-    all_of(table, on_spark(lambda: spark))
+    all_of(table, spark_kernel(lambda: spark))
     assert (content(table), table.state().schema.arrow) == (before, schema)
 
 
@@ -715,7 +732,7 @@ def test_D02_a_damaged_segment_is_not_compacted_and_is_not_sound_afterwards(tabl
 def test_D02_spark_does_not_compact_a_damaged_segment(spark, table):
     version, path = table.state().version, damaged_file(table)
     with pytest.raises(Exception, match="not those that were committed") as raised:
-        all_of(table, on_spark(lambda: spark))
+        all_of(table, spark_kernel(lambda: spark))
     assert path in str(raised.value)
     assert table.state().version == version
     assert not unnamed(table)

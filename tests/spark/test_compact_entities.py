@@ -6,11 +6,11 @@ import pytest
 
 from fixtures.postgres import postgres_dsn, postgres_run, postgres_server, postgres_template
 from fixtures.wal import calm
-from thermocline.lake.fsck import fsck
+from thermocline.cold.care.fsck import fsck
 from thermocline.node import open_lake
-from thermocline.pipeline.choose import Limits
-from thermocline.pipeline.compact import compact, merge_here, on_spark
-from thermocline.pipeline.job import silent
+from thermocline.pipeline.compact.job import compact, merge_here, spark_kernel
+from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.pipeline.run.job import ignore_progress
 
 __all__ = ["postgres_dsn", "postgres_run", "postgres_server", "postgres_template"]
 
@@ -53,7 +53,7 @@ def ids(table):
 def test_what_is_read_and_what_was_are_the_same_after_a_compaction(lake, cold):
     before = balances(lake)
     history = lake.entity("account").history("k0")
-    done = compact(cold, ids(cold), merge_here, Limits(), silent)
+    done = compact(cold, ids(cold), merge_here, CompactionLimits(), ignore_progress)
     assert done.numbers["segments"] == 1
     assert done.numbers["purged"] == 3  # what k0 was before
     assert balances(lake) == before
@@ -68,7 +68,7 @@ def test_an_export_that_was_frozen_before_a_compaction_lands_after_it(lake, cold
 
     def compact_first(frozen):
         note = claim(frozen)
-        compact(cold, ids(cold), merge_here, Limits(), silent)
+        compact(cold, ids(cold), merge_here, CompactionLimits(), ignore_progress)
         return note
 
     account.source.claim = compact_first
@@ -89,7 +89,7 @@ def test_an_export_that_lands_while_segments_are_merged_is_carried_over(lake, co
         account.export()
         return made
 
-    compact(cold, ids(cold), meanwhile, Limits(), silent)
+    compact(cold, ids(cold), meanwhile, CompactionLimits(), ignore_progress)
     assert [c.operation for c in cold.commits()][:2] == ["compact", "export"]
     assert balances(lake) == {"k0": 104, "k1": 77, "k3": 3, "k4": 9}
     account.export()
@@ -99,7 +99,13 @@ def test_an_export_that_lands_while_segments_are_merged_is_carried_over(lake, co
 
 def test_spark_merges_entities_by_their_keys(lake, cold, spark):
     before = balances(lake)
-    done = compact(cold, ids(cold), on_spark(lambda: spark), Limits(target_rows=2), silent)
+    done = compact(
+        cold,
+        ids(cold),
+        spark_kernel(lambda: spark),
+        CompactionLimits(target_rows=2),
+        ignore_progress,
+    )
     key = str(cold.state().schema.column("_id").id)
     bounds = sorted(segment.stats[key] for segment in cold.state().segments)
     assert bounds == [("k0", "k0"), ("k1", "k2"), ("k3", "k4")]

@@ -3,9 +3,9 @@
 import pytest
 
 from crash.damage import World, build_world, chosen_damages, copied, names
+from thermocline.cold.catalog import Catalog
 from thermocline.errors import Corruption
-from thermocline.lake.catalog import Catalog
-from thermocline.pipeline.fast import read
+from thermocline.pipeline.spark.native_read import read
 
 
 @pytest.fixture(scope="module")

@@ -12,28 +12,28 @@ import pytest
 from fixtures.postgres import postgres_dsn, postgres_run, postgres_server, postgres_template
 from fixtures.wal import calm
 from thermocline import connect
+from thermocline.cold.care.expunge import expunge
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.delete import match_every_row
+from thermocline.cold.segment.row_digest import digest_rows
+from thermocline.cold.segment.stage import Stage
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.conflict import Window
-from thermocline.hot.wal.survey import inspect
-from thermocline.lake.append import Wish
-from thermocline.lake.content import content_of
-from thermocline.lake.delete import everything
-from thermocline.lake.forget import forget
-from thermocline.lake.fsck import fsck
-from thermocline.lake.pin import pinned
-from thermocline.lake.stage import Stage
-from thermocline.lake.table import Table
+from thermocline.format.log.action import TableSpec
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.hot.wal.repair.survey import inspect
 from thermocline.node import open_lake
-from thermocline.pipeline import erase as erasing
-from thermocline.pipeline.certificate import write_certificate
-from thermocline.pipeline.compact import merge_here
-from thermocline.pipeline.erase import Erasure, erase
-from thermocline.pipeline.remains import remains
-from thermocline.pipeline.site import Site
-from thermocline.pipeline.subject import Subject
+from thermocline.pipeline.compact.job import merge_here
+from thermocline.pipeline.erase import job as erasing
+from thermocline.pipeline.erase.certificate import write_certificate
+from thermocline.pipeline.erase.job import Erasure, erase
+from thermocline.pipeline.erase.search import search_remains
+from thermocline.pipeline.erase.subject import Subject
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 __all__ = ["postgres_dsn", "postgres_run", "postgres_server", "postgres_template"]
 
@@ -54,21 +54,21 @@ def rows(hours, person):
 
 
 def append(table, *parts, **options):
-    return table.append(pa.concat_tables(parts).to_reader(), Wish(**options))
+    return table.append(pa.concat_tables(parts).to_reader(), AppendOptions(**options))
 
 
 def plant(folder):
     """Make a lake that has the subject in every place there is."""
     with connect(folder) as lake:
         lake.create_table("pulse", time_column="ts", bucket="1m", entity_columns=["person"])
-    with Site(folder) as site:
-        pulse = Table(site.table("pulse").storage, checkpoint_every=3)
+    with JobWorkspace(folder) as site:
+        pulse = ColdTable(site.table("pulse").storage, checkpoint_every=3)
         append(pulse, rows(range(3), WORD), rows(range(3), "bob"))
         append(pulse, rows(range(3, 6), "bob"))
         append(pulse, rows([50], WORD))
         gone = rows([50], WORD)["ts"][0].value * 1_000
         # Rows that no newer version has, in files that only the old ones name.
-        pulse.delete(everything, (), Window(gone))
+        pulse.delete(match_every_row, (), TimeWindow(gone))
         append(pulse, rows([7], "carol"), requests={f"sent-by-{WORD}": 1})
         # A file that no version names, of a writer that died long ago.
         stage = Stage(pulse.storage)
@@ -76,15 +76,17 @@ def plant(folder):
         for path in (stage.staged[0].path, stage.staged[0].coverage_path):
             os.utime(Path(pulse.storage.root) / path, (1, 1))
         declared = {"rollup": {"source": "pulse", "every": "1h"}}
-        hourly = site.ensure("pulse_hourly", replace(SPEC, extra=declared))
+        hourly = site.ensure_table("pulse_hourly", replace(SPEC, extra=declared))
         append(hourly, rows([0], WORD), rows([0], "bob"))
-        overall = site.ensure("pulse_overall", replace(SPEC, entity_columns=(), extra=declared))
+        overall = site.ensure_table(
+            "pulse_overall", replace(SPEC, entity_columns=(), extra=declared)
+        )
         append(overall, rows([0], "all").drop_columns(["person"]))
-        aside = site.ensure("pulse_quarantine", replace(SPEC, entity_columns=()))
+        aside = site.ensure_table("pulse_quarantine", replace(SPEC, entity_columns=()))
         raw = [f'{{"person": "{WORD}", "pulse": "high"}}', '{"person": "bob"}']
         times = rows([0, 1], "x")["ts"]
         append(aside, pa.table({"ts": times, "line": [1, 2], "row": raw}))
-        other = site.ensure("notes", replace(SPEC, entity_columns=()))
+        other = site.ensure_table("notes", replace(SPEC, entity_columns=()))
         append(other, pa.table({"ts": times, "text": ["seen by bob", "nothing"]}))
     with connect(folder) as lake:
         lake.table("pulse").write(rows([8], WORD))
@@ -121,8 +123,8 @@ def erased(tmp_path_factory):
     folder = plant(tmp_path_factory.mktemp("erase") / "lake")
     before = said(folder)
     hot = rows_in_journal(folder)
-    with Site(folder) as site:
-        searched = remains(site, ALICE)
+    with JobWorkspace(folder) as site:
+        searched = search_remains(site, ALICE)
         certificate = erase(site, ALICE, HOW)
         path = write_certificate(site, certificate)
     return folder, before, hot, searched, certificate, path
@@ -158,16 +160,16 @@ def test_every_other_row_is_there_still(erased):
 
 
 def test_the_tables_are_sound_and_their_coverage_is_that_of_what_is_left(erased):
-    with Site(erased[0]) as site:
+    with JobWorkspace(erased[0]) as site:
         for name in site:
             table = site.table(name)
             assert not [found for found in fsck(table).findings if not found.is_harmless]
-        _, coverage = Table(site.table("pulse").storage).coverage()
+        _, coverage = ColdTable(site.table("pulse").storage).coverage()
         assert sorted(coverage.entities) == ['["bob"]', '["carol"]']
 
 
 def test_older_versions_cannot_be_read_any_more(erased):
-    with Site(erased[0]) as site:
+    with JobWorkspace(erased[0]) as site:
         with pytest.raises(NotFound):
             site.table("pulse").state(2)
         assert len(list(site.table("pulse").commits())) == site.table("pulse").state().version
@@ -196,7 +198,7 @@ def test_the_certificate_says_what_was_done_and_names_nobody(erased):
 
 
 def test_a_second_erasure_finds_nothing_to_do(erased):
-    with Site(erased[0]) as site:
+    with JobWorkspace(erased[0]) as site:
         versions = {name: site.table(name).state().version for name in site}
         again = erase(site, ALICE, HOW)
         assert again.tables == []
@@ -212,14 +214,14 @@ def left_when(monkeypatch, folder, **skipped):
     """Erase with steps left out; return what the certificate says is left."""
     for name, instead in skipped.items():
         monkeypatch.setattr(erasing, name, instead)
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         certificate = erase(site, ALICE, HOW)
     assert not certificate.is_complete
     return [one.path for one in certificate.searched.found]
 
 
 def test_hot_rows_that_were_not_flushed_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(Site, "flush", nothing)
+    monkeypatch.setattr(JobWorkspace, "flush", nothing)
     assert "journal" in left_when(monkeypatch, plant(tmp_path / "lake"))
 
 
@@ -231,7 +233,7 @@ def test_rows_that_are_only_hidden_are_found(tmp_path, monkeypatch):
 def test_rows_set_aside_are_found(tmp_path, monkeypatch):
     folder = plant(tmp_path / "lake")
     monkeypatch.setattr(erasing, "is_quarantine", lambda name: False)
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         found = erase(site, ALICE, HOW).searched.found
     assert [(one.table, one.is_mention) for one in found] == [("pulse_quarantine", True)]
 
@@ -254,11 +256,11 @@ def test_what_a_step_of_forgetting_leaves_is_found(tmp_path, monkeypatch, step, 
         "_checkpoints_anew": lambda *_: 0,
         "_remove_shortcuts": nothing,
     }[step]
-    monkeypatch.setattr(f"thermocline.lake.forget.{step}", instead)
+    monkeypatch.setattr(f"thermocline.cold.care.expunge.{step}", instead)
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
-        pulse = Table(site.table("pulse").storage)
-        pulse.index.write(pulse.state(2))
+    with JobWorkspace(folder) as site:
+        pulse = ColdTable(site.table("pulse").storage)
+        pulse.index.write_shortcut(pulse.state(2))
         certificate = erase(site, ALICE, HOW)
         if step == "_expired":
             # Their files are gone, and no reader is told: an old version looks as if it were there.
@@ -269,23 +271,23 @@ def test_what_a_step_of_forgetting_leaves_is_found(tmp_path, monkeypatch, step, 
 
 def test_a_reader_of_an_old_version_delays_it_and_the_certificate_says_so(tmp_path):
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         table = site.table("pulse")
         old = table.state(2)
-        before = content_of(table.read(old, None))
-        with pinned(table, old.version):
+        before = digest_rows(table.read(old, None))
+        with pin_version(table, old.version):
             certificate = erase(site, ALICE, HOW)
-            assert content_of(table.read(old, None)) == before
+            assert digest_rows(table.read(old, None)) == before
         assert not certificate.is_complete
         assert [one.pinned for one in certificate.tables if one.table == "pulse"] == [(2,)]
-        assert any("readers hold" in line for line in certificate.lines())
+        assert any("readers pin" in line for line in certificate.lines())
         assert erase(site, ALICE, HOW).is_complete
     assert said(folder) == []
 
 
 def test_files_of_a_writer_under_way_are_not_taken(tmp_path):
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         table = site.table("pulse")
         stage = Stage(table.storage)
         stage.write_table(rows([30], "dave"), table.state().spec)
@@ -303,23 +305,23 @@ def test_a_crash_between_any_two_steps_is_finished_by_running_it_again(tmp_path,
         raise Died
 
     for place in ("_purged", "forget", "remains"):
-        with monkeypatch.context() as patch, Site(folder) as site:
+        with monkeypatch.context() as patch, JobWorkspace(folder) as site:
             patch.setattr(erasing, place, dies)
             with pytest.raises(Died):
                 erase(site, ALICE, HOW)
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         assert erase(site, ALICE, HOW).is_complete
     assert said(folder) == []
 
 
 def test_a_number_names_a_subject_too_in_its_column_alone(tmp_path):
     connect(tmp_path / "lake").close()
-    with Site(tmp_path / "lake") as site:
-        table = site.ensure("visits", replace(SPEC, entity_columns=("person",)))
+    with JobWorkspace(tmp_path / "lake") as site:
+        table = site.ensure_table("visits", replace(SPEC, entity_columns=("person",)))
         for person in (7, 8, 70):
             numbers = pa.array([person] * 3, pa.int64())
             append(table, rows(range(3), "x").set_column(1, "person", numbers))
-        found = remains(site, Subject("person", "7")).found
+        found = search_remains(site, Subject("person", "7")).found
         assert {one.path.split("/")[0] for one in found} == {"data", "_coverage", "_log"}
         assert erase(site, Subject("person", "7"), HOW).is_complete
         left = pa.Table.from_batches(table.read(table.state(), ["person"]))
@@ -328,12 +330,12 @@ def test_a_number_names_a_subject_too_in_its_column_alone(tmp_path):
 
 def test_a_column_that_was_renamed_is_searched_under_both_names(tmp_path):
     connect(tmp_path / "lake").close()
-    with Site(tmp_path / "lake") as site:
-        table = site.ensure("visits", replace(SPEC, entity_columns=()))
+    with JobWorkspace(tmp_path / "lake") as site:
+        table = site.ensure_table("visits", replace(SPEC, entity_columns=()))
         append(table, rows(range(3), WORD), rows(range(3), "bob"))
-        table.change("rename", lambda s, c: (s, c.renamed("person", "patient")))
+        table.alter("rename", lambda s, c: (s, c.rename_column("person", "patient")))
         assert erase(site, ALICE, HOW).is_complete
-        assert content_of(table.read(table.state(), None)).rows == 3
+        assert digest_rows(table.read(table.state(), None)).rows == 3
     assert said(tmp_path / "lake") == []
 
 
@@ -345,12 +347,12 @@ def test_a_subject_that_names_nobody_is_refused(column, value):
 
 def test_forgetting_keeps_the_log_readable_from_its_first_commit(tmp_path):
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         table = site.table("pulse")
-        before = content_of(table.read(table.state(), None))
-        forget(table, [WORD])
-        again = Table(table.storage)
-        assert content_of(again.read(again.state(), None)) == before
+        before = digest_rows(table.read(table.state(), None))
+        expunge(table, [WORD])
+        again = ColdTable(table.storage)
+        assert digest_rows(again.read(again.state(), None)) == before
         assert not [found for found in fsck(again).findings if not found.is_harmless]
 
 
@@ -374,8 +376,8 @@ def test_an_entity_is_erased_from_postgres_and_from_the_lake(tmp_path, postgres_
         people.export()
         people.patch(WORD, {"email": "hot"})
     subject = Subject("_id", WORD) if by_key else Subject("name", WORD)
-    with Site(folder, settings=settings) as site:
-        before = remains(site, subject)
+    with JobWorkspace(folder, settings=settings) as site:
+        before = search_remains(site, subject)
         assert before.found
         certificate = erase(site, subject, HOW)
         assert certificate.is_complete, certificate.lines()

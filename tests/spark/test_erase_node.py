@@ -13,20 +13,20 @@ from fixtures.served import ServedNode
 from hot.processes import wait_for
 from spark.test_erase import ALICE, HOW, SPEC, WORD, append, plant, rows, rows_in_journal, said
 from thermocline import connect
+from thermocline.cold.care.expunge import ExpungeReport
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.delete import match_every_row
+from thermocline.cold.table import ColdTable
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound, Overloaded
 from thermocline.format import layout
-from thermocline.format.conflict import Window
+from thermocline.format.log.conflict import TimeWindow
 from thermocline.hot.wal.folder import file_path, read_identity
-from thermocline.lake.delete import everything
-from thermocline.lake.forget import Forgotten
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline import erase as erasing
-from thermocline.pipeline.erase import erase
-from thermocline.pipeline.remains import remains
-from thermocline.pipeline.site import Site
-from thermocline.pipeline.subject import SUBJECTS_MAX, Subject, distinct
+from thermocline.pipeline.erase import job as erasing
+from thermocline.pipeline.erase.job import erase
+from thermocline.pipeline.erase.search import search_remains
+from thermocline.pipeline.erase.subject import SUBJECTS_MAX, Subject, distinct_subjects
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 CALM = ("--grpc", "off", "--set", "flush_age_s=1h")
 MAIL = "ada@mail.example"
@@ -61,8 +61,8 @@ def test_a_running_node_has_nothing_of_the_subject_anywhere_when_the_certificate
             lake.table("letters").write(letters(MAIL, [1, 2]))
             lake.table("other").write(rows([1], "bob"))
             assert rows_in_journal(folder) == 9
-            with Site(folder, url=url) as site:
-                found = {(one.table, one.path) for one in remains(site, ALICE, MAILED).found}
+            with JobWorkspace(folder, url=url) as site:
+                found = {(one.table, one.path) for one in search_remains(site, ALICE, MAILED).found}
                 assert {("pulse", "journal"), ("letters", "journal")} <= found
                 certificate = erase(site, [ALICE, MAILED], HOW)
             assert certificate.is_complete, certificate.lines()
@@ -100,7 +100,7 @@ def test_tables_that_are_written_without_pause_keep_nothing_of_the_subject(tmp_p
             try:
                 wait_for(lambda: len(written) > 2)
                 before = len(written)
-                with Site(folder, url=url) as site:
+                with JobWorkspace(folder, url=url) as site:
                     certificate = erase(site, ALICE, HOW)
                 wait_for(lambda: len(written) > before)
             finally:
@@ -115,11 +115,11 @@ def test_tables_that_are_written_without_pause_keep_nothing_of_the_subject(tmp_p
 
 def test_one_whom_several_columns_name_is_erased_by_all_of_them_in_one_paper(tmp_path):
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
-        post = site.ensure("letters", replace(SPEC, entity_columns=("mail",)))
+    with JobWorkspace(folder) as site:
+        post = site.ensure_table("letters", replace(SPEC, entity_columns=("mail",)))
         append(post, letters(MAIL, [1, 2]))
         append(post, letters("bob@mail.example", [1, 2]))
-        both = site.ensure("visits", replace(SPEC, entity_columns=()))
+        both = site.ensure_table("visits", replace(SPEC, entity_columns=()))
         columns = {"mail": [MAIL, "bob@mail.example", MAIL], "person": ["x", WORD, WORD]}
         append(both, pa.table({"ts": rows(range(3), "x")["ts"], **columns}))
         append(both, pa.table({"ts": rows([5], "x")["ts"], "mail": ["kept"], "person": ["kept"]}))
@@ -140,10 +140,10 @@ def test_one_whom_several_columns_name_is_erased_by_all_of_them_in_one_paper(tmp
 
 def test_subjects_that_are_none_or_too_many_or_of_no_column_are_refused(tmp_path):
     with pytest.raises(Invalid):
-        distinct([])
+        distinct_subjects([])
     with pytest.raises(Overloaded):
-        distinct([Subject("person", number) for number in range(SUBJECTS_MAX + 1)])
-    with Site(plant(tmp_path / "lake")) as site:
+        distinct_subjects([Subject("person", number) for number in range(SUBJECTS_MAX + 1)])
+    with JobWorkspace(plant(tmp_path / "lake")) as site:
         before = {name: site.table(name).state().version for name in site}
         with pytest.raises(NotFound) as caught:
             erase(site, [ALICE, Subject("persn", WORD)], HOW)
@@ -152,9 +152,9 @@ def test_subjects_that_are_none_or_too_many_or_of_no_column_are_refused(tmp_path
 
 
 def test_an_erasure_that_forgets_nothing_is_not_complete(tmp_path, monkeypatch):
-    nothing = lambda table, *_: Forgotten(table.state().version, 0, 0, 0, 0, ())  # noqa: E731
+    nothing = lambda table, *_: ExpungeReport(table.state().version, 0, 0, 0, 0, ())  # noqa: E731
     monkeypatch.setattr(erasing, "forget", nothing)
-    with Site(plant(tmp_path / "lake")) as site:
+    with JobWorkspace(plant(tmp_path / "lake")) as site:
         certificate = erase(site, ALICE, HOW)
     assert not certificate.is_complete
     left = {(one.table, one.what) for one in certificate.searched.found}
@@ -167,20 +167,22 @@ def test_old_versions_without_their_files_are_found_by_whoever_searches_later(
     tmp_path, monkeypatch
 ):
     folder = plant(tmp_path / "lake")
-    with monkeypatch.context() as patch, Site(folder) as site:
-        patch.setattr("thermocline.lake.forget._expired", lambda table, oldest: table.state())
+    with monkeypatch.context() as patch, JobWorkspace(folder) as site:
+        patch.setattr(
+            "thermocline.cold.care.expunge._expire_versions", lambda table, oldest: table.state()
+        )
         erase(site, ALICE, HOW)
-    with Site(folder) as site:
-        found = [one for one in remains(site, ALICE).found if one.table == "pulse"]
+    with JobWorkspace(folder) as site:
+        found = [one for one in search_remains(site, ALICE).found if one.table == "pulse"]
         assert [(one.path, one.is_mention) for one in found] == [(layout.LOG_FOLDER, False)]
         assert not erase(site, ALICE, HOW).is_complete
 
 
 def test_versions_that_a_vacuum_let_expire_are_no_trace(tmp_path):
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
-        table = Table(site.table("notes").storage)
-        table.delete(everything, (), Window())
+    with JobWorkspace(folder) as site:
+        table = ColdTable(site.table("notes").storage)
+        table.delete(match_every_row, (), TimeWindow())
         vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
         assert table.storage.size(table.log.commit(2).actions[-1].segment.path) is None
         assert erase(site, ALICE, HOW).is_complete
@@ -188,7 +190,7 @@ def test_versions_that_a_vacuum_let_expire_are_no_trace(tmp_path):
 
 def test_files_of_the_journal_that_nobody_reads_are_told_of(tmp_path):
     folder = plant(tmp_path / "lake")
-    with Site(folder) as site:
+    with JobWorkspace(folder) as site:
         assert erase(site, ALICE, HOW).is_complete
         journal = folder / "journal"
         oldest = read_identity(OsDisk(), str(journal)).oldest
@@ -197,7 +199,7 @@ def test_files_of_the_journal_that_nobody_reads_are_told_of(tmp_path):
         aside.parent.mkdir()
         for path in (trimmed, journal / ".half.tmp"):
             path.write_bytes(b"whatever")
-            assert [one.path for one in remains(site, ALICE).found] == [path.name]
+            assert [one.path for one in search_remains(site, ALICE).found] == [path.name]
             assert erase(site, ALICE, HOW).is_complete  # whoever owns the journal removes them
             assert not path.exists()
         aside.write_bytes(b"whatever")

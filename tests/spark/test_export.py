@@ -22,21 +22,21 @@ from fixtures.postgres import (
 )
 from postgres.entity_verbs import ACCOUNT, Died, account, balances, cold_balances, dies
 from thermocline import connect
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.change.export_plan import create_entity_spec
 from thermocline.config import LakeSettings
 from thermocline.errors import Conflict, ThermoclineError
 from thermocline.format.schema import Schema
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.hot.postgres.part import Part, part_rows, shared_moment
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.tenant import Tenant
-from thermocline.lake.fsck import fsck
-from thermocline.lake.supersede import entity_spec
-from thermocline.pipeline.export import Export, ExportLimits, cut, staged_parts
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.job import Task, silent
-from thermocline.pipeline.session import without_warnings
-from thermocline.pipeline.ship import Target
-from thermocline.pipeline.site import Site
+from thermocline.hot.postgres.export.key_range import KeyRange, read_key_range, share_snapshot
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.pipeline.export import ExportJob, ExportLimits, cut_parts, stage_parts
+from thermocline.pipeline.run.job import Task, ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.session import without_warnings
+from thermocline.pipeline.spark.spark_errors import translate_error
+from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 __all__ = [
     "own_postgres",
@@ -57,7 +57,7 @@ def opened_site(folder, dsn):
     """Give a site whose lake has accounts."""
     with connect(folder, postgres=dsn, **CALM) as lake:
         lake.register("account", ACCOUNT)
-    with Site(folder, settings=LakeSettings(postgres=dsn, **CALM)) as site:
+    with JobWorkspace(folder, settings=LakeSettings(postgres=dsn, **CALM)) as site:
         yield site
 
 
@@ -77,7 +77,7 @@ def key(number):
 
 def fill(entities, count=ACCOUNTS):
     """Give every account as much money."""
-    made = [Operation(Deed.CREATE, key(number), account(EACH)) for number in range(count)]
+    made = [Operation(OperationKind.CREATE, key(number), account(EACH)) for number in range(count)]
     entities.bulk(made)
 
 
@@ -86,16 +86,16 @@ def move(entities, source, target, amount=1):
     held = {one: entities.read(one).document["balance"] for one in (source, target)}
     entities.bulk(
         [
-            Operation(Deed.REPLACE, source, account(held[source] - amount)),
-            Operation(Deed.REPLACE, target, account(held[target] + amount)),
+            Operation(OperationKind.REPLACE, source, account(held[source] - amount)),
+            Operation(OperationKind.REPLACE, target, account(held[target] + amount)),
         ]
     )
 
 
 def exported(site, spark, **limits):
     """Export as a job does; return what it did."""
-    job = Export(ExportLimits(**({"part_keys": 10, "connections_max": 4} | limits)))
-    return job.run(site, TASK, lambda: spark, silent)
+    job = ExportJob(ExportLimits(**({"part_keys": 10, "connections_max": 4} | limits)))
+    return job.run(site, TASK, lambda: spark, ignore_progress)
 
 
 def wait_for(path):
@@ -142,9 +142,9 @@ def test_parts_have_every_key_once_whatever_their_number(site):
     entities = accounts_of(site)
     fill(entities, 7)
     for limits in (ExportLimits(1, 3), ExportLimits(1, 100), ExportLimits(100, 8)):
-        with shared_moment(entities.store) as moment:
-            parts = cut(entities, moment, limits)
-            rows = [rows for part in parts for _, rows in part_rows(part)]
+        with share_snapshot(entities.store) as moment:
+            parts = cut_parts(entities, moment, limits)
+            rows = [rows for part in parts for _, rows in read_key_range(part)]
         assert pa.concat_tables(rows).column("_id").to_pylist() == [key(n) for n in range(7)]
         assert len(parts) <= limits.connections_max
 
@@ -193,7 +193,7 @@ def read_in_turn(parts, folder, is_shared, batches):
 
 def _read(part, is_shared):
     if is_shared:
-        for _, rows in part_rows(part):
+        for _, rows in read_key_range(part):
             yield from rows.column("balance").to_pylist()
         return
     pool = Pool(part.dsn)
@@ -218,8 +218,8 @@ def test_parts_of_one_snapshot_sum_right_and_plain_sessions_do_not(
 
     moving = threading.Thread(target=mover)
     moving.start()
-    with shared_moment(entities.store) as moment, without_warnings():
-        parts = cut(entities, moment, ExportLimits(1, 2))
+    with share_snapshot(entities.store) as moment, without_warnings():
+        parts = cut_parts(entities, moment, ExportLimits(1, 2))
         asked = partial(read_in_turn, parts, str(tmp_path), is_shared)
         told = spark.range(0, 2, 1, 2).mapInArrow(asked, "total long").collect()
     moving.join()
@@ -230,10 +230,10 @@ def test_parts_of_one_snapshot_sum_right_and_plain_sessions_do_not(
 def test_a_snapshot_that_is_gone_is_refused_and_gives_no_row(site):
     entities = accounts_of(site)
     fill(entities, 2)
-    with shared_moment(entities.store) as moment:
-        (part,) = cut(entities, moment, ExportLimits())
+    with share_snapshot(entities.store) as moment:
+        (part,) = cut_parts(entities, moment, ExportLimits())
     with pytest.raises(ThermoclineError, match="snapshot of this export is gone"):
-        list(part_rows(part))
+        list(read_key_range(part))
 
 
 # What a failure leaves.
@@ -249,9 +249,9 @@ def test_P07_a_postgres_killed_while_it_is_read_fails_the_job_whole(
 
         def killed(spark, parts, target):
             own_postgres.kill()
-            return staged_parts(spark, parts, target)
+            return stage_parts(spark, parts, target)
 
-        monkeypatch.setattr("thermocline.pipeline.export.staged_parts", killed)
+        monkeypatch.setattr("thermocline.pipeline.export.stage_parts", killed)
         with pytest.raises(Exception, match=r"server|snapshot|connect"):
             exported(site, spark)
         monkeypatch.undo()
@@ -276,9 +276,9 @@ def test_P07_a_postgres_started_again_knows_the_snapshot_no_more(
             own_postgres.start()
             entities.store.pool.move_to(own_postgres.dsn)
             moved = [replace(part, dsn=own_postgres.dsn) for part in parts]
-            return staged_parts(spark, moved, target)
+            return stage_parts(spark, moved, target)
 
-        monkeypatch.setattr("thermocline.pipeline.export.staged_parts", restarted)
+        monkeypatch.setattr("thermocline.pipeline.export.stage_parts", restarted)
         with pytest.raises(Exception, match="snapshot of this export is gone"):
             exported(site, spark)
         monkeypatch.undo()
@@ -309,12 +309,12 @@ def test_P04_P05_an_exporter_that_dies_at_any_step_is_rolled_forward(
         exported(site, spark, part_keys=3)
     assert entities.table.state().version == before + commits
     assert balances(entities) == {key(n): EACH for n in range(6)}  # exact, whatever it left
-    (task,) = Export().due(site) if (step, after) != ("retire", True) else (None,)
+    (task,) = ExportJob().due(site) if (step, after) != ("retire", True) else (None,)
     assert task is None or task.numbers
     exported(site, spark)
     assert cold_balances(entities) == {key(n): EACH for n in range(6)}
     assert entities.source.head().version == entities.table.state().version == before + 1
-    assert list(Export().due(site)) == []
+    assert list(ExportJob().due(site)) == []
 
 
 def test_P11_an_export_that_another_overtakes_begins_again(site, spark, monkeypatch):
@@ -326,9 +326,9 @@ def test_P11_an_export_that_another_overtakes_begins_again(site, spark, monkeypa
         if not overtaken:
             overtaken.append(entities.export())
             entities.replace(key(0), account(7))
-        return staged_parts(spark, parts, target)
+        return stage_parts(spark, parts, target)
 
-    monkeypatch.setattr("thermocline.pipeline.export.staged_parts", late)
+    monkeypatch.setattr("thermocline.pipeline.export.stage_parts", late)
     done = exported(site, spark)
     assert done.version == overtaken[0].version + 1
     assert done.numbers["keys"] == 1
@@ -342,13 +342,13 @@ def test_an_export_that_is_overtaken_every_time_says_so_and_leaves_no_file(
     fill(entities, 6)
 
     def late(spark, parts, target):
-        made = staged_parts(spark, parts, target)
+        made = stage_parts(spark, parts, target)
         entities.export()
         entities.replace(key(0), account(7))
         return made
 
-    monkeypatch.setattr("thermocline.pipeline.export.staged_parts", late)
-    with pytest.raises(Conflict, match="other exports were first"):
+    monkeypatch.setattr("thermocline.pipeline.export.stage_parts", late)
+    with pytest.raises(Conflict, match="other exports committed first"):
         exported(site, spark)
     named = {segment.path for segment in entities.table.state().segments}
     stored = {one.path for one in entities.table.storage.list("data")}
@@ -374,19 +374,19 @@ def unpacked(text):
 
 def test_the_password_is_in_no_representation_error_or_log(spark, caplog):
     secret = "s3cr3t-w0rd"
-    part = Part(
+    part = KeyRange(
         f"postgresql://nobody:{secret}@127.0.0.1:1/none",
         Tenant("acme", "tc_acme", "tc_acme"),
         *("account", "00000003-0000001B-1", "a", "b"),
     )
     assert secret not in repr(part)
-    target = Target("/nowhere", entity_spec("account"), Schema(), "0")
+    target = WriteTarget("/nowhere", create_entity_spec("account"), Schema(), "0")
     caplog.set_level(logging.DEBUG)
     with pytest.raises(Exception, match="PostgreSQL") as failed:
-        staged_parts(spark, [part], target)
+        stage_parts(spark, [part], target)
     assert secret not in unpacked(caplog.text)
     assert secret not in str(failed.value)
-    assert str(told_of(failed.value)).startswith("PostgreSQL is not there")
+    assert str(translate_error(failed.value)).startswith("PostgreSQL is not there")
     with without_warnings():
         frame = spark.range(1).mapInArrow(partial(read_in_turn, [part], "", True), "total long")
     assert secret not in frame._jdf.queryExecution().toString()

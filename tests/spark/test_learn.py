@@ -9,7 +9,7 @@ import pytest
 
 import thermocline as tc
 from thermocline.errors import Invalid, Unavailable
-from thermocline.pipeline import learn as room
+from thermocline.pipeline.spark import java_cds_archive as room
 
 LIMIT_S = 600
 LEARN = """
@@ -53,7 +53,7 @@ def test_what_java_learned_is_kept_and_the_next_start_uses_it(tmp_path):
 
 
 def test_what_java_is_shown_is_the_work_of_jobs(spark, tmp_path):
-    room._work(spark, tmp_path)
+    room._run_sample_work(spark, tmp_path)
     assert spark.read.parquet(str(tmp_path / "sorted")).count() == room.ROWS
     assert tc.TimeSeriesTable.open(tmp_path / "table").to_arrow().num_rows == room.ROWS
 
@@ -61,7 +61,7 @@ def test_what_java_is_shown_is_the_work_of_jobs(spark, tmp_path):
 def test_a_java_that_keeps_nothing_is_told_of(tmp_path):
     code, _, errors = run(NOT_KEPT, str(tmp_path))
     assert code == 1
-    assert "this Java keeps nothing of what it learned" in errors
+    assert "this Java wrote no cache" in errors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,9 +78,9 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
 def test_a_place_that_cannot_be_written_to_is_told_before_spark_is_started(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(room, "is_running", lambda: False)
-    monkeypatch.setattr(room, "learned_path", lambda: tmp_path / "file" / "spark.aot")
-    monkeypatch.setattr(room, "learning", None)
-    with pytest.raises(Unavailable, match="cannot be kept") as caught:
+    monkeypatch.setattr(room, "java_cache_path", lambda: tmp_path / "file" / "spark.aot")
+    monkeypatch.setattr(room, "start_learning_session", None)
+    with pytest.raises(Unavailable, match="cannot be written") as caught:
         room.learn()
     assert caught.value.facts["path"] == str(Path(tmp_path, "file", "spark.aot"))
 

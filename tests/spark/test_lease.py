@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from thermocline import connect
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import Conflict
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.pipeline.lease import EPOCHS_KEPT, Busy, Lease, held
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.lease import EPOCHS_KEPT, Lease, TableBusy, newest_lease
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 NS_PER_S = 1_000_000_000
 
@@ -52,7 +52,7 @@ def lease(storage, clock):
 
 def test_a_table_is_one_holders_at_a_time_and_free_afterwards(lease):
     with lease("a") as first:
-        with pytest.raises(Busy) as refused, lease("b"):
+        with pytest.raises(TableBusy) as refused, lease("b"):
             pass
         assert refused.value.facts == {"table": "prices", "holder": "a", "job": "compact"}
         with lease("b", table="other"):
@@ -65,9 +65,9 @@ def test_the_lease_of_a_holder_that_died_ends_by_itself(lease, clock):
     died = lease("a")
     died.__enter__()
     died._left.set()  # its process is gone: no beat comes any more
-    died._beating.join()
+    died._renewer.join()
     clock.go_on(59)
-    with pytest.raises(Busy), lease("b"):
+    with pytest.raises(TableBusy), lease("b"):
         pass
     clock.go_on(2)
     with lease("b") as now:
@@ -80,13 +80,13 @@ def test_the_lease_of_a_holder_that_died_ends_by_itself(lease, clock):
 
 def test_a_holder_that_lives_keeps_its_lease_past_the_term(lease, clock, storage):
     with lease("a", term_s=0.2):
-        begun = held(storage, "prices").until_ns
+        begun = newest_lease(storage, "prices").until_ns
         clock.go_on(1_000)
         end_s = time.monotonic() + 60
-        while held(storage, "prices").until_ns == begun:
+        while newest_lease(storage, "prices").until_ns == begun:
             assert time.monotonic() < end_s
             time.sleep(0.01)
-        with pytest.raises(Busy), lease("b"):
+        with pytest.raises(TableBusy), lease("b"):
             pass
 
 
@@ -99,7 +99,7 @@ def test_of_many_who_ask_at_once_one_has_it(lease):
             with lease(str(number)) as mine:
                 got.append(mine.epoch)
                 left.wait()
-        except Busy:
+        except TableBusy:
             left.wait()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
@@ -128,6 +128,16 @@ def test_a_damaged_lease_is_one_that_has_ended(lease, storage):
         assert mine.epoch == 8
 
 
+def test_D01_a_flipped_bit_never_makes_a_lease_that_does_not_end(lease, clock, storage):
+    with lease("slow"):
+        (path,) = (one.path for one in storage.list("leases/prices"))
+        data = storage.read(path)
+        clock.go_on(3_600)
+        for place in range(len(data)):
+            storage.put_hint(path, data[:place] + bytes([data[place] ^ 8]) + data[place + 1 :])
+            assert newest_lease(storage, "prices").until_ns < clock()
+
+
 def one_row(value):
     moment = datetime(2024, 6, 1, tzinfo=UTC) + timedelta(minutes=value)
     rows = pa.table({"ts": pa.array([moment], pa.timestamp("us", "UTC")), "value": [value]})
@@ -139,7 +149,7 @@ def opened(tmp_path):
     """Open the one table, as another process would each time."""
     with connect(tmp_path / "lake") as lake:
         lake.create_table("prices", time_column="ts", bucket="1h")
-    return lambda: Site(tmp_path / "lake").table("prices")
+    return lambda: JobWorkspace(tmp_path / "lake").table("prices")
 
 
 @pytest.fixture
@@ -148,24 +158,24 @@ def table(opened):
 
 
 def test_a_holder_that_lost_its_lease_commits_nothing_and_leaves_no_file(table, lease, clock):
-    table.append(one_row(1), Wish())
+    table.append(one_row(1), AppendOptions())
     before = table.state().version
     late = lease("late")
     late.__enter__()
     table.guard = late.check
-    table.append(one_row(2), Wish())  # it has the lease still
+    table.append(one_row(2), AppendOptions())  # it has the lease still
     late._left.set()
-    late._beating.join()
+    late._renewer.join()
     clock.go_on(3_600)
     with lease("next"), pytest.raises(Conflict, match="it commits nothing"):
-        table.append(one_row(3), Wish())
+        table.append(one_row(3), AppendOptions())
     assert table.state().version == before + 1
     assert len(list(table.storage.list("data"))) == 2
 
 
 def test_a_holder_stopped_between_its_look_and_its_commit_is_put_right_by_the_log(table, opened):
     """What no lease can prevent: it has looked, stands still, and another does the same work."""
-    batch, before, stops = Wish(txn=("backfill:june", 0)), table.state().version, []
+    batch, before, stops = AppendOptions(txn=("backfill:june", 0)), table.state().version, []
 
     def stands_still():
         if not stops:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 
 from thermocline.errors import Invalid, Overloaded, Unavailable
-from thermocline.format.action import TableSpec
 from thermocline.format.bucket import Bucket
-from thermocline.format.schema import adopt
-from thermocline.pipeline import record
-from thermocline.pipeline.incoming import incoming
-from thermocline.pipeline.parse import Drifted, Reading, read_file
-from thermocline.pipeline.sieve import Sieve
+from thermocline.format.log.action import TableSpec
+from thermocline.format.schema import create_schema
+from thermocline.pipeline.backfill import csv_records
+from thermocline.pipeline.backfill.bad_rows import BadRowCollector
+from thermocline.pipeline.backfill.input_files import find_input_files
+from thermocline.pipeline.backfill.parse import ReadTarget, SchemaDrift, read_file
 
 ARROW = pa.schema(
     [
@@ -38,9 +38,9 @@ def spec(**options):
 
 def read(path, *, arrow=ARROW, strict=True, on_bad="quarantine", rows_max=1_000, **options):
     """Return the rows of a file, and its bad rows as (line, reason, raw)."""
-    sieve = Sieve(on_bad, rows_max)
-    reading = Reading(adopt(arrow, "ts"), spec(**options), sieve, is_strict=strict)
-    (file,) = incoming([path], None)
+    sieve = BadRowCollector(on_bad, rows_max)
+    reading = ReadTarget(create_schema(arrow, "ts"), spec(**options), sieve, is_strict=strict)
+    (file,) = find_input_files([path], None)
     rows = [row for batch in read_file(file, reading) for row in batch.to_pylist()]
     assert all(bad.file == str(path) for bad in sieve.bad)
     return rows, [(bad.line, bad.reason, bad.raw) for bad in sieve.bad]
@@ -63,9 +63,9 @@ def test_S06_one_bad_row_among_a_million_is_found_with_its_line_and_the_others_a
     lines = ["2024-06-01,a,1,1\n"] * 1_000_000
     lines[654_321] = "2024-06-01,a,one,1\n"
     path = file(HEAD + "".join(lines))
-    sieve = Sieve("quarantine", 10)
-    reading = Reading(adopt(ARROW, "ts"), spec(), sieve, is_strict=True)
-    count = sum(batch.num_rows for batch in read_file(incoming([path], None)[0], reading))
+    sieve = BadRowCollector("quarantine", 10)
+    reading = ReadTarget(create_schema(ARROW, "ts"), spec(), sieve, is_strict=True)
+    count = sum(batch.num_rows for batch in read_file(find_input_files([path], None)[0], reading))
     assert count == 999_999
     (bad,) = sieve.bad
     assert (bad.line, bad.raw) == (654_323, "2024-06-01,a,one,1")
@@ -96,7 +96,7 @@ def test_a_bad_line_of_csv_is_told_and_its_neighbours_are_in(file, line, said):
 
 
 def test_a_quote_that_is_never_closed_costs_one_line_wherever_it_stands(file, monkeypatch):
-    monkeypatch.setattr(record, "LINES_PER_ROW_MAX", 10)
+    monkeypatch.setattr(csv_records, "LINES_PER_ROW_MAX", 10)
     open_line = '2024-06-01,"a,1,2\n'
     rows, bad = read(file(HEAD + GOOD * 3 + open_line + GOOD * 30 + open_line + GOOD * 4))
     assert len(rows) == 37
@@ -174,9 +174,11 @@ def test_a_torn_file_is_told_and_is_no_error(file, tmp_path):
 
 def test_a_file_that_this_machine_does_not_have_is_not_a_bad_one(file):
     path = file(HEAD + GOOD)
-    (found,) = incoming([path], None)
+    (found,) = find_input_files([path], None)
     path.unlink()
-    reading = Reading(adopt(ARROW, "ts"), spec(), Sieve("quarantine", 10), is_strict=True)
+    reading = ReadTarget(
+        create_schema(ARROW, "ts"), spec(), BadRowCollector("quarantine", 10), is_strict=True
+    )
     with pytest.raises(Unavailable):
         list(read_file(found, reading))
 
@@ -184,7 +186,7 @@ def test_a_file_that_this_machine_does_not_have_is_not_a_bad_one(file):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no row of names"),
+        ("", "no header row"),
         ("host,value\na,1\n", "lacks columns"),
         ("ts,host,host\n2024-06-01,a,b\n", "twice"),
     ],
@@ -266,7 +268,7 @@ def test_too_many_bad_rows_stop(file):
 )
 def test_S07_a_column_that_the_table_does_not_have_stops_or_is_left_out(file, text, name):
     path = file(text, name)
-    with pytest.raises(Drifted) as caught:
+    with pytest.raises(SchemaDrift) as caught:
         read(path)
     assert caught.value.facts["columns"] == ["new"]
     rows, bad = read(path, strict=False)
@@ -277,7 +279,7 @@ def test_S07_types_of_parquet_that_do_not_fit_stop_or_cost_the_file_or_its_rows(
     path = tmp_path / "in.parquet"
     times = pa.array([1, 2], pa.timestamp("us"))
     pq.write_table(pa.table({"ts": times, "host": ["a", "b"], "count": ["x", "y"]}), path)
-    with pytest.raises(Drifted) as caught:
+    with pytest.raises(SchemaDrift) as caught:
         read(path)
     assert caught.value.facts["column"] == "count"
     rows, bad = read(path, strict=False)
@@ -285,7 +287,7 @@ def test_S07_types_of_parquet_that_do_not_fit_stop_or_cost_the_file_or_its_rows(
     assert [number for number, _, _ in bad] == [None]
     narrow = ARROW.set(3, pa.field("count", pa.int8()))
     pq.write_table(pa.table({"ts": times, "host": ["a", "b"], "count": [1, 1_000]}), path)
-    with pytest.raises(Drifted):
+    with pytest.raises(SchemaDrift):
         read(path, arrow=narrow)
     rows, bad = read(path, arrow=narrow, strict=False)
     assert [row["count"] for row in rows] == [1]

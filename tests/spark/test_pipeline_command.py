@@ -10,7 +10,7 @@ import pytest
 from fixtures.pipeline import JOBS, make_lake
 from thermocline import connect
 from thermocline.cli.main import run
-from thermocline.pipeline import run as running
+from thermocline.pipeline.run import runner as running
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_jobs_run_with_a_summary_and_are_listed_afterwards(command, folder):
         ("rollup", "metrics_1h", "done"),
         ("retain", "events", "done"),
     ]
-    assert "compact metrics: 2 segments can be fewer\n" in said
+    assert "compact metrics: 2 segments can be merged\n" in said
     assert "compact metrics done, version" in said
     listed = command("jobs")[0]["jobs"]
     assert [one["job"] for one in listed] == ["retain", "rollup", "compact"]

@@ -27,17 +27,17 @@ from fixtures.rollups import (
     run_here,
     site_at,
 )
-from thermocline.format.action import AddSegment, RemoveSegment, SetDeletes
-from thermocline.format.conflict import Window
-from thermocline.lake.delete import everything
-from thermocline.lake.rewrite import Rewrite, rewrite
-from thermocline.lake.segment import read_rows
-from thermocline.lake.stage import Stage
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline import changed as changed_module
-from thermocline.pipeline import rollup as rollup_module
-from thermocline.pipeline.changed import _Walk
-from thermocline.pipeline.declare import rollup
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.change.delete import match_every_row
+from thermocline.cold.change.replace_segments import SegmentRewrite, replace_segments
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.segment.stage import Stage
+from thermocline.format.log.action import AddSegment, RemoveSegment, SetDeletes
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.pipeline.rollup import changed_buckets as changed_module
+from thermocline.pipeline.rollup import job as rollup_module
+from thermocline.pipeline.rollup.changed_buckets import _CommitWalk
+from thermocline.pipeline.rollup.spec import rollup
 
 NS_PER_MINUTE = 60_000_000_000
 HOURLY = rollup(
@@ -108,7 +108,7 @@ class Histories(RuleBasedStateMachine):
     @rule(before=MINUTES)
     def expire_rows(self, before):
         if self.source.state().schema.columns:
-            self.source.delete(everything, [], Window(None, _window(before, 0).start))
+            self.source.delete(match_every_row, [], TimeWindow(None, _window(before, 0).start))
 
     @rule(data=st.data())
     def restore(self, data):
@@ -131,7 +131,7 @@ class Histories(RuleBasedStateMachine):
     @rule(start=MINUTES, length=st.integers(1, 200))
     def delete_from_the_rollup(self, start, length):
         if "hourly" in self.site.tables():
-            self.site.table("hourly").delete(everything, [], _window(start, length))
+            self.site.table("hourly").delete(match_every_row, [], _window(start, length))
 
     @rule(data=st.data())
     def restore_the_rollup(self, data):
@@ -155,7 +155,7 @@ class Histories(RuleBasedStateMachine):
 
 def _window(start, length):
     first = JUNE_US * 1_000 + start * NS_PER_MINUTE
-    return Window(first, first + length * NS_PER_MINUTE)
+    return TimeWindow(first, first + length * NS_PER_MINUTE)
 
 
 def compact(table, segments):
@@ -165,7 +165,7 @@ def compact(table, segments):
     batches = [rows.batch for one in segments for rows in read_rows(table.storage, state, one)]
     live = pa.Table.from_batches(batches)
     stage.write_table(live, state.spec)
-    rewrite(table, Rewrite(state, segments), stage.staged)
+    replace_segments(table, SegmentRewrite(state, segments), stage.staged)
 
 
 def test_a_rollup_is_what_a_full_recompute_would_give_whatever_happened_to_its_source():
@@ -210,7 +210,7 @@ def delete_one_of_two(site, source):
 
 
 def delete_all(site, source):
-    source.delete(everything, [])
+    source.delete(match_every_row, [])
 
 
 def replace_all(site, source):
@@ -218,15 +218,15 @@ def replace_all(site, source):
 
 
 def delete_from_the_rollup(site, source):
-    site.table("hourly").delete(everything, [])
+    site.table("hourly").delete(match_every_row, [])
 
 
 @pytest.mark.parametrize(
     ("place", "wrong", "history"),
     [
-        ((_Walk, "_touched"), only_new_segments, delete_all),
-        ((_Walk, "_touched"), only_buckets_that_emptied, delete_one_of_two),
-        ((_Walk, "_touched"), nothing_of_what_went, delete_all),
+        ((_CommitWalk, "_touched"), only_new_segments, delete_all),
+        ((_CommitWalk, "_touched"), only_buckets_that_emptied, delete_one_of_two),
+        ((_CommitWalk, "_touched"), nothing_of_what_went, delete_all),
         ((changed_module, "_is_neutral"), only_by_the_number_of_rows, replace_all),
         (
             (rollup_module, "_last_refill"),
@@ -249,6 +249,6 @@ def test_simpler_designs_are_wrong_after_their_shortest_history(
         return is_same(expected(rows_of(source), HOURLY), found(site.table("hourly"), HOURLY))
 
     assert is_right_after(tmp_path / "true")
-    monkeypatch.setattr(_Walk, "_touched_truly", _Walk._touched, raising=False)
+    monkeypatch.setattr(_CommitWalk, "_touched_truly", _CommitWalk._changed_buckets, raising=False)
     monkeypatch.setattr(*place, wrong)
     assert not is_right_after(tmp_path / "wrong")

@@ -13,29 +13,29 @@ import pytest
 
 from fixtures.api import serving
 from thermocline import connect
+from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.config import LakeSettings
 from thermocline.errors import Invalid, NotFound, Unavailable
-from thermocline.lake.append import Wish
-from thermocline.lake.local import LocalStorage
-from thermocline.pipeline import run as running
-from thermocline.pipeline.clock import JobClock
-from thermocline.pipeline.history import (
+from thermocline.pipeline.run import runner as running
+from thermocline.pipeline.run.clock import JobClock
+from thermocline.pipeline.run.history import (
     BUSY,
     DONE,
     FAILED,
     NAME,
     NOTHING,
-    Ran,
-    address_of,
-    last_of_each,
+    TaskRecord,
+    last_run_by_job,
     last_runs,
-    note,
+    master_address,
+    write_record,
 )
-from thermocline.pipeline.job import Done, Task
-from thermocline.pipeline.lease import Lease
-from thermocline.pipeline.run import ORDER, Runner, in_order
-from thermocline.pipeline.settings import PipelineSettings, ScheduleSettings
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.run.job import Task, TaskResult
+from thermocline.pipeline.run.lease import Lease
+from thermocline.pipeline.run.runner import JOB_ORDER, Runner, order_jobs
+from thermocline.pipeline.run.settings import PipelineSettings, ScheduleSettings
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 START = datetime(2024, 6, 1, tzinfo=UTC)
 WAIT_LIMIT_S = 60.0
@@ -69,10 +69,10 @@ class Append:
         if task.table == "worse":
             raise RuntimeError("not an error of ours")
         if task.table == "idle":
-            return Done(None)
-        state = site.table(task.table).append(rows(len(self.name)).to_reader(), Wish())
+            return TaskResult(None)
+        state = site.table(task.table).append(rows(len(self.name)).to_reader(), AppendOptions())
         tell("appending", 1, 1)
-        return Done(state.version, {"rows": 1, "bytes": 7})
+        return TaskResult(state.version, {"rows": 1, "bytes": 7})
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def site(tmp_path):
     with connect(tmp_path / "lake") as lake:
         for name in ("good", "bad", "worse", "idle", "late"):
             lake.create_table(name, time_column="ts", bucket="1h")
-    with Site(tmp_path / "lake") as site:
+    with JobWorkspace(tmp_path / "lake") as site:
         yield site
 
 
@@ -89,7 +89,7 @@ def registered(monkeypatch):
     """Put jobs of this test in the place of the package's own."""
 
     def put(*jobs):
-        known = {name: Append(name, []) for name in ORDER} | {job.name: job for job in jobs}
+        known = {name: Append(name, []) for name in JOB_ORDER} | {job.name: job for job in jobs}
         loaders = {name: lambda *_, job=job: job for name, job in known.items()}
         monkeypatch.setattr(running, "_LOADERS", loaders)
 
@@ -135,12 +135,14 @@ def test_what_is_due_is_told_without_doing_it_and_may_be_of_one_table(site, regi
 
 
 def test_a_job_that_is_none_is_refused_with_the_nearest(site):
-    with pytest.raises(Invalid, match="no such job") as refused:
-        in_order(["compct"])
+    with pytest.raises(Invalid, match="unknown job") as refused:
+        order_jobs(["compct"])
     assert "did you mean compact?" in refused.value.hint
-    with pytest.raises(Invalid, match="told of what"):
-        in_order(["erase"])
-    assert in_order([]) == list(ORDER) == in_order(["retain", "rollup", "export", "compact"])
+    with pytest.raises(Invalid, match="needs arguments"):
+        order_jobs(["erase"])
+    assert (
+        order_jobs([]) == list(JOB_ORDER) == order_jobs(["retain", "rollup", "export", "compact"])
+    )
 
 
 def test_a_table_that_another_job_has_is_left_alone_and_not_noted(site, registered):
@@ -160,7 +162,7 @@ def test_S05_two_runners_at_once_on_one_table_do_its_job_one_at_a_time(site, reg
     thread = threading.Thread(target=lambda: first.extend(Runner(site).run()))
     thread.start()
     assert job.began.wait(WAIT_LIMIT_S)
-    with Site(tmp_path / "lake") as beside:
+    with JobWorkspace(tmp_path / "lake") as beside:
         assert told(Runner(beside).run()) == [("export", "good", BUSY)]
         job.go_on.set()
         thread.join()
@@ -223,10 +225,12 @@ def test_the_history_is_a_table_that_sql_reads_and_has_no_password(site, registe
 def test_the_newest_runs_come_first_from_as_few_files_as_need_be(site):
     for minute in range(6):
         job = "compact" if minute % 2 else "retain"
-        note(site, Ran(START + timedelta(minutes=minute), job, "good", DONE, version=minute))
+        write_record(
+            site, TaskRecord(START + timedelta(minutes=minute), job, "good", DONE, version=minute)
+        )
     table = site.table(NAME)
     assert [row["version"] for row in last_runs(table, 4)] == [5, 4, 3, 2]
-    assert {job: row["version"] for job, row in last_of_each(table).items()} == {
+    assert {job: row["version"] for job, row in last_run_by_job(table).items()} == {
         "compact": 5,
         "retain": 4,
     }
@@ -244,11 +248,13 @@ def test_the_newest_runs_come_first_from_as_few_files_as_need_be(site):
     ],
 )
 def test_of_the_master_only_the_address_is_kept(master, address):
-    assert address_of(master) == address
+    assert master_address(master) == address
 
 
 def test_a_history_that_cannot_be_written_fails_no_job(site, registered, caplog):
-    site.ensure(NAME, site.table("good").state().spec).append(rows(1).to_reader(), Wish())
+    site.ensure_table(NAME, site.table("good").state().spec).append(
+        rows(1).to_reader(), AppendOptions()
+    )
     registered(Append("export", ["good"]))
     assert told(Runner(site).run()) == [("export", "good", DONE)]
     assert "was not written" in caplog.text
@@ -257,10 +263,12 @@ def test_a_history_that_cannot_be_written_fails_no_job(site, registered, caplog)
 def test_http_lists_the_jobs_beside_the_flushes_and_metrics_have_the_last_of_each(tmp_path):
     with serving(tmp_path) as served, served.client() as client:
         assert client.get("/api/v1/jobs").json()["runs"] == []
-        with Site(tmp_path / "lake") as site:
+        with JobWorkspace(tmp_path / "lake") as site:
             failed = Unavailable("no luck", hint="try again")
-            note(site, Ran(START, "compact", "good", DONE, 12, 3, {"rows": 5}))
-            note(site, Ran(START + timedelta(hours=1), "compact", "bad", FAILED, error=failed))
+            write_record(site, TaskRecord(START, "compact", "good", DONE, 12, 3, {"rows": 5}))
+            write_record(
+                site, TaskRecord(START + timedelta(hours=1), "compact", "bad", FAILED, error=failed)
+            )
         found = client.get("/api/v1/jobs").json()
         assert [run["state"] for run in found["runs"]] == ["failed", "done"]
         assert found["runs"][1] == {
@@ -312,7 +320,7 @@ def test_the_clock_looks_at_each_job_as_often_as_its_schedule_says(site, registe
     with clock_of(tmp_path / "lake", time_s, export=10, compact=60, rollup=0, retain=0) as clock:
         for second in (0, 5, 10, 30, 60):
             time_s.now_s = second
-            heard.append((second, clock.look(lambda tenant, ran: None)))
+            heard.append((second, clock.run_due(lambda tenant, ran: None)))
     assert heard == [(0, 2), (5, 0), (10, 1), (30, 1), (60, 2)]
 
 
@@ -341,18 +349,18 @@ def test_the_clock_survives_the_errors_of_a_job_and_stops_after_the_task_under_w
 
 
 def test_the_clock_runs_the_jobs_of_every_tenant(site, registered, tmp_path):
+    from thermocline.cold.tenants import TenantCatalog
     from thermocline.disk import OsDisk
-    from thermocline.lake.tenants import Tenants
 
-    Tenants(str(tmp_path / "lake"), OsDisk()).create("acme")
+    TenantCatalog(str(tmp_path / "lake"), OsDisk()).create("acme")
     registered(Append("export", ["good"]))
     heard = []
     with clock_of(tmp_path / "lake", Time(), export=1, compact=0, rollup=0, retain=0) as clock:
-        clock.look(lambda tenant, ran: heard.append((tenant, ran.state)))
+        clock.run_due(lambda tenant, ran: heard.append((tenant, ran.state)))
     assert sorted(heard) == [("acme", FAILED), ("default", DONE)]  # acme has no such table
 
 
 def test_a_folder_that_is_no_lake_is_said_to_be_none(tmp_path):
     with pytest.raises(NotFound, match="no lake here"):
-        Site(tmp_path)
+        JobWorkspace(tmp_path)
     assert json.dumps(os.listdir(tmp_path)) == "[]"

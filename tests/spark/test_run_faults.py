@@ -16,20 +16,20 @@ from fixtures.postgres import postgres_run, postgres_server
 from postgres.entity_verbs import ACCOUNT, account, balances, cold_balances
 from thermocline import TimeSeriesTable
 from thermocline import connect as open_lake
+from thermocline.cold.care.fsck import fsck
+from thermocline.cold.table import ColdTable
 from thermocline.config import LakeSettings
 from thermocline.errors import ThermoclineError
-from thermocline.hot.postgres.operation import Deed, Operation
-from thermocline.lake.fsck import fsck
-from thermocline.lake.table import Table
+from thermocline.hot.postgres.store.operation import Operation, OperationKind
 from thermocline.pipeline import export as exporting
-from thermocline.pipeline import session as sessions
-from thermocline.pipeline.declare import rollup
-from thermocline.pipeline.export import Export, ExportLimits
-from thermocline.pipeline.history import DONE, NAME, last_runs
-from thermocline.pipeline.job import Task, silent
-from thermocline.pipeline.run import Runner
-from thermocline.pipeline.settings import LimitSettings, PipelineSettings
-from thermocline.pipeline.site import Site
+from thermocline.pipeline.export import ExportJob, ExportLimits
+from thermocline.pipeline.rollup.spec import rollup
+from thermocline.pipeline.run.history import DONE, NAME, last_runs
+from thermocline.pipeline.run.job import Task, ignore_progress
+from thermocline.pipeline.run.runner import Runner
+from thermocline.pipeline.run.settings import LimitSettings, PipelineSettings
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark import session as sessions
 
 __all__ = ["postgres_run", "postgres_server"]
 
@@ -48,7 +48,7 @@ def opened(folder, dsn):
     """Give a lake with accounts that are not exported and metrics in many segments."""
     with open_lake(folder, postgres=dsn, **CALM) as lake:
         entities = lake.register("account", ACCOUNT)
-        made = [Operation(Deed.CREATE, f"a{n:03d}", account(n)) for n in range(KEYS)]
+        made = [Operation(OperationKind.CREATE, f"a{n:03d}", account(n)) for n in range(KEYS)]
         entities.bulk(made)
         metrics = lake.create_table("metrics", time_column="ts", bucket="1h")
         for number in range(6):
@@ -79,7 +79,7 @@ class Given:
 
 
 def site_of(folder, dsn):
-    return Site(folder, settings=LakeSettings(postgres=dsn, **CALM))
+    return JobWorkspace(folder, settings=LakeSettings(postgres=dsn, **CALM))
 
 
 def every_job(spark, master, folder, dsn):
@@ -108,8 +108,8 @@ def every_job(spark, master, folder, dsn):
 def exported_elsewhere(spark, folder, dsn):
     """Export in this process, with this session."""
     with site_of(folder, dsn) as site:
-        job = Export(ExportLimits(5, 4))
-        return job.run(site, TASK, lambda: spark, silent).version
+        job = ExportJob(ExportLimits(5, 4))
+        return job.run(site, TASK, lambda: spark, ignore_progress).version
 
 
 def wait_for(condition):
@@ -157,11 +157,11 @@ def stopped_once(parts, target, batches):
         yield report
 
 
-_reports = exporting._reports
+_reports = exporting._write_parts
 
 
 def every_job_with_a_stop(spark, master, folder, dsn):
-    exporting._reports = stopped_once
+    exporting._write_parts = stopped_once
     return every_job(spark, master, folder, dsn)
 
 
@@ -181,14 +181,14 @@ def test_S01_on_a_cluster_an_executor_killed_between_write_and_report_counts_not
 
 
 def kill_driver(when):
-    supersede = Table.supersede
+    supersede = ColdTable.commit_export
 
     def last(table, hand):
         if when == "after":
             supersede(table, hand)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Table.supersede = last
+    ColdTable.commit_export = last
 
 
 def exported_until_killed(spark, folder, dsn, when):
@@ -208,12 +208,12 @@ def test_S02_a_driver_killed_around_its_commit_leaves_nothing_or_one(
         assert call.process.wait(WAIT_LIMIT_S) == -signal.SIGKILL
         assert entities.table.state().version == before + commits
         assert balances(entities) == {f"a{n:03d}": n for n in range(KEYS)}
-        (task,) = Export().due(site)
+        (task,) = ExportJob().due(site)
         assert task.table == "account"
         assert exported_elsewhere(spark, folder, dsn) == (None if commits else before + 1)
         assert entities.table.state().version == before + 1 == entities.source.head().version
         assert cold_balances(entities) == {f"a{n:03d}": n for n in range(KEYS)}
-        assert list(Export().due(site)) == []
+        assert list(ExportJob().due(site)) == []
 
 
 # A full disk.
@@ -264,7 +264,7 @@ def test_S08_a_disk_that_is_full_fails_the_job_and_commits_nothing(spark, lake, 
         if way == "mounted" and full.enter_context(small_volume(data, page_bytes)):
             Path(entities.table.storage.root, FILLER).write_bytes(bytes(page_bytes))
         else:
-            monkeypatch.setattr(exporting, "_reports", on_a_full_disk)
+            monkeypatch.setattr(exporting, "_write_parts", on_a_full_disk)
         runner = Runner(site, SETTINGS, sessions=Given(spark, "local[2]"))
         (ran,) = runner.run(["export"])
         assert isinstance(ran.error, ThermoclineError)
@@ -308,4 +308,4 @@ def test_S08_a_scratch_disk_that_is_full_of_a_shuffle_fails_the_write(elsewhere,
         with pytest.raises(Exception, match=told):
             elsewhere(*call, spark__local__dir=str(scratch))
     assert table.version() == 1
-    assert list(table.lake.storage.list("data")) == []
+    assert list(table.cold.storage.list("data")) == []

@@ -12,9 +12,9 @@ import pytest
 import thermocline as tc
 from fixtures.pipeline import JOBS, make_lake
 from thermocline.errors import Invalid, Unavailable, Unsupported
-from thermocline.pipeline.boot import java_home
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.session import session
+from thermocline.pipeline.spark.java_gateway import java_home
+from thermocline.pipeline.spark.session import session
+from thermocline.pipeline.spark.spark_errors import translate_error
 
 
 def test_there_is_one_session_a_process(spark):
@@ -27,7 +27,7 @@ def test_times_are_utc_whatever_the_machine_says(spark):
 
 
 def test_a_place_where_no_spark_runs_is_refused():
-    with pytest.raises(Invalid, match="not a place where Spark runs"):
+    with pytest.raises(Invalid, match="unknown Spark master"):
         session("mesos://host")
 
 
@@ -39,7 +39,7 @@ exit 1
 ASKING = """
 import json, sys
 from thermocline.errors import Unavailable
-from thermocline.pipeline.session import session
+from thermocline.pipeline.spark.session import session
 try:
     session(sys.argv[1], memory="3g", settings=json.loads(sys.argv[2]))
 except Unavailable:
@@ -99,7 +99,7 @@ def test_a_session_may_end_one_may_fail_to_start_and_another_begin(elsewhere):
 
 def test_a_package_that_workers_lack_is_not_taken_for_a_machine_that_is_too_small():
     error = RuntimeError("Traceback ...\nModuleNotFoundError: No module named 'pyroaring'\n")
-    told = told_of(error)
+    told = translate_error(error)
     assert isinstance(told, Unsupported)
     assert "pyroaring" in str(told.facts["why"])
 
@@ -175,6 +175,25 @@ def test_why_spark_does_not_start_is_said_once_and_what_needs_it_is_not_run(tmp_
     assert "AssertionError" not in out + err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("master", "reason"),
+    [
+        ("spark://127.0.0.1:1", "All masters are unresponsive"),
+        ("sc://127.0.0.1:1", "Connection refused"),
+    ],
+)
+def test_a_cluster_where_nothing_listens_is_the_reason_in_good_time(tmp_path, master, reason):
+    code, err, out = run_jobs(tmp_path, java_home(), "--json", "--master", master)
+    assert code == 6
+    first, *others, last = json.loads(out)["ran"]
+    assert reason in first["error_message"]
+    assert {one["state"] for one in others} == {"not run"}
+    assert last["state"] == "done"
+    assert reason in str(json.loads(err.splitlines()[-1])["error"]["facts"])
+    assert first["took_ms"] < 200_000
+
+
 def test_the_reason_why_spark_does_not_start_is_the_commands_error(tmp_path):
     home = java_that(tmp_path / "java", NO_HEAP)
     code, err, out = run_jobs(tmp_path, home)
@@ -205,4 +224,4 @@ def test_a_session_whose_java_was_killed_is_followed_by_a_new_one():
 
 
 def test_an_error_without_a_text_is_named_once():
-    assert told_of(AssertionError()).facts["why"] == "AssertionError"
+    assert translate_error(AssertionError()).facts["why"] == "AssertionError"

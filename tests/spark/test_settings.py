@@ -4,7 +4,7 @@ import pytest
 
 from thermocline.config import node_settings
 from thermocline.errors import Invalid
-from thermocline.pipeline.settings import PipelineSettings, pipeline_settings
+from thermocline.pipeline.run.settings import PipelineSettings, pipeline_settings
 
 WHOLE = """
 data = "lake"
@@ -91,5 +91,5 @@ def test_what_is_wrong_is_named_with_the_way_out(tmp_path, text, setting, hint):
 
 def test_two_rollups_of_one_name_are_refused(tmp_path):
     one = WHOLE[WHOLE.index("[[pipeline.rollups]]") :]
-    with pytest.raises(Invalid, match="two rollups have one name"):
+    with pytest.raises(Invalid, match="two rollups have the same name"):
         read(tmp_path, WHOLE + one.replace("metrics_5m", "METRICS_5m"))

@@ -14,10 +14,10 @@ import thermocline as tc
 from fixtures.lake import rows
 from spark.attempts import closes, data_files, named_files, save_by
 from thermocline.errors import Invalid, OutcomeUnknown, Unsupported
-from thermocline.pipeline.options import WRITING, parsed
-from thermocline.pipeline.sink import TableWriter, batch_of
-from thermocline.pipeline.source import ThermoclineSource
-from thermocline.pipeline.types import spark_schema
+from thermocline.pipeline.spark.options import WRITE_OPTIONS, parse_options
+from thermocline.pipeline.spark.sink import TableWriter, parse_batch_id
+from thermocline.pipeline.spark.source import ThermoclineSource
+from thermocline.pipeline.spark.types import spark_schema
 
 
 def frame_of(spark, data, parts=2):
@@ -115,7 +115,7 @@ def test_an_option_that_cannot_be_right_says_why(table, options, message):
 def test_a_batch_is_a_name_and_a_number_or_a_name_alone():
     named = {"a:7": ("a", 7), "a:b:7": ("a:b", 7), "2024-06-01": ("2024-06-01", 0), ":7": (":7", 0)}
     for given, wanted in named.items():
-        assert batch_of(parsed({"batchId": given}, WRITING)) == wanted
+        assert parse_batch_id(parse_options({"batchId": given}, WRITE_OPTIONS)) == wanted
 
 
 # Attempts
@@ -144,7 +144,7 @@ def test_a_write_that_fails_leaves_nothing(table):
 
 
 def test_what_a_commit_may_have_named_is_not_removed(table, monkeypatch):
-    from thermocline.lake.log import Log
+    from thermocline.cold.log.commit_log import CommitLog
 
     writer = writer_of(table)
     report = writer.write(iter(rows(range(3)).to_batches()))
@@ -153,7 +153,7 @@ def test_what_a_commit_may_have_named_is_not_removed(table, monkeypatch):
         raise OutcomeUnknown("the answer was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "land", lost)
+        patch.setattr(CommitLog, "land", lost)
         with pytest.raises(OutcomeUnknown):
             writer.commit([report])
     writer.abort([report])

@@ -13,11 +13,11 @@ from fixtures.postgres import own_postgres, postgres_run, postgres_template
 from postgres.entity_verbs import ACCOUNT, account, cold_balances
 from thermocline import connect
 from thermocline.config import LakeSettings
-from thermocline.entity.half import FOLDER
-from thermocline.hot.postgres.cluster import running_server
-from thermocline.pipeline.clock import JobClock
-from thermocline.pipeline.history import DONE
-from thermocline.pipeline.settings import PipelineSettings, ScheduleSettings
+from thermocline.entity.postgres_service import FOLDER
+from thermocline.hot.postgres.server.cluster import running_server
+from thermocline.pipeline.run.clock import JobClock
+from thermocline.pipeline.run.history import DONE
+from thermocline.pipeline.run.settings import PipelineSettings, ScheduleSettings
 
 __all__ = ["own_postgres", "postgres_run", "postgres_template"]
 
@@ -74,7 +74,7 @@ def worker(root, spark):
 
         def look():
             told = []
-            clock.look(lambda tenant, ran: told.append((ran.table, ran.state, ran.error)))
+            clock.run_due(lambda tenant, ran: told.append((ran.table, ran.state, ran.error)))
             return told
 
         yield look

@@ -14,14 +14,14 @@ from pyspark.sql import datasource as pushed
 
 import thermocline as tc
 from fixtures.lake import HOUR_US, JUNE_US, rows
+from thermocline.cold.care.pin import list_pinned_versions
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound
 from thermocline.format.instant import NS_PER_S
-from thermocline.lake.pin import pinned_versions
-from thermocline.lake.place import open_storage
-from thermocline.lake.table import Table
-from thermocline.pipeline.failure import told_of
-from thermocline.pipeline.hold import hold
-from thermocline.pipeline.source import ThermoclineSource
+from thermocline.pipeline.spark.read_lease import hold_version
+from thermocline.pipeline.spark.source import ThermoclineSource
+from thermocline.pipeline.spark.spark_errors import translate_error
 
 
 def load(spark, root, **options):
@@ -197,25 +197,25 @@ def test_reads_hold_their_version_until_the_lease_ends(spark, table):
     table.append(rows([0]))
     load(spark, table.root()).count()
     tc.spark.read(spark, table)
-    assert pinned_versions(table.lake) == {2}
+    assert list_pinned_versions(table.lake) == {2}
     assert len(list(table.lake.storage.list("_pins"))) <= 2  # one an hour, however many reads
     table.append(rows([1]), overlap="replace")
-    hold(table.lake, 3, lease_s=60)
-    later = Table(
+    hold_version(table.lake, 3, lease_s=60)
+    later = ColdTable(
         open_storage(table.root()), now_ns=lambda: table.lake.log.now() + 25 * 3_600 * NS_PER_S
     )
-    assert pinned_versions(later) == set()
+    assert list_pinned_versions(later) == set()
 
 
 def test_a_version_that_has_expired_is_not_held(table):
     table.append(rows([0]))
     table.append(rows([0]), overlap="replace")
-    later = Table(
+    later = ColdTable(
         open_storage(table.root()), now_ns=lambda: table.lake.log.now() + 30 * 86_400 * NS_PER_S
     )
     tc.TimeSeriesTable(later).vacuum(dry_run=False)
     with pytest.raises(NotFound, match="expired"):
-        hold(table.lake, 2, lease_s=60)
+        hold_version(table.lake, 2, lease_s=60)
 
 
 @pytest.mark.parametrize(
@@ -323,9 +323,9 @@ def test_a_lake_names_its_tables_to_who_forgot(lake):
 
 
 def test_the_fast_read_refuses_what_has_no_hot_rows(spark, lake, told):
-    with pytest.raises(Invalid, match="hot rows are those"):
+    with pytest.raises(Invalid, match="only a table of a lake has hot rows"):
         tc.spark.read(spark, told, hot=True)
-    with pytest.raises(Invalid, match="past has no hot rows"):
+    with pytest.raises(Invalid, match="old version has no hot rows"):
         tc.spark.read(spark, lake.table("events"), at=1, hot=True)
 
 
@@ -367,7 +367,7 @@ def damaged(tmp_path):
         tmp_path / "damaged", time_column="ts", bucket="1h", entity_columns=["symbol"]
     )
     table.append(rows(range(400)))
-    (segment,) = table.lake.state().segments
+    (segment,) = table.cold.state().segments
     return table, Path(table.root()) / segment.path
 
 
@@ -390,6 +390,6 @@ def test_D01_executors_of_the_fast_read_find_a_page_that_is_damaged_later(spark,
     flip(path, first + chunk.total_compressed_size - 20)
     with pytest.raises((PySparkException, Py4JJavaError)) as raised:
         frame.agg({"close": "sum"}).collect()
-    told = told_of(raised.value)
+    told = translate_error(raised.value)
     assert isinstance(told, Corruption)
     assert path.name in told.facts["path"]

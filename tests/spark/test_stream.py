@@ -10,15 +10,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 import thermocline as tc
 from fixtures.lake import rows
 from fixtures.spark import finished
+from thermocline.cold.log.transaction import CommitPlan
+from thermocline.cold.segment.stage import Stage
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
-from thermocline.format.action import AddSegment, removal
 from thermocline.format.instant import NS_PER_S
-from thermocline.lake.place import open_storage
-from thermocline.lake.stage import Stage
-from thermocline.lake.table import Table
-from thermocline.lake.transaction import Plan
-from thermocline.pipeline.source import ThermoclineSource
-from thermocline.pipeline.stream import CommitReader
+from thermocline.format.log.action import AddSegment, removal
+from thermocline.pipeline.spark.source import ThermoclineSource
+from thermocline.pipeline.spark.stream import CommitReader
 
 
 def reader_of(table, **options) -> CommitReader:
@@ -40,10 +40,10 @@ def lay_out_anew(table, operation):
 
     def plan(state):
         columns = (state.schema_id, state.schema)
-        from thermocline.format.schema import Fit
+        from thermocline.format.schema import ColumnFit
 
-        added = [AddSegment(one.segment(*columns, Fit(), state.spec)) for one in stage.staged]
-        return Plan(operation, (*(removal(s) for s in state.segments), *added))
+        added = [AddSegment(one.segment(*columns, ColumnFit(), state.spec)) for one in stage.staged]
+        return CommitPlan(operation, (*(removal(s) for s in state.segments), *added))
 
     lake.landed(stage, plan)
 
@@ -128,7 +128,7 @@ def test_a_stream_keeps_its_columns_when_the_table_gets_others(table):
 def test_a_stream_whose_next_versions_were_vacuumed_says_so(table):
     for close in range(3):
         table.append(rows([0], close=close), overlap="replace")
-    later = Table(
+    later = ColdTable(
         open_storage(table.root()), now_ns=lambda: table.lake.log.now() + 30 * 86_400 * NS_PER_S
     )
     tc.TimeSeriesTable(later).vacuum(dry_run=False)

@@ -11,12 +11,12 @@ from pyspark.sql.types import LongType, ShortType, StructType, TimestampType
 
 import thermocline as tc
 from thermocline.errors import Invalid, NotFound, Unsupported
-from thermocline.format.schema import Schema, adopt
-from thermocline.pipeline.types import (
+from thermocline.format.schema import Schema, create_schema
+from thermocline.pipeline.spark.types import (
     NANOSECONDS_OF,
-    canonical,
-    chosen,
+    canonical_schema,
     from_spark,
+    select_columns,
     spark_schema,
     table_schema,
     to_spark,
@@ -76,7 +76,7 @@ def every(tmp_path_factory):
 
 def test_every_type_comes_back_through_spark_as_it_went(spark, every, tmp_path):
     copy = tc.TimeSeriesTable.create(tmp_path / "copy", time_column="ts", bucket="1h")
-    copy.lake.adopt(every.schema(), evolve=False)
+    copy.cold.adopt_columns(every.schema(), evolve=False)
     frame = spark.read.format("thermocline").load(every.root())
     frame.write.format("thermocline").mode("append").save(copy.root())
     assert copy.schema() == every.schema()
@@ -86,22 +86,22 @@ def test_every_type_comes_back_through_spark_as_it_went(spark, every, tmp_path):
 
 def test_the_fast_read_has_the_same_columns_and_values(spark, every):
     slow = spark.read.format("thermocline").load(every.root())
-    fast = tc.spark.read(spark, every)
-    assert fast.columns == slow.columns
-    assert [f.dataType for f in fast.schema] == [f.dataType for f in slow.schema]
-    found = fast.sort("ts", "ts_ns").toArrow()
+    native_read = tc.spark.read(spark, every)
+    assert native_read.columns == slow.columns
+    assert [f.dataType for f in native_read.schema] == [f.dataType for f in slow.schema]
+    found = native_read.sort("ts", "ts_ns").toArrow()
     wanted = slow.sort("ts", "ts_ns").toArrow()
     assert found.cast(wanted.schema).equals(wanted)
 
 
 def test_the_fast_read_takes_native_types_from_the_files_alone(spark, every, monkeypatch):
-    from thermocline.pipeline import fast
+    from thermocline.pipeline.spark import native_read
 
     native = ["ts", "ts_naive", "at_us", "at_ms", "u64", "word_dictionary", "bytes_fixed", "day64"]
     native += ["money", "list_fixed", "list_words", "map", "struct"]
-    monkeypatch.setattr(fast, "_through_python", None)
+    monkeypatch.setattr(native_read, "_read_with_python", None)
     slow = spark.read.format("thermocline").option("columns", ", ".join(native)).load(every.root())
-    found = fast.read(spark, every, columns=native).sort("ts", "ts_ns").toArrow()
+    found = native_read.read(spark, every, columns=native).sort("ts", "ts_ns").toArrow()
     wanted = slow.sort("ts", "ts_ns").toArrow()
     assert found.cast(wanted.schema).equals(wanted)
 
@@ -110,9 +110,9 @@ def test_the_fast_read_takes_native_types_from_the_files_alone(spark, every, mon
 def test_nanoseconds_are_microseconds_and_a_rest_and_whole_again(values):
     rows = pa.RecordBatch.from_pydict({"at": pa.array(values, pa.timestamp("ns", tz="UTC"))})
     frame = spark_schema(rows.schema)
-    shown = to_spark(rows, canonical(frame))
+    shown = to_spark(rows, canonical_schema(frame))
     assert all(0 <= rest <= 999 for rest in shown.column("at_ns").to_pylist() if rest is not None)
-    assert from_spark(shown, frame, Schema().added(rows.schema)).equals(rows)
+    assert from_spark(shown, frame, Schema().add_columns(rows.schema)).equals(rows)
 
 
 def test_a_rest_that_is_no_rest_is_refused():
@@ -125,7 +125,7 @@ def test_a_rest_that_is_no_rest_is_refused():
         }
     )
     with pytest.raises(Invalid, match="not from 0 to 999"):
-        from_spark(wrong, frame, Schema().added(rows.schema))
+        from_spark(wrong, frame, Schema().add_columns(rows.schema))
 
 
 def test_a_time_past_the_reach_of_nanoseconds_is_refused():
@@ -134,8 +134,10 @@ def test_a_time_past_the_reach_of_nanoseconds_is_refused():
     rows = pa.RecordBatch.from_pydict(
         {"at": pa.array([far], pa.timestamp("us", tz="UTC")), "at_ns": pa.array([0], pa.int16())}
     )
-    with pytest.raises(Invalid, match="does not fit nanoseconds"):
-        from_spark(rows, frame, Schema().added([pa.field("at", pa.timestamp("ns", tz="UTC"))]))
+    with pytest.raises(Invalid, match="does not fit into nanoseconds"):
+        from_spark(
+            rows, frame, Schema().add_columns([pa.field("at", pa.timestamp("ns", tz="UTC"))])
+        )
 
 
 def test_a_new_table_of_a_read_frame_has_its_nanoseconds():
@@ -146,7 +148,7 @@ def test_a_new_table_of_a_read_frame_has_its_nanoseconds():
 def test_a_column_that_only_looks_like_a_rest_stays_a_column():
     frame = StructType().add("ts", TimestampType()).add("ts_ns", LongType())
     assert table_schema(frame, Schema()).names == ["ts", "ts_ns"]
-    known = adopt(pa.schema([("ts", pa.timestamp("us", tz="UTC"))]), "ts")
+    known = create_schema(pa.schema([("ts", pa.timestamp("us", tz="UTC"))]), "ts")
     assert table_schema(frame, known).names == ["ts", "ts_ns"]
 
 
@@ -173,13 +175,13 @@ def test_what_spark_cannot_hold_is_refused_by_name(kind):
 
 
 def test_a_column_in_the_way_of_a_rest_is_named():
-    with pytest.raises(Unsupported, match="has no name in Spark") as error:
+    with pytest.raises(Unsupported, match="nanoseconds is taken") as error:
         spark_schema(pa.schema([("ts", pa.timestamp("ns")), ("TS_NS", pa.int64())]))
     assert error.value.facts["taken"] == "ts_ns"
 
 
 def test_a_number_too_large_for_the_table_is_refused():
-    known = Schema().added([pa.field("n", pa.uint8())])
+    known = Schema().add_columns([pa.field("n", pa.uint8())])
     frame = StructType().add("n", ShortType())
     with pytest.raises(Invalid, match="does not fit"):
         from_spark(pa.RecordBatch.from_pydict({"n": pa.array([256], pa.int16())}), frame, known)
@@ -187,4 +189,4 @@ def test_a_number_too_large_for_the_table_is_refused():
 
 def test_a_table_without_columns_is_not_a_frame():
     with pytest.raises(NotFound, match="no columns yet"):
-        chosen(Schema(), None)
+        select_columns(Schema(), None)

@@ -1,6 +1,6 @@
 """Rules about the code itself: each takes a file's path and text and returns what breaks it.
 
-Paths are relative to the package (`lake/log.py`) for rules of the source, to the repository for
+Paths are relative to the package (`cold/log/commit_log.py`) for rules of the source, to the repository for
 others. A finding is one line: path, line number, what is wrong.
 """
 
@@ -35,21 +35,24 @@ FILE_CALLS = {
 }
 # What is not a file of a lake, and who touches it.
 FILES_ALLOWED = {
-    ("hot/postgres/server_note.py", "os.chmod"): "passwords, which are of this user alone",
-    ("hot/postgres/cluster.py", "shutil"): "a cluster that was not finished",
-    ("hot/postgres/program.py", "os.chmod"): "the lake's folder, for PostgreSQL to walk through",
-    ("hot/postgres/program.py", "os.stat"): "PostgreSQL's programs, and who may read them",
-    ("hot/postgres/program.py", "shutil"): "PostgreSQL's programs, copied for another user",
-    ("lake/cache.py", "os.makedirs"): "the user's own folder of local copies, with a mode",
+    ("hot/postgres/server/server_note.py", "os.chmod"): "passwords, which are of this user alone",
+    ("hot/postgres/server/cluster.py", "shutil"): "a cluster that was not finished",
+    (
+        "hot/postgres/server/binaries.py",
+        "os.chmod",
+    ): "the lake's folder, for PostgreSQL to walk through",
+    ("hot/postgres/server/binaries.py", "os.stat"): "PostgreSQL's programs, and who may read them",
+    ("hot/postgres/server/binaries.py", "shutil"): "PostgreSQL's programs, copied for another user",
+    ("cold/storage/cache.py", "os.makedirs"): "the user's own folder of local copies, with a mode",
     ("query/session.py", "os.path.isfile"): "a caller's own Parquet file",
-    ("query/share.py", "fcntl"): "sealed memory that is shared with workers",
-    ("query/share.py", "mmap"): "sealed memory that is shared with workers",
+    ("query/worker/shared_memory.py", "fcntl"): "sealed memory that is shared with workers",
+    ("query/worker/shared_memory.py", "mmap"): "sealed memory that is shared with workers",
     ("query/spill.py", "open"): "what the system says of a process",
     ("query/spill.py", "os.scandir"): "folders of spilled rows that killed processes left",
     ("query/spill.py", "shutil"): "the folders of spilled rows",
     ("query/spill.py", "tempfile"): "the folders of spilled rows",
-    ("query/wall.py", "mmap"): "a look at how much memory there is",
-    ("query/wall.py", "open"): "what the system says of this process",
+    ("query/worker/memory_limit.py", "mmap"): "a look at how much memory there is",
+    ("query/worker/memory_limit.py", "open"): "what the system says of this process",
 }
 _PRAGMA = re.compile(r"\s*# (?:type: ignore|noqa)\b.*$")
 

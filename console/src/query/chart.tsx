@@ -7,7 +7,7 @@ import { Empty } from "../show/state";
 import { onTheme } from "../theme";
 import type { Rows } from "./arrow";
 import { COLOURS, type Drawing, drawn } from "./plot";
-import { SERIES_MAX, drawingOf, isRepeated } from "./series";
+import { SERIES_MAX, drawingOf, isRepeated, tellingOf } from "./series";
 
 const LINES_MAX = 6;
 const NO_SERIES = "none";
@@ -30,10 +30,11 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
   const named = upward.filter((place) => wanted.includes(rows.names[place] ?? ""));
   const up = (y ? named : upward.slice(0, 1)).slice(0, LINES_MAX);
   const labels = places.filter((place) => !drawable.includes(place));
-  const repeats = useMemo(
-    () => across !== undefined && labels.length > 0 && isRepeated(rows.numbers(across)),
-    [rows, across],
-  );
+  const telling = useMemo(() => {
+    if (across === undefined || !labels.length) return [];
+    const found = tellingOf(rows, [labels, ...labels.map((place) => [place])]);
+    return found ?? (isRepeated(rows.numbers(across)) ? labels : []);
+  }, [rows, across]);
   if (across === undefined || !upward.length) {
     return (
       <Empty title="Nothing to draw">
@@ -42,14 +43,14 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
     );
   }
   const name = (place: number) => rows.names[place] ?? "";
-  // Rows that share an x are of several series: the labels tell which, unless another is chosen.
-  const all = labels.map(name).join(BETWEEN);
+  // The labels that rows share tell their series apart, unless other columns are chosen.
+  const others = upward.filter((place) => !up.includes(place));
   const series = new Map<string, number[]>([
     [NO_SERIES, []],
-    ...labels.map((place): [string, number[]] => [name(place), [place]]),
-    [all, labels],
+    ...[...labels, ...others].map((place): [string, number[]] => [name(place), [place]]),
+    ...(labels.length ? [[labels.map(name).join(BETWEEN), labels] as [string, number[]]] : []),
   ]);
-  const chosen = series.has(by) ? by : repeats ? all : NO_SERIES;
+  const chosen = series.has(by) ? by : telling.map(name).join(BETWEEN) || NO_SERIES;
   const told = series.get(chosen) ?? [];
   const toggle = (place: number) => {
     const next = up.includes(place) ? up.filter((one) => one !== place) : [...up, place];
@@ -79,7 +80,7 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
             </label>
           ))}
         </fieldset>
-        {labels.length > 0 && (
+        {series.size > 1 && (
           <Pick
             label="Series"
             of={[...series.keys()]}

@@ -11,6 +11,24 @@ export function isRepeated(x: Float64Array): boolean {
   return order.some((value, place) => place > 0 && value === order[place - 1]);
 }
 
+/** The text of some columns of a row, by which its series is called. */
+function labelOf(rows: Rows, by: number[], row: number): string {
+  return by.map((place) => rows.text(place, row) ?? "null").join(BETWEEN);
+}
+
+/**
+ * The first of some choices of columns that tells series apart: it has several values, and rows
+ * share them. A message that each row has of its own tells nothing apart.
+ */
+export function tellingOf(rows: Rows, choices: number[][]): number[] | undefined {
+  const most = (rows.count + 1) / 2;
+  return choices.find((by) => {
+    const seen = new Set<string>();
+    for (let row = 0; row < rows.count && seen.size <= most; row += 1) seen.add(labelOf(rows, by, row));
+    return seen.size > 1 && seen.size <= most;
+  });
+}
+
 export interface Wanted {
   across: number;
   up: number[];
@@ -23,9 +41,7 @@ export function drawingOf(rows: Rows, { across, up, by }: Wanted): Drawing {
   const isTime = rows.isTime(across);
   const columns = up.map((place) => ({ name: rows.names[place] ?? "", values: rows.numbers(place) }));
   if (!by.length) return sorted({ x, isTime, lines: columns, isScattered: isRepeated(x), series: 0 });
-  const labels = Array.from({ length: rows.count }, (_, row) =>
-    by.map((place) => rows.text(place, row) ?? "null").join(BETWEEN),
-  );
+  const labels = Array.from({ length: rows.count }, (_, row) => labelOf(rows, by, row));
   const names = [...new Set(labels)].sort();
   const kept = new Map(names.slice(0, SERIES_MAX).map((name, place) => [name, place]));
   const order = Array.from(x.keys()).filter(

@@ -1,7 +1,22 @@
 // SQL that the console writes: names and values quoted, so that any of them may hold anything.
 
+// What DuckDB reserves, or takes for the name of a function or a type alone.
+const KEYWORDS = new Set(
+  `
+  all analyse analyze and anti any array as asc asof asymmetric at authorization binary both by
+  case cast check collate collation column columns concurrently constraint create cross default
+  deferrable desc describe distinct do else end except false fetch for foreign freeze from full
+  generated glob group having ilike in initially inner intersect into is isnull join lambda
+  lateral leading left like limit map natural not notnull null offset on only or order outer
+  overlaps pivot pivot_longer pivot_wider placing positional primary qualify references returning
+  right select semi show similar some struct summarize symmetric table tablesample then to
+  trailing true try_cast tuple union unique unpack unpivot using variadic verbose when where
+  window with
+  `.trim().split(/\s+/),
+);
+
 export function name(text: string): string {
-  return /^[a-z_][a-z0-9_]*$/.test(text) ? text : `"${text.replaceAll('"', '""')}"`;
+  return /^[a-z_][a-z0-9_]*$/.test(text) && !KEYWORDS.has(text) ? text : `"${text.replaceAll('"', '""')}"`;
 }
 
 export function literal(value: unknown): string {

@@ -1,17 +1,18 @@
-"""What is given on the command line: the arguments every command shares, and what they mean.
+"""The arguments that commands share, and how their words become values.
 
 In:   words from a shell
 Out:  values: versions and instants, entities, parameters, types, files
 
 - A word means the same in every command: `--at 7` is a version, `--at 2024-06-01` an instant.
-- What cannot be understood is `Invalid` and says how it is written.
+- A word that cannot be parsed is `Invalid`, and the hint shows the syntax.
 """
 
 import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from thermocline.errors import Corruption, Invalid, NotFound, ThermoclineError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thermocline.lake.answer import Held
+    from thermocline.cold.coverage_report import CoverageReport
 
 
 class Format(StrEnum):
@@ -61,7 +62,7 @@ FormatOption = Annotated[
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="VERSION|TIME", help="As it was at a version or an instant."),
+    typer.Option("--at", metavar="VERSION|TIME", help="Read this version or instant."),
 ]
 StartOption = Annotated[
     str | None,
@@ -98,67 +99,67 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def at_value(text: str | None) -> int | str | None:
+def parse_at(text: str | None) -> int | str | None:
     """Return the version that a number names; any other text is an instant."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
-def txn_value(text: str | None) -> tuple[str, int] | None:
+def parse_txn(text: str | None) -> tuple[str, int] | None:
     """Return the application and number of `job:7`."""
     if text is None:
         return None
     application, _, number = text.rpartition(":")
     if not application or not (number.isascii() and number.isdigit()):
         raise Invalid(
-            "not a transaction of an application",
-            hint="write a name and a number that goes up, such as --txn nightly:7",
+            "expected a name and a number",
+            hint="write a name and an increasing number, such as --txn nightly:7",
             got=text,
         )
     return application, int(number)
 
 
-def entity_value(words: Sequence[str] | None, held: "Held") -> dict[str, Any] | None:
-    """Return the entity that `symbol=NVDA` names, its values of the columns' types."""
+def parse_entity(words: Sequence[str] | None, held: "CoverageReport") -> dict[str, Any] | None:
+    """Return the entity that `symbol=NVDA` names, with values of the columns' types."""
     if not words:
         return None
     names = held.state.spec.entity_columns
     if not names:
         raise Invalid(
-            "the table has no entity columns", hint="leave --entity out", entity=", ".join(words)
+            "the table has no entity columns", hint="omit --entity", entity=", ".join(words)
         )
-    given = dict(_pair(word, names) for word in words)
+    given = dict(_split_pair(word, names) for word in words)
     if set(given) != set(names):
         raise Invalid(
-            "an entity is named by all its columns",
+            "an entity needs a value for each entity column",
             hint="give " + " ".join(f"--entity {name}=VALUE" for name in names),
             got=list(given),
             entity_columns=list(names),
         )
-    return {name: _entity_part(given[name], name, held) for name in names}
+    return {name: _parse_entity_part(given[name], name, held) for name in names}
 
 
-def _pair(word: str, names: Sequence[str]) -> tuple[str, str]:
+def _split_pair(word: str, names: Sequence[str]) -> tuple[str, str]:
     name, is_pair, value = word.partition("=")
     if is_pair and name in names:
         return name, value
     if len(names) == 1:
         return names[0], word
     raise Invalid(
-        "this does not name a column of the entity",
+        "unknown entity column",
         hint="write COLUMN=VALUE with one of the entity columns",
         got=word,
         entity_columns=list(names),
     )
 
 
-def _entity_part(text: str, name: str, held: "Held") -> Any:
-    """Return a part of an entity as its key holds it: numbers and truths, all else as text."""
+def _parse_entity_part(text: str, name: str, held: "CoverageReport") -> Any:
+    """Return a part of an entity's key: integers and booleans typed, all other types as text."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
-    from thermocline.format.types import plain
+    from thermocline.format.types import plain_type
 
-    kind = plain(held.state.schema.column(name).type)
+    kind = plain_type(held.state.schema.column(name).type)
     if text == "null":
         return None
     if not (kinds.is_integer(kind) or kinds.is_boolean(kind)):
@@ -167,7 +168,7 @@ def _entity_part(text: str, name: str, held: "Held") -> Any:
         return pa.scalar(text).cast(kind).as_py()
     except pa.ArrowException as error:
         raise Invalid(
-            "this value cannot be one of the column",
+            "the value does not fit the column's type",
             hint="give a value of the column's type",
             column=name,
             type=str(kind),
@@ -175,42 +176,51 @@ def _entity_part(text: str, name: str, held: "Held") -> Any:
         ) from error
 
 
-def parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
-    """Return the parameters of a query: by name if all have one, else by position."""
+def parse_parameters(words: Iterable[str]) -> dict[str, Any] | list[Any] | None:
+    """Return the parameters of a query: by name if all have a name, else by position."""
     pairs = [word.partition("=") for word in words]
     if not pairs:
         return None
     if all(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
-        return {name: parameter_value(text) for name, _, text in pairs}
+        return {name: parse_parameter(text) for name, _, text in pairs}
     if any(is_pair and name.isidentifier() for name, is_pair, _ in pairs):
         raise Invalid(
-            "parameters are given all by name or all by position",
+            "parameters must be all by name or all by position",
             hint="write --param name=value for each $name, or --param value for each ?",
         )
-    return [parameter_value("".join(pair)) for pair in pairs]
+    return [parse_parameter("".join(pair)) for pair in pairs]
 
 
-def parameter_value(text: str) -> Any:
-    """Return what a word looks like: number, true, false, null or time; in quotes it is text."""
+def parse_parameter(text: str) -> Any:
+    """Return a word as number, boolean, null or time if it looks like one, else as text.
+
+    A word in quotes is text.
+    """
     import orjson
 
-    from thermocline.format.instant import parse, to_datetime
+    from thermocline.format.instant import parse_exact
 
+    if re.fullmatch(r"-?(?:0|[1-9]\d{0,999})", text, re.ASCII):
+        return int(text)  # the parser of JSON makes a double of one that 64 bits do not hold
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         value = None
     else:
+        if isinstance(value, float) and Decimal(text) != Decimal(repr(value)):
+            return Decimal(text)  # it has more digits than a double
         if not isinstance(value, dict | list):
             return value
     try:
-        moment: datetime = to_datetime(parse(text))
+        moment = parse_exact(text)
     except ThermoclineError:
         return text
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
     return moment
 
 
-def type_value(text: str) -> "pa.DataType":
+def parse_type(text: str) -> "pa.DataType":
     """Return the column type of a word such as `int64` or `timestamp[us, tz=UTC]`."""
     from thermocline.format.types import decode_type
 
@@ -219,14 +229,14 @@ def type_value(text: str) -> "pa.DataType":
         return decode_type(_TYPE_NAMES.get(word, word))
     except Corruption as error:
         raise Invalid(
-            "not a type of a column",
-            hint="such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
+            "unknown column type",
+            hint="use a type such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
             "decimal128(10, 2)",
             got=text,
         ) from error
 
 
-def files_of(words: Iterable[str]) -> list[str]:
+def find_files(words: Iterable[str]) -> list[str]:
     """Return the files that paths and patterns name, each once, patterns in order of name."""
     found: dict[str, None] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""The command that shows what this is, on a machine that has nothing of it yet."""
+"""The command that runs the demonstration on a new machine."""
 
 import tempfile
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thermocline.cli.screen import say
+from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid
 
 
@@ -19,29 +19,29 @@ def demo(
         bool, typer.Option("--keep", help="Leave the node running at the end, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Start a node, send telemetry, kill it, run the pipeline, and look at what is left."""
+    """Start a node, send telemetry, kill the node, run the pipeline, and check the rows."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="thermocline-demo-") as made:
-            _told(Path(made), keep=keep)
+            _run_story(Path(made), keep=keep)
         return
     place = Path(folder).absolute()
     place.mkdir(parents=True, exist_ok=True)
     if any(place.iterdir()):
         raise Invalid("the folder is not empty", hint="name an empty one", folder=str(place))
-    _told(place, keep=keep)
-    say(f"Everything is in {place}")
+    _run_story(place, keep=keep)
+    print_line(f"Everything is in {place}")
 
 
-def _told(folder: Path, *, keep: bool) -> None:
+def _run_story(folder: Path, *, keep: bool) -> None:
     from thermocline.demo.story import Story
 
     story = Story(folder)
     try:
-        story.tell()
+        story.run()
         if keep:
             import webbrowser
 
-            say(f"The node is at {story.node.url} until you press Ctrl-C.")
+            print_line(f"The node is at {story.node.url} until you press Ctrl-C.")
             webbrowser.open(story.node.url)
             story.node.wait()
     finally:

@@ -1,10 +1,10 @@
-"""`thermocline`: the commands put together, and what happens when one fails.
+"""`thermocline`: assembles the commands, and reports a failed one.
 
 In:   the words of a command line
 Out:  an exit code; answers on stdout, everything else on stderr
 
-- Heavy libraries are loaded by the command that needs them: `--help` and `--version` are quick.
-- No command ends in a traceback, unless `--debug` asks for it.
+- The command that needs a heavy library imports it: `--help` and `--version` are fast.
+- No command ends with a traceback, unless `--debug` is given.
 """
 
 import atexit
@@ -20,38 +20,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from thermocline import __version__
-from thermocline.cli import (
-    backup,
-    care,
-    column,
-    coverage,
-    demo,
-    doctor,
-    entity,
-    journal,
-    key,
-    look,
-    pipeline,
-    schema,
-    serve,
-    sql,
-    tenant,
-    worker,
-    write,
-)
+from thermocline.cli import demo, sql
 from thermocline.cli.argument import examples
-from thermocline.cli.failure import (
+from thermocline.cli.entity import entity, schema
+from thermocline.cli.node import backup, doctor, journal, key, serve, tenant
+from thermocline.cli.pipeline import pipeline, worker
+from thermocline.cli.table import column, coverage, info, maintenance, write
+from thermocline.cli.terminal.report_error import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
     Failure,
-    failure_of,
-    usage_failure,
+    describe_failure,
+    describe_usage_failure,
 )
 from thermocline.errors import ThermoclineError
 
 NAME = "thermocline"
-_NOTHING_ASKED = 2
+_EXIT_HELP = 2
 _ENGINE = "_duckdb"
 _WITH_SPARK = frozenset({"pipeline", "worker"})
 
@@ -63,14 +49,14 @@ _SETTINGS: dict[str, Any] = {
 }
 _GROUP: dict[str, Any] = {**_SETTINGS, "add_completion": False}
 app = typer.Typer(**_SETTINGS)
-table_app = typer.Typer(**_GROUP, help="Make, fill, look at and care for tables.")
+table_app = typer.Typer(**_GROUP, help="Create, fill, show and maintain tables.")
 column_app = typer.Typer(**_GROUP, help="List, add, rename and widen columns.")
-journal_app = typer.Typer(**_GROUP, help="Look at the journal of a lake, and mend it.")
+journal_app = typer.Typer(**_GROUP, help="Inspect and repair the journal of a lake.")
 entity_app = typer.Typer(**_GROUP, help="Write, read and export entities.")
-schema_app = typer.Typer(**_GROUP, help="Register, compare and guess the contracts of entities.")
-key_app = typer.Typer(**_GROUP, help="Make, list and revoke the keys of a node.")
-pipeline_app = typer.Typer(**_GROUP, help="Run the jobs of a lake on Spark, and look at them.")
-tenant_app = typer.Typer(**_GROUP, help="Make and list the tenants of a node.")
+schema_app = typer.Typer(**_GROUP, help="Register, compare and infer the contracts of entities.")
+key_app = typer.Typer(**_GROUP, help="Create, list and revoke the keys of a node.")
+pipeline_app = typer.Typer(**_GROUP, help="Run the jobs of a lake on Spark, and list them.")
+tenant_app = typer.Typer(**_GROUP, help="Create and list the tenants of a node.")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -113,17 +99,17 @@ _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ),
     (
         "info",
-        look.info,
+        info.info,
         ("thermocline table info prices", "thermocline table info prices --at 3 --json"),
     ),
     (
         "history",
-        look.history,
+        info.history,
         ("thermocline table history prices", "thermocline table history prices --limit 5 --json"),
     ),
     (
         "diff",
-        look.diff,
+        info.diff,
         ("thermocline table diff prices 3", "thermocline table diff prices 3 2024-06-08"),
     ),
     (
@@ -150,13 +136,17 @@ _TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ),
     (
         "vacuum",
-        care.vacuum,
+        maintenance.vacuum,
         ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
     ),
-    ("fsck", care.fsck, ("thermocline table fsck prices", "thermocline table fsck prices --json")),
+    (
+        "fsck",
+        maintenance.fsck,
+        ("thermocline table fsck prices", "thermocline table fsck prices --json"),
+    ),
     (
         "repair",
-        care.repair,
+        maintenance.repair,
         (
             "thermocline table repair prices",
             "thermocline table repair prices --accept-loss",
@@ -279,10 +269,10 @@ for _group, _commands in (
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Keeps pandas out of a process that is ours alone.
+    """Prevents the import of pandas in a process that runs only our command.
 
-    pyarrow loads pandas, if there is one, as soon as it meets an array. No command needs it but
-    those that run Spark, and it was 0.33 of the 1.1 seconds that `gaps` took.
+    pyarrow imports pandas, if it is installed, with the first array. Only commands that run Spark
+    need it, and the import was 0.33 of the 1.1 seconds that `gaps` took.
     """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
@@ -291,9 +281,9 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; errors are told on stderr.
+    """Run one command line and return its exit code; errors are reported on stderr.
 
-    Without arguments it is the command of this process, takes them from it, and ends the process.
+    Without `arguments` this runs the command line of this process, and may end the process.
     """
     if arguments is not None:
         return _run(list(arguments))
@@ -306,10 +296,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_process(code: int) -> NoReturn:
-    """Close what is open, write what was said, and end the process without the interpreter's end.
+    """Run the exit functions, flush the output, and end the process without finalization.
 
-    The engine's binding counts its objects when the interpreter is taken down, and writes lines
-    about those that an error's traceback still holds below the error that a person must read.
+    The engine's binding counts its objects when the interpreter is finalized. It would write lines
+    about objects that an error's traceback still references, below the error's own lines.
     """
     with suppress(Exception):
         atexit._run_exitfuncs()  # noqa: SLF001  open nodes are closed here
@@ -324,26 +314,26 @@ def _run(words: list[str]) -> int:
     words = [word for word in words if word != "--debug"]
     _prepare_streams()
     try:
-        code = _invoked(words)
+        code = _invoke(words)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _interrupted()
+        return _exit_interrupted()
     except BrokenPipeError:
-        return _pipe_closed()
+        return _handle_closed_pipe()
     except ThermoclineError as error:
-        return _told(failure_of(error), error, words, is_debug=is_debug)
+        return _print_failure(describe_failure(error), error, words, is_debug=is_debug)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)
-            return _NOTHING_ASKED
-        return _told(_misused(error), error, words, is_debug=is_debug)
-    except Exception as error:  # noqa: BLE001  # the last place that can tell a person
-        return _bug(error, is_debug=is_debug)
+            return _EXIT_HELP
+        return _print_failure(_describe_misuse(error), error, words, is_debug=is_debug)
+    except Exception as error:  # noqa: BLE001  # the last place that can report the error
+        return _print_bug(error, is_debug=is_debug)
     return code
 
 
 def _prepare_streams() -> None:
-    """Make sure that whatever is written can be: no name and no terminal ends in a traceback."""
+    """Make sure that every text can be written: an encoding never causes a traceback."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the caller closed it
@@ -352,7 +342,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _invoked(words: list[str]) -> int:
+def _invoke(words: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(words, prog_name=NAME, standalone_mode=False)
@@ -365,14 +355,14 @@ def _invoked(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _misused(error: typer.TyperException) -> Failure:
+def _describe_misuse(error: typer.TyperException) -> Failure:
     context = getattr(error, "ctx", None)
     usage = context.get_usage() if context is not None else ""
     path = context.command_path if context is not None else NAME
-    return usage_failure(error.format_message(), usage, path)
+    return describe_usage_failure(error.format_message(), usage, path)
 
 
-def _told(failure: Failure, error: Exception, words: list[str], *, is_debug: bool) -> int:
+def _print_failure(failure: Failure, error: Exception, words: list[str], *, is_debug: bool) -> int:
     if is_debug:
         traceback.print_exception(error)
     if "--json" in words:
@@ -385,17 +375,17 @@ def _told(failure: Failure, error: Exception, words: list[str], *, is_debug: boo
     from rich.table import Table
     from rich.text import Text
 
-    from thermocline.cli.screen import remarks
+    from thermocline.cli.terminal.terminal import message_console
 
     grid = Table.grid(padding=(0, 1, 0, 0))
     for line, style in ((what, "bold red"), (why, "dim"), (do, "bold")):
         label, _, rest = line.partition(": ")
         grid.add_row(Text(f"{label}:", style=style), Text(rest))
-    remarks().print(grid)
+    message_console().print(grid)
     return failure.exit_code
 
 
-def _bug(error: Exception, *, is_debug: bool) -> int:
+def _print_bug(error: Exception, *, is_debug: bool) -> int:
     if is_debug:
         traceback.print_exception(error)
         return EXIT_BUG
@@ -405,15 +395,15 @@ def _bug(error: Exception, *, is_debug: bool) -> int:
     return EXIT_BUG
 
 
-def _interrupted() -> int:
+def _exit_interrupted() -> int:
     if threading.active_count() > 1:
-        # The engine is deep in its work and cannot be told; an ordinary exit would wait for it.
+        # The engine computes in another thread and cannot be stopped; a normal exit would wait.
         os._exit(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED
 
 
-def _pipe_closed() -> int:
-    # The interpreter flushes stdout when it exits, and would complain about the closed pipe.
+def _handle_closed_pipe() -> int:
+    # The interpreter flushes stdout when it exits, and would report the closed pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_PIPE_CLOSED
 

@@ -1,11 +1,11 @@
-"""The command that asks: SQL over tables, in whatever format is wanted.
+"""The command `sql`: runs one SELECT over tables, and writes the rows in any format.
 
 In:   one SELECT, the tables it names, its parameters
-Out:  rows, streamed: a result larger than memory passes through
+Out:  rows, streamed: the result may be larger than memory
 
-- A table is found by `--table name=path`, or by being a folder of that name, here or in
-  `--tables`. Only names that occur in the query are looked for.
-- Where `--tables` is a lake, its tables are known by their names, and their hot rows are read too.
+- A table is found by `--table name=path`, or as a folder with that name, here or in `--tables`.
+  Only names that occur in the query are searched.
+- If `--tables` is a lake, its tables are found by their names, and their hot rows are read too.
 """
 
 import os
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parameters
-from thermocline.cli.place import is_lake, open_lake, open_table
+from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parse_parameters
+from thermocline.cli.table.target import is_lake, open_lake, open_table
 from thermocline.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def sql(
     tables: Annotated[
         str,
         typer.Option(
-            "--tables", metavar="DIR", help="A lake, or a folder of tables: each is known by name."
+            "--tables", metavar="DIR", help="A lake, or a folder of tables, found by name."
         ),
     ] = ".",
     param: Annotated[
@@ -51,61 +51,61 @@ def sql(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to a file; its ending says the format."
+            "--output", "-o", metavar="FILE", help="Write to a file; its ending gives the format."
         ),
     ] = None,
     rows: RowsOption = 40,
     json: JsonOption = False,
 ) -> None:
-    """Ask tables in SQL, with joins, AS OF and gaps()."""
-    from thermocline.cli.aside import read_aside
-    from thermocline.cli.output import chosen
+    """Query tables in SQL, with joins, AS OF and gaps()."""
+    from thermocline.cli.terminal.output import choose_output
+    from thermocline.cli.terminal.threaded_stream import read_in_thread
 
     text = sys.stdin.read() if query == "-" else query
-    wanted = chosen(form, output, is_json=json)
-    given = parameters(param or ())
-    with _session() as session:
-        _register(session, text, table or (), tables)
+    wanted = choose_output(form, output, is_json=json)
+    given = parse_parameters(param or ())
+    with _open_session() as session:
+        _register_tables(session, text, table or (), tables)
         try:
-            with read_aside(lambda: session.sql_reader(text, given)) as answer:
+            with read_in_thread(lambda: session.sql_reader(text, given)) as answer:
                 wanted.write(answer, rows)
         except NotFound as error:
-            raise _unknown(error) from error
+            raise _unknown_table(error) from error
     if wanted.path is not None and wanted.form is not Format.BOX and sys.stderr.isatty():
         print(f"wrote {wanted.path}", file=sys.stderr)
 
 
 @contextmanager
-def _session() -> "Iterator[Session]":
+def _open_session() -> "Iterator[Session]":
     from thermocline.query.session import Session
 
     session = Session()
     try:
         yield session
     except KeyboardInterrupt:
-        raise  # the engine may still be at work, and refuses to be closed then
+        raise  # the engine may still compute, and then cannot be closed
     except BaseException:
         session.close()
         raise
     session.close()
 
 
-def _unknown(error: NotFound) -> NotFound:
-    """Return the error with a hint for the command line, where it is about a table's name."""
+def _unknown_table(error: NotFound) -> NotFound:
+    """Return the error with a hint for the command line if it is about a table's name."""
     if "tables" not in error.facts or error.facts["tables"]:
         return error
-    hint = f"give it a place: --table {error.facts.get('table')}=PATH, or --tables DIR"
+    hint = f"give its path: --table {error.facts.get('table')}=PATH, or --tables DIR"
     return NotFound(error.message, hint=hint, table=error.facts.get("table"), looked_in="here")
 
 
-def _register(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
+def _register_tables(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
 
     given = {}
     for word in named:
         name, is_pair, path = word.partition("=")
         if not is_pair or not path:
             raise Invalid(
-                "a table is given by its name and its path",
+                "expected a table's name and its path",
                 hint="write --table prices=/data/prices",
                 got=word,
             )
@@ -114,8 +114,8 @@ def _register(session: "Session", text: str, named: Iterable[str], folder: str) 
         lake = open_lake(folder)
         for name in lake.tables():
             table = lake.table(name)
-            session.register_view(name, table.lake, table.snapshot)
-    for name, path in {**_found(text, folder), **given}.items():
+            session.register_view(name, table.cold, table.snapshot)
+    for name, path in {**_find_tables(text, folder), **given}.items():
         if path.endswith(".parquet") and os.path.isfile(path):
             session.register_parquet(name, path)
         else:
@@ -124,11 +124,11 @@ def _register(session: "Session", text: str, named: Iterable[str], folder: str) 
 
 def _register_table(session: "Session", name: str, path: str) -> None:
     opened = open_table(path)
-    session.register_view(name, opened.lake, getattr(opened, "snapshot", None))
+    session.register_view(name, opened.cold, getattr(opened, "snapshot", None))
 
 
-def _found(text: str, folder: str) -> dict[str, str]:
-    """Return the folders that hold a table and whose names occur in the query."""
+def _find_tables(text: str, folder: str) -> dict[str, str]:
+    """Return the folders of tables whose names occur in the query."""
     from thermocline.format.layout import LOG_FOLDER
 
     try:

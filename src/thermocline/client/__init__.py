@@ -1,4 +1,4 @@
-"""A lake over HTTP, with the surface of one in this process.
+"""A client of a lake over HTTP, with the interface of an embedded lake.
 
 lake = Client("http://127.0.0.1:4320", api_key="tck_...")
 lake.table("prices").write([{"ts": "2024-06-01T00:00:00", "symbol": "NVDA", "close": 1.0}])

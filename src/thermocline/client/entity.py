@@ -1,12 +1,13 @@
-"""The entities of a type on a node, with the surface of those in this process.
+"""The entities of a type on a node, with the interface of an embedded entity table.
 
-In:   documents, keys, questions
-Out:  what `EntityTable` gives: the same values, the same errors
+In:   documents, ids, filters
+Out:  the same values and errors as `EntityTable`
 
-- Documents travel as JSON with every digit, and come back as their contract has them: a decimal
-  is a `Decimal` here, too. Contracts are asked for once a version.
-- A read is tried again while the time lasts. A write is sent once; one that was not answered is
-  `OutcomeUnknown`: with a key and a version of the caller's own, a look tells whether it was done.
+- Documents are sent as JSON with every digit, and returned with their contract's types: a decimal
+  is a `Decimal`. Each version of a contract is fetched once.
+- A read is retried until the timeout. A write is sent once; a write without an answer is
+  `OutcomeUnknown`. If the caller chose the id and `if_match`, reading the entity shows whether the
+  write happened.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,45 +18,45 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from thermocline.client.param import wire_at
-from thermocline.client.wire import ARROW, JSON, Wire, quoted, told_error
+from thermocline.client.http import ARROW, JSON, Wire, problem_error, quote_part
+from thermocline.client.parameters import wire_at
 from thermocline.contract.contract import Contract
-from thermocline.contract.key import parse_id
-from thermocline.contract.register import parse_contract
-from thermocline.contract.text import check_value, decode, encode_text
-from thermocline.entity.answer import Answer, EntityAnswer
-from thermocline.entity.exported import Exported
-from thermocline.entity.mode import Mode, mode_of
-from thermocline.entity.revision import Revision
+from thermocline.contract.document.key import parse_id
+from thermocline.contract.document.text import check_value, decode, encode_text
+from thermocline.contract.schema.register import parse_contract
+from thermocline.entity.degraded_read import FindAnswer, ScanAnswer
+from thermocline.entity.exported import ExportResult
+from thermocline.entity.read_mode import ReadMode, mode_of
+from thermocline.entity.revision import EntityRevision
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, list_names
-from thermocline.format.instant import parse, to_datetime
+from thermocline.format.instant import parse_instant, to_datetime
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.filter import AllOf, AnyOf, Comparison, Filter, Not
-from thermocline.hot.postgres.operation import (
-    DEEDS,
-    Deed,
-    Entity,
+from thermocline.hot.postgres.page.filter import AllOf, AnyOf, Comparison, Filter, Not
+from thermocline.hot.postgres.page.page import Page, page_request
+from thermocline.hot.postgres.store.operation import (
+    OPERATION_KINDS,
     Operation,
-    Written,
+    OperationKind,
+    StoredEntity,
+    WriteResult,
     parse_operations,
 )
-from thermocline.hot.postgres.page import Page, page_request
 
 MERGE_PATCH = "application/merge-patch+json"
-_WORDS = {deed: word for word, deed in DEEDS.items()}
+_WORDS = {deed: word for word, deed in OPERATION_KINDS.items()}
 
 
-def registered(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
+def register_type(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
     """Register a version of a type's contract and return its entities."""
     content = json_bytes(document)
     headers = {"Content-Type": JSON}
-    wire.sent("POST", f"{_type_path(name)}/schema", content=content, headers=headers)
+    wire.send("POST", f"{_type_path(name)}/schema", content=content, headers=headers)
     return ClientEntityTable(wire, name)
 
 
 class ClientEntityTable:
-    """The entities of one type; every call asks the node."""
+    """The entities of one type; every call is a request to the node."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
@@ -70,46 +71,46 @@ class ClientEntityTable:
             check_count(version, "version")
         if version is not None and version in self._contracts:
             return self._contracts[version]
-        told = self._asked(f"{self._path}/schema", version=version)
+        told = self._read_json(f"{self._path}/schema", version=version)
         found = with_changes(parse_contract(told["document"]), version=told["version"])
         self._contracts[found.version] = found
         return found
 
     # Writing.
 
-    def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
-        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
+    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
+        """Create an entity; `Conflict` when the id exists. Without an id the node generates one."""
         key = None if id is None else parse_id(id)
         return self._write("POST", self._path, json_bytes(document), params={"id": key})
 
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Put a document in the place of another, or of nothing."""
+    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
+        """Replace an entity's document, or create the entity."""
         return self._write("PUT", self._address(id), json_bytes(document), if_match)
 
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
+    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
+        """Merge a patch (RFC 7386) into an entity; the result must fit its contract."""
         data = json_bytes(merge_patch)
         return self._write("PATCH", self._address(id), data, if_match, media=MERGE_PATCH)
 
-    def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
+    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
         """Delete an entity; `NotFound` when there is none."""
         return self._write("DELETE", self._address(id), b"", if_match)
 
     def bulk(
         self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
-    ) -> list[Written | ThermoclineError]:
-        """Do many things in order, in one transaction; return what became of each.
+    ) -> list[WriteResult | ThermoclineError]:
+        """Do many operations in order, in one transaction; return the result of each.
 
-        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is done.
+        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is written.
         """
         parsed = parse_operations(operations, atomic=atomic)
-        results: list[Written | ThermoclineError | None] = [None] * len(parsed)
+        results: list[WriteResult | ThermoclineError | None] = [None] * len(parsed)
         bodies: dict[int, dict[str, Any]] = {}
         for place, operation in enumerate(parsed):
             try:
                 if isinstance(operation, Invalid):
                     raise operation
-                bodies[place] = _body(operation)
+                bodies[place] = _operation_body(operation)
             except Invalid as error:
                 if atomic:
                     error.facts.setdefault("item", place)
@@ -117,34 +118,34 @@ class ClientEntityTable:
                 results[place] = error
         content = encode_text({"atomic": atomic, "operations": list(bodies.values())}).encode()
         headers = {"Content-Type": JSON}
-        answer = self._wire.sent("POST", f"{self._path}/bulk", content=content, headers=headers)
+        answer = self._wire.send("POST", f"{self._path}/bulk", content=content, headers=headers)
         for place, told in zip(bodies, decode(answer.content)["results"], strict=True):
-            results[place] = told_error(told["error"]) if told["error"] else _written(told)
+            results[place] = problem_error(told["error"]) if told["error"] else _parse_written(told)
         return [result for result in results if result is not None]
 
     # Reading.
 
-    def read(self, id: str, *, at: object = None) -> Entity | None:  # noqa: A002
+    def read(self, id: str, *, at: object = None) -> StoredEntity | None:  # noqa: A002
         """Return one entity as it is now, or as it was at a version or instant; None if absent."""
-        return self._found(id, at=wire_at(at)).entity
+        return self._find_entity(id, at=wire_at(at)).entity
 
-    def find(self, id: str, *, mode: Mode | str | None = None) -> EntityAnswer:  # noqa: A002
-        """Return one entity, or that there is none, with the moment that is true of."""
-        return self._found(id, mode=None if mode is None else mode_of(mode).value)
+    def find(self, id: str, *, mode: ReadMode | str | None = None) -> FindAnswer:  # noqa: A002
+        """Return one entity, or its absence, with the instant the answer is true of."""
+        return self._find_entity(id, mode=None if mode is None else mode_of(mode).value)
 
-    def _found(self, key: str, **params: Any) -> EntityAnswer:
-        if key == "schema":
+    def _find_entity(self, key: str, **params: Any) -> FindAnswer:
+        if parse_id(key) == "schema":
             hint = "page with a filter of _id"
             raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
         try:
-            told = self._asked(self._address(key), **params)
+            told = self._read_json(self._address(key), **params)
         except NotFound as error:
             if error.message != "no such entity":
                 raise  # the type, or a version of the lake
-            as_of = _time(error.facts.get("as_of")) or _LONG_AGO
-            return EntityAnswer(None, as_of, str(error.facts.get("warning", "")))
-        as_of = _time(told["as_of"]) or _LONG_AGO
-        return EntityAnswer(_entity(self, told), as_of, told["warning"])
+            as_of = _parse_time(error.facts.get("as_of")) or _LONG_AGO
+            return FindAnswer(None, as_of, str(error.facts.get("warning", "")))
+        as_of = _parse_time(told["as_of"]) or _LONG_AGO
+        return FindAnswer(_parse_entity(self, told), as_of, told["warning"])
 
     def page(
         self,
@@ -160,7 +161,7 @@ class ClientEntityTable:
         """Return one page of entities and the cursor of the next; see `EntityStore.page`."""
         asked = page_request(filter, sort, fields, after, limit, refs, with_total=with_total)
         body = {
-            "filter": None if asked.filter is None else _filter(asked.filter),
+            "filter": None if asked.filter is None else _filter_body(asked.filter),
             "sort": list(asked.sort),
             "fields": None if asked.fields is None else list(asked.fields),
             "after": asked.after,
@@ -168,15 +169,15 @@ class ClientEntityTable:
             "refs": list(asked.refs),
             "total": asked.with_total,
         }
-        told = self._read("search", body)
+        told = self._post_json("search", body)
         targets = {
             name: ClientEntityTable(self._wire, name) for name, held in told["refs"].items() if held
         }
         found = {
-            name: {key: _entity(targets[name], one) for key, one in held.items()}
+            name: {key: _parse_entity(targets[name], one) for key, one in held.items()}
             for name, held in told["refs"].items()
         }
-        entities = [_entity(self, one) for one in told["entities"]]
+        entities = [_parse_entity(self, one) for one in told["entities"]]
         return Page(entities, told["after"], told["total"], found)
 
     def scan(
@@ -184,67 +185,67 @@ class ClientEntityTable:
         columns: str | Sequence[str] | None = None,
         *,
         at: object = None,
-        mode: Mode | str | None = None,
-    ) -> Answer:
-        """Return all rows, or some of their columns, with the moment they are true of."""
+        mode: ReadMode | str | None = None,
+    ) -> ScanAnswer:
+        """Return all rows, or some of their columns, with the instant they are true of."""
         body = {
             "columns": None if columns is None else list(list_names(columns, "columns")),
             "at": wire_at(at),
             "mode": None if mode is None else mode_of(mode).value,
         }
-        answer = self._posted("scan", body, {"Accept": ARROW})
+        answer = self._post_question("scan", body, {"Accept": ARROW})
         try:
             rows = pa.ipc.open_stream(answer.content).read_all()
         except pa.ArrowException as error:
             raise Unavailable("the answer cannot be read", hint="try again") from error
         headers = answer.headers
         version = headers.get("thermocline-version")
-        as_of = _time(headers.get("thermocline-as-of")) or _LONG_AGO
+        as_of = _parse_time(headers.get("thermocline-as-of")) or _LONG_AGO
         warning = headers.get("thermocline-warning", "")
-        return Answer(rows, as_of, None if version is None else Version(int(version)), warning)
+        return ScanAnswer(rows, as_of, None if version is None else Version(int(version)), warning)
 
-    def history(self, id: str) -> list[Revision]:  # noqa: A002
-        """Return what an entity was at each export that carried it, oldest first, and is now."""
+    def history(self, id: str) -> list[EntityRevision]:  # noqa: A002
+        """Return an entity's revision at each export that carried it, oldest first, and now."""
         newest = self.contract()
         return [
-            Revision(
+            EntityRevision(
                 one["ver"],
-                None if one["document"] is None else _document(newest, one["document"]),
-                to_datetime(parse(one["at"])),
+                None if one["document"] is None else _parse_document(newest, one["document"]),
+                to_datetime(parse_instant(one["at"])),
                 None if one["version"] is None else Version(one["version"]),
             )
-            for one in self._asked(f"{self._address(id)}/history")["revisions"]
+            for one in self._read_json(f"{self._address(id)}/history")["revisions"]
         ]
 
-    def export(self) -> Exported | None:
-        """Carry every change of this moment into the lake, in one version; None if there is none.
+    def export(self) -> ExportResult | None:
+        """Export every change committed by now, in one version of the lake; None without changes.
 
-        It needs a key with the scope `admin`.
+        The key needs the scope `admin`.
         """
         told = self._wire.change(f"{self._path}/export")["exported"]
         if told is None:
             return None
-        told["as_of"] = to_datetime(parse(told["as_of"]))
-        return Exported(**told)
+        told["as_of"] = to_datetime(parse_instant(told["as_of"]))
+        return ExportResult(**told)
 
     def __repr__(self) -> str:
         return f"ClientEntityTable({self.name!r} at {self._wire.url})"
 
     def _address(self, key: str) -> str:
-        if key in (".", ".."):
+        if parse_id(key) in (".", ".."):
             # On the way they are taken for steps through folders: it would be another address.
             hint = "write it with bulk, read it with page"
             raise Invalid("a key of dots has no address", hint=hint, id=key)
-        return f"{self._path}/{quoted(parse_id(key))}"
+        return f"{self._path}/{quote_part(key)}"
 
-    def _asked(self, path: str, **params: Any) -> Any:
-        return decode(self._wire.sent("GET", path, params=params, is_repeatable=True).content)
+    def _read_json(self, path: str, **params: Any) -> Any:
+        return decode(self._wire.send("GET", path, params=params, is_repeatable=True).content)
 
-    def _read(self, word: str, body: Mapping[str, Any]) -> Any:
-        return decode(self._posted(word, body, {}).content)
+    def _post_json(self, word: str, body: Mapping[str, Any]) -> Any:
+        return decode(self._post_question(word, body, {}).content)
 
-    def _posted(self, word: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
-        return self._wire.sent(
+    def _post_question(self, word: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+        return self._wire.send(
             "POST",
             f"{self._path}/{word}",
             content=json_bytes(body),
@@ -262,19 +263,21 @@ class ClientEntityTable:
         *,
         params: Mapping[str, Any] | None = None,
         media: str = JSON,
-    ) -> Written:
+    ) -> WriteResult:
         headers = {"Content-Type": media}
         if if_match is not None:
-            Operation(Deed.DELETE, "any", None, if_match)  # `Invalid` for what is no version
+            Operation(
+                OperationKind.DELETE, "any", None, if_match
+            )  # `Invalid` for a malformed version
             headers["If-Match"] = f'"{if_match}"'
-        answer = self._wire.sent(method, path, params=params, content=content, headers=headers)
-        return _written(decode(answer.content))
+        answer = self._wire.send(method, path, params=params, content=content, headers=headers)
+        return _parse_written(decode(answer.content))
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value as JSON text with every digit; bytes are such a text already.
+    """Return a value as JSON text with every digit; bytes must be JSON text already.
 
-    `Invalid` names every place that JSON cannot hold.
+    `Invalid` names every place with a value that JSON cannot hold.
     """
     if isinstance(value, bytes):
         return value
@@ -288,51 +291,51 @@ _LONG_AGO = to_datetime(0)
 def _type_path(name: str) -> str:
     if not isinstance(name, str) or name in (".", ".."):
         raise NotFound("no such type", hint="register it first", type=str(name)[:80])
-    return f"/api/v1/entities/{quoted(name)}"
+    return f"/api/v1/entities/{quote_part(name)}"
 
 
-def _body(operation: Operation) -> dict[str, Any]:
+def _operation_body(operation: Operation) -> dict[str, Any]:
     made: dict[str, Any] = {"op": _WORDS[operation.deed], "id": operation.id}
-    if operation.deed is not Deed.DELETE:
+    if operation.deed is not OperationKind.DELETE:
         data = json_bytes(operation.document)
-        decode(data)  # what is no JSON would spoil all of them
+        decode(data)  # malformed JSON would make the whole request malformed
         made["document"] = msgspec.Raw(data)
     if operation.if_match is not None:
         made["if_match"] = operation.if_match
     return made
 
 
-def _written(told: Mapping[str, Any]) -> Written:
-    return Written(told["id"], told["ver"], Deed(told["deed"]))
+def _parse_written(told: Mapping[str, Any]) -> WriteResult:
+    return WriteResult(told["id"], told["ver"], OperationKind(told["deed"]))
 
 
-def _entity(table: ClientEntityTable, told: Mapping[str, Any]) -> Entity:
+def _parse_entity(table: ClientEntityTable, told: Mapping[str, Any]) -> StoredEntity:
     version = told["schema_version"]
-    return Entity(
+    return StoredEntity(
         told["id"],
         told["ver"],
         version,
-        to_datetime(parse(told["written_at"])),
-        _document(table.contract(version), told["document"]),
+        to_datetime(parse_instant(told["written_at"])),
+        _parse_document(table.contract(version), told["document"]),
     )
 
 
-def _document(contract: Contract, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a document, or some of its properties, as the contract has them."""
-    return contract.joined(dict.fromkeys(column.id for column in contract.hot), told)
+def _parse_document(contract: Contract, told: dict[str, Any]) -> dict[str, Any]:
+    """Return a document, or some of its properties, with the contract's types."""
+    return contract.join(dict.fromkeys(column.id for column in contract.hot_columns), told)
 
 
-def _filter(given: Filter) -> dict[str, Any]:
+def _filter_body(given: Filter) -> dict[str, Any]:
     match given:
         case AllOf(parts):
-            return {"and": [_filter(part) for part in parts]}
+            return {"and": [_filter_body(part) for part in parts]}
         case AnyOf(parts):
-            return {"or": [_filter(part) for part in parts]}
+            return {"or": [_filter_body(part) for part in parts]}
         case Not(part):
-            return {"not": _filter(part)}
+            return {"not": _filter_body(part)}
         case Comparison(field, op, value):
             return {"field": field, "op": op, "value": value}
 
 
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else to_datetime(parse(text))
+def _parse_time(text: str | None) -> datetime | None:
+    return None if text is None else to_datetime(parse_instant(text))

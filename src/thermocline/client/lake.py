@@ -1,4 +1,4 @@
-"""A node's tables and SQL over them, with the surface of a lake in this process.
+"""A node's tables and SQL over them, with the interface of an embedded lake.
 
 In:   an address, a key; names, rows, SQL
 Out:  `ClientTable`s, Arrow tables and streams; errors of the same kinds as embedded
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from thermocline.client.answer import ClientAnswer
-from thermocline.client.param import wire_params
+from thermocline.client.http import Wire, problem_error, quote_part
+from thermocline.client.parameters import wire_params
+from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
-from thermocline.client.wire import Wire, quoted, told_error
-from thermocline.entity.mode import Mode, mode_of
+from thermocline.entity.read_mode import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.format.action import Mark
 from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
 from thermocline.format.bucket import write_duration
+from thermocline.format.log.action import Mark
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable
@@ -31,10 +31,10 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 
 class Client:
-    """A lake behind an address. Safe to use from many threads.
+    """A lake on a node. Safe to use from many threads.
 
-    `timeout_s` is how long to wait for the node to say something, and how long a write or a read
-    that may be repeated is tried.
+    `timeout_s` is how long to wait for bytes from the node, and for how long a repeatable request
+    is retried.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Client:
         if api_key is not None:
             check_text(api_key, "api_key")
         if not url.startswith(("http://", "https://")) or "@" in url:
-            hint = "write it like http://127.0.0.1:4320; a key is passed as api_key"
+            hint = "use a URL like http://127.0.0.1:4320, and pass the key as api_key"
             raise Invalid("not the address of a node", hint=hint)
         self._wire = Wire(url, api_key, check_seconds(timeout_s, "timeout_s"))
 
     @property
     def flush_error(self) -> ThermoclineError | None:
-        """Why the last flush by the node's clock failed; None when it did not."""
-        told = self._wire.ask("/api/v1/jobs")["flush_error"]
-        return told_error(told) if told else None
+        """The error of the node's last periodic flush; None when it succeeded."""
+        told = self._wire.read_json("/api/v1/jobs")["flush_error"]
+        return problem_error(told) if told else None
 
     def root(self) -> str:
         """Return the node's address."""
@@ -60,11 +60,11 @@ class Client:
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
-        return [one["name"] for one in self._wire.ask("/api/v1/tables")["tables"]]
+        return [one["name"] for one in self._wire.read_json("/api/v1/tables")["tables"]]
 
     def table(self, name: str) -> ClientTable:
-        """Return a table; `NotFound` when there is none of this name."""
-        info = self._wire.ask(table_path(name))
+        """Return a table; `NotFound` when no table has this name."""
+        info = self._wire.read_json(table_path(name))
         return ClientTable(self._wire, info["name"])
 
     def create_table(
@@ -77,7 +77,7 @@ class Client:
         overlap: str = "allow",
         **more: Any,
     ) -> ClientTable:
-        """Make a table; `Conflict` when there is one of this name."""
+        """Create a table; `Conflict` when a table has this name."""
         body: dict[str, Any] = {"name": name, "time_column": time_column, "overlap": overlap}
         body["bucket"] = write_duration(bucket, "bucket")
         body["entity_columns"] = list_names(entity_columns, "entity_columns")
@@ -89,24 +89,26 @@ class Client:
 
     def entity_types(self) -> list[str]:
         """Return the names of the entity types, in order."""
-        return list(self._wire.ask("/api/v1/entities")["types"])
+        return list(self._wire.read_json("/api/v1/entities")["types"])
 
     def register(self, name: str, document: Any) -> "ClientEntityTable":
         """Register a JSON Schema as a type of entities, or as its next version."""
-        from thermocline.client.entity import registered
+        from thermocline.client.entity import register_type
 
-        return registered(self._wire, name, document)
+        return register_type(self._wire, name, document)
 
     def entity(self, name: str) -> "ClientEntityTable":
-        """Return the entities of a type; `NotFound` when none of this name is registered.
+        """Return the entities of a type; `NotFound` when no type of this name is registered.
 
-        It needs the libraries of entities here, too: a document is read as its contract has it.
+        The client needs the libraries of entities, too: it decodes documents by their contract.
         """
         from thermocline.client.entity import ClientEntityTable
 
         return ClientEntityTable(self._wire, name)
 
-    def sql(self, query: str, params: Params = None, *, mode: Mode | str | None = None) -> pa.Table:
+    def sql(
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
+    ) -> pa.Table:
         """Return the answer of one SELECT over the node's tables, hot and cold rows alike."""
         with self.answer(query, params, mode=mode) as reader:
             batches: list[pa.RecordBatch] = []
@@ -117,13 +119,13 @@ class Client:
                 if size_bytes > ANSWER_BYTES_MAX:
                     raise Overloaded(
                         "the answer is larger than the limit",
-                        hint="read it as a stream, or ask for less",
+                        hint="use sql_reader to read it as a stream, or select less",
                         bytes_max=ANSWER_BYTES_MAX,
                     )
             return pa.Table.from_batches(batches, reader.schema)
 
     def sql_reader(
-        self, query: str, params: Params = None, *, mode: Mode | str | None = None
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
     ) -> pa.RecordBatchReader:
         """Return the answer of one SELECT as a stream of batches."""
         return self.answer(query, params, mode=mode)
@@ -135,11 +137,11 @@ class Client:
         *,
         timeout_s: float | None = None,
         query_id: str | None = None,
-        mode: Mode | str | None = None,
+        mode: ReadMode | str | None = None,
     ) -> ClientAnswer:
-        """Return the answer as a stream that says what it was read from.
+        """Return the answer as a stream with a report of the tables it was read from.
 
-        `mode` says how entities are answered when the node's PostgreSQL is down.
+        `mode` says how to answer queries of entities when the node's PostgreSQL is down.
         """
         limit_s = None if timeout_s is None else check_seconds(timeout_s, "timeout_s")
         if query_id is not None:
@@ -153,36 +155,37 @@ class Client:
         if mode is not None:
             body["mode"] = mode_of(mode).value
         return ClientAnswer(
-            self._wire.opened("/api/v1/query", body, timeout_s=limit_s or 0.0), self._why
+            self._wire.open_answer("/api/v1/query", body, timeout_s=limit_s or 0.0),
+            self._find_query_error,
         )
 
     def cancel(self, query_id: str) -> bool:
-        """End a running query within a second; False when none of this id is running."""
+        """End a running query within a second; False when no query of this id is running."""
         try:
-            self._wire.change(f"/api/v1/queries/{quoted(query_id)}", method="DELETE")
+            self._wire.change(f"/api/v1/queries/{quote_part(query_id)}", method="DELETE")
         except NotFound:
             return False
         return True
 
-    def _why(self, query_id: str) -> ThermoclineError | None:
-        """Return the error of a query whose answer was cut, if the node knows."""
+    def _find_query_error(self, query_id: str) -> ThermoclineError | None:
+        """Return the error of a query whose answer was truncated, if the node knows it."""
         try:
-            told = self._wire.ask(f"/api/v1/queries/{quoted(query_id)}")
-            return told_error(told["error"]) if told["error"] else None
+            told = self._wire.read_json(f"/api/v1/queries/{quote_part(query_id)}")
+            return problem_error(told["error"]) if told["error"] else None
         except ThermoclineError:
             return None
 
     def flush(self, name: str | None = None) -> dict[str, Mark]:
-        """Carry hot rows into the lake, of one table or of all; return the marks reached."""
+        """Flush hot rows into the lake, of one table or of all; return the marks reached."""
         path = "/api/v1/flush" if name is None else f"{table_path(name)}/flush"
         marks = self._wire.change(path)["marks"]
         return {table: Mark(mark) for table, mark in marks.items()}
 
     def close(self, *, is_flushed: bool = True) -> None:
-        """Close the connections once what was submitted is sent; the node goes on.
+        """Close the connections after all submitted writes are sent; the node keeps running.
 
-        Whether it flushes then is the node's own affair: `is_flushed` is there for programs that
-        run embedded, too.
+        `is_flushed` has no effect, because the node decides when it flushes. The argument exists
+        for programs that also run embedded.
         """
         check_flag(is_flushed, "is_flushed")
         self._wire.close()

@@ -1,10 +1,10 @@
-"""A table of a node, with the surface of one in this process.
+"""A table of a node, with the interface of an embedded table.
 
 In:   rows, conditions, times
-Out:  what `LakeTable` gives: Arrow tables, versions, small values
+Out:  the same as `LakeTable`: Arrow tables, versions, small values
 
-- Rows travel as Arrow, so that types and values are exact.
-- Every write carries a key of its own: sent again by this client, it is written once.
+- Rows are sent as Arrow, so that types and values are exact.
+- Every write carries an idempotency key: if this client sends it again, it is written once.
 """
 
 import json
@@ -17,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.client.param import wire_at, wire_time
-from thermocline.client.wire import ARROW, Wire, quoted
+from thermocline.client.http import ARROW, Wire, quote_part
+from thermocline.client.parameters import wire_at, wire_time
+from thermocline.cold.care.vacuum import VacuumReport
+from thermocline.cold.catalog import is_table_name
+from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, VersionDiff
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
 from thermocline.format.argument import (
     check_count,
     check_flag,
@@ -29,21 +31,19 @@ from thermocline.format.argument import (
     check_text,
 )
 from thermocline.format.bucket import parse_bucket, write_duration
-from thermocline.format.instant import parse, to_datetime
+from thermocline.format.instant import parse_instant, to_datetime
 from thermocline.format.layout import Version
+from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.format.types import plain
-from thermocline.ingest.once import request_key
+from thermocline.format.types import plain_type
+from thermocline.ingest.idempotency import request_key
 from thermocline.ingest.rows import rows_table
-from thermocline.lake.answer import HISTORY_ROWS_MAX, Diff
-from thermocline.lake.catalog import is_name
-from thermocline.lake.vacuum import Vacuumed
 
 COMPRESSED_BYTES_MIN = 16 << 10
 
 
 class ClientTable:
-    """A table by its name; every call asks the node."""
+    """A table by its name; every call is a request to the node."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
@@ -51,11 +51,11 @@ class ClientTable:
         self.name = name
 
     def info(self, at: object = None) -> dict[str, Any]:
-        """Return what the table is and holds, by the names that the API's page has."""
-        return dict(self._wire.ask(self._path, at=wire_at(at)))
+        """Return the table's properties and contents, with the field names of docs/api.md."""
+        return dict(self._wire.read_json(self._path, at=wire_at(at)))
 
     def root(self) -> str:
-        """Return where the table is: its address on the node."""
+        """Return the table's address on the node."""
         return self._wire.url + self._path
 
     def version(self) -> Version:
@@ -64,7 +64,7 @@ class ClientTable:
 
     def schema(self, at: object = None) -> pa.Schema:
         """Return the columns, now or at a version or instant."""
-        return self._wire.rows(f"{self._path}/schema", at=wire_at(at)).schema
+        return self._wire.read_rows(f"{self._path}/schema", at=wire_at(at)).schema
 
     def write(
         self,
@@ -76,11 +76,11 @@ class ClientTable:
     ) -> int:
         """Write rows and return how many; they are durable and visible when this returns.
 
-        As `LakeTable.write`. Without a `request_id` one is made, so that what this client sends
-        again is written once. `Overloaded` is tried again while the client's own time lasts.
+        As `LakeTable.write`. Without a `request_id` the client generates one, so that a retry is
+        written once. `Overloaded` is retried until the client's timeout.
         """
-        how = _checked_how(evolve, wait_s, request_id)
-        given = _sendable(self._table_of(rows, evolve=evolve))
+        how = _check_write_options(evolve, wait_s, request_id)
+        given = _without_views(self._arrow_table(rows, evolve=evolve))
         return self._write(given, *how) if given.num_rows else 0
 
     def submit(
@@ -93,15 +93,15 @@ class ClientTable:
     ) -> "Future[int]":
         """Write rows as `write` does; the future is done when they are durable and visible.
 
-        A few are on their way at once, and a few more wait; past that this waits, too.
+        A few writes are sent at once, and a few more wait; past that this call blocks.
         """
-        how = _checked_how(evolve, wait_s, request_id)
-        given = _sendable(self._table_of(rows, evolve=evolve))
+        how = _check_write_options(evolve, wait_s, request_id)
+        given = _without_views(self._arrow_table(rows, evolve=evolve))
         if not given.num_rows:
             done: Future[int] = Future()
             done.set_result(0)
             return done
-        return self._wire.aside(lambda: self._write(given, *how))
+        return self._wire.submit(lambda: self._write(given, *how))
 
     def _write(
         self, given: pa.Table, evolve: bool, wait_s: float | None, request_id: str | None
@@ -114,7 +114,7 @@ class ClientTable:
         if len(data) >= COMPRESSED_BYTES_MIN:
             data = pa.compress(data, codec="zstd", asbytes=True)
             headers["Content-Encoding"] = "zstd"
-        answer = self._wire.sent(
+        answer = self._wire.send(
             "POST",
             f"{self._path}/rows",
             params={"evolve": evolve, "wait_s": wait_s},
@@ -124,19 +124,19 @@ class ClientTable:
         )
         return int(answer.json()["rows"])
 
-    def _table_of(self, rows: Any, *, evolve: bool) -> pa.Table:
+    def _arrow_table(self, rows: Any, *, evolve: bool) -> pa.Table:
         if hasattr(rows, "__arrow_c_stream__"):
             return rows_table(rows, Schema(), _NO_SPEC)
-        # Values without a type get the table's: it has to be asked for.
+        # Python values get the table's types, which the node has to be asked for.
         info = self.info()
         bucket, zone = parse_bucket(info["bucket"]), info["timezone"]
         spec = TableSpec("", info["time_column"], bucket, timezone=zone)
         known = list(self.schema())
-        schema = Schema().added(known) if known else Schema()
+        schema = Schema().add_columns(known) if known else Schema()
         return rows_table(rows, schema, spec, may_widen=evolve)
 
     def flush(self) -> Version:
-        """Carry the hot rows into the lake; return the version that has them."""
+        """Flush the hot rows into the lake; return the version that has them."""
         return Version(self._wire.change(f"{self._path}/flush")["version"])
 
     def delete(
@@ -146,17 +146,17 @@ class ClientTable:
         if where is not None:
             check_text(where, "where")
         body = {"where": where, "start": wire_time(start), "end": wire_time(end)}
-        return self._changed("delete", body)
+        return self._post_change("delete", body)
 
     def restore(self, at: object) -> Version:
-        """Make the table what it was at a version or instant, as a new version."""
-        return self._changed("restore", {"at": wire_at(at)})
+        """Restore the table to a version or instant, as a new version."""
+        return self._post_change("restore", {"at": wire_at(at)})
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` confirms that all of them may go."""
-        return self._changed("retain", {"yes": check_flag(yes, "yes")})
+        return self._post_change("retain", {"yes": check_flag(yes, "yes")})
 
-    def _changed(self, verb: str, body: dict[str, Any]) -> Version:
+    def _post_change(self, verb: str, body: dict[str, Any]) -> Version:
         return Version(self._wire.change(f"{self._path}/{verb}", body)["version"])
 
     def vacuum(
@@ -166,10 +166,10 @@ class ClientTable:
         grace: str | timedelta | None = None,
         allow_short_grace: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Vacuumed:
-        """Remove files that no kept version names; by default only say which.
+    ) -> VacuumReport:
+        """Remove files that no kept version names; by default only list them.
 
-        `progress` is told at the end alone: the node answers once.
+        `progress` is called only at the end: the node answers once.
         """
         check_function(progress, "progress")
         body = {
@@ -180,27 +180,27 @@ class ClientTable:
         found = self._wire.change(f"{self._path}/vacuum", body)
         if found["files"] and not dry_run:
             progress(len(found["files"]), len(found["files"]))
-        return Vacuumed(
+        return VacuumReport(
             found["is_dry_run"], found["oldest"], tuple(found["files"]), found["size_bytes"]
         )
 
     def history(self, limit: int = HISTORY_ROWS_MAX) -> pa.Table:
         """Return the commits, newest first, as an Arrow table."""
-        return self._wire.rows(f"{self._path}/history", limit=check_count(limit, "limit"))
+        return self._wire.read_rows(f"{self._path}/history", limit=check_count(limit, "limit"))
 
-    def diff(self, old: object, new: object = None) -> Diff:
+    def diff(self, old: object, new: object = None) -> VersionDiff:
         """Return what changed from one version or instant to another, or to the newest."""
-        found = self._wire.ask(f"{self._path}/diff", old=wire_at(old), new=wire_at(new))
+        found = self._wire.read_json(f"{self._path}/diff", old=wire_at(old), new=wire_at(new))
         told: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in found.items()
         }
-        return Diff(**told)
+        return VersionDiff(**told)
 
     def coverage(self, at: object = None, *, per_entity: bool = True) -> pa.Table:
         """Return the stretches that are held: entity columns, start, end, buckets."""
         check_flag(per_entity, "per_entity")
-        return self._wire.rows(f"{self._path}/coverage", at=wire_at(at), per_entity=per_entity)
+        return self._wire.read_rows(f"{self._path}/coverage", at=wire_at(at), per_entity=per_entity)
 
     def gaps(
         self,
@@ -212,9 +212,9 @@ class ClientTable:
         at: object = None,
     ) -> pa.Table:
         """Return the stretches that are missing: entity columns, start, end, buckets."""
-        return self._wire.rows(
+        return self._wire.read_rows(
             f"{self._path}/gaps",
-            **_stretch(start, end, entity, at),
+            **_stretch_params(start, end, entity, at),
             per_entity=check_flag(per_entity, "per_entity"),
         )
 
@@ -223,14 +223,18 @@ class ClientTable:
     ) -> float:
         """Return the share of buckets that are held, from 0.0 to 1.0."""
         return float(
-            self._wire.ask(f"{self._path}/ratio", **_stretch(start, end, entity, at))["ratio"]
+            self._wire.read_json(f"{self._path}/ratio", **_stretch_params(start, end, entity, at))[
+                "ratio"
+            ]
         )
 
     def is_covered(
         self, start: object, end: object, *, entity: object = None, at: object = None
     ) -> bool:
-        """Tell whether every bucket is held, by every entity if none is named."""
-        found = self._wire.ask(f"{self._path}/ratio", **_stretch(start, end, entity, at))
+        """Tell whether every bucket is held, by every entity unless one is named."""
+        found = self._wire.read_json(
+            f"{self._path}/ratio", **_stretch_params(start, end, entity, at)
+        )
         return bool(found["is_covered"])
 
     def last_fully_covered_window(
@@ -242,51 +246,51 @@ class ClientTable:
         at: object = None,
     ) -> tuple[datetime, datetime] | None:
         """Return the newest window of this length (`6h`) that is held in full, or None."""
-        found = self._wire.ask(
+        found = self._wire.read_json(
             f"{self._path}/window",
             length=write_duration(length, "length"),
             before=wire_time(before),
-            entity=_entity(entity),
+            entity=_entity_param(entity),
             at=wire_at(at),
         )
         if found["start"] is None:
             return None
-        return to_datetime(parse(found["start"])), to_datetime(parse(found["end"]))
+        return to_datetime(parse_instant(found["start"])), to_datetime(parse_instant(found["end"]))
 
     def silent_entities(self, start: object, end: object = None, *, at: object = None) -> pa.Table:
-        """Return the entities without a row in the stretch, and before when they were seen."""
+        """Return the entities without a row in the stretch, and when each was last seen."""
         times = {"start": wire_time(start), "end": wire_time(end)}
-        return self._wire.rows(f"{self._path}/silent", **times, at=wire_at(at))
+        return self._wire.read_rows(f"{self._path}/silent", **times, at=wire_at(at))
 
     def holes(self) -> pa.Table:
         """Return the writes that were lost before they were flushed: source, numbers, when."""
-        return self._wire.rows(f"{self._path}/holes")
+        return self._wire.read_rows(f"{self._path}/holes")
 
     def __repr__(self) -> str:
         return f"ClientTable({self.name!r} at {self._wire.url})"
 
 
 def table_path(name: str) -> str:
-    """Return the address of a table; `Invalid` for what cannot be a table's name."""
-    if not isinstance(name, str) or not is_name(name):
-        # Some of them would be another address: dots and slashes are taken away on the way.
+    """Return the URL path of a table; `Invalid` for a name that no table can have."""
+    if not isinstance(name, str) or not is_table_name(name):
+        # HTTP clients and proxies resolve dots and slashes, so the path could be another one.
         raise Invalid(
             "this cannot be the name of a table",
             hint="use letters, digits and underscores, at most 63, no digit first",
             name=str(name)[:80],
         )
-    return f"/api/v1/tables/{quoted(name)}"
+    return f"/api/v1/tables/{quote_part(name)}"
 
 
-def _checked_how(
+def _check_write_options(
     evolve: bool, wait_s: float | None, request_id: str | None
 ) -> tuple[bool, float | None, str | None]:
-    """Return how rows are to be written; `Invalid` before anything is sent."""
+    """Return the checked options of a write; `Invalid` before anything is sent."""
     if request_id is not None:
         request_key(request_id)
         if not (request_id.isascii() and request_id.isprintable()):
             hint = "use a random id, such as a UUID, for each request"
-            raise Invalid("an idempotency key is of printable ASCII", hint=hint)
+            raise Invalid("an idempotency key must be printable ASCII", hint=hint)
     waiting_s = None if wait_s is None else check_seconds(wait_s, "wait_s")
     return check_flag(evolve, "evolve"), waiting_s, request_id
 
@@ -294,12 +298,12 @@ def _checked_how(
 _NO_SPEC = TableSpec("", "", parse_bucket("1h"))
 
 
-def _stretch(start: object, end: object, entity: object, at: object) -> dict[str, Any]:
+def _stretch_params(start: object, end: object, entity: object, at: object) -> dict[str, Any]:
     times = {"start": wire_time(start), "end": wire_time(end)}
-    return times | {"entity": _entity(entity), "at": wire_at(at)}
+    return times | {"entity": _entity_param(entity), "at": wire_at(at)}
 
 
-def _entity(entity: object) -> str | None:
+def _entity_param(entity: object) -> str | None:
     if entity is None:
         return None
     try:
@@ -309,15 +313,15 @@ def _entity(entity: object) -> str | None:
         raise Invalid("not an entity", hint=hint, argument="entity", why=str(error)) from error
 
 
-def _sendable(rows: pa.Table) -> pa.Table:
-    """Return rows without views, which a node does not take: they can grow."""
-    fields = [field.with_type(_sent_type(field.type)) for field in rows.schema]
+def _without_views(rows: pa.Table) -> pa.Table:
+    """Return rows without view types, which a node refuses because they can expand."""
+    fields = [field.with_type(_type_without_views(field.type)) for field in rows.schema]
     wanted = pa.schema(fields, rows.schema.metadata)
     return rows if wanted.equals(rows.schema) else rows.cast(wanted)
 
 
-def _sent_type(kind: pa.DataType) -> pa.DataType:
+def _type_without_views(kind: pa.DataType) -> pa.DataType:
     if kinds.is_dictionary(kind):
         return kind
     views = kinds.is_string_view(kind) or kinds.is_binary_view(kind) or kinds.is_nested(kind)
-    return plain(kind) if views else kind
+    return plain_type(kind) if views else kind

@@ -1,12 +1,12 @@
-"""A contract guessed from documents.
+"""Infers a contract from sample documents.
 
-In:   documents, as they came
+In:   sample documents
 Out:  a JSON Schema document that each of them fits
 
-- What every sample has is required; what was null in one may be null.
-- Text is a date, an instant or a UUID when every sample of it is.
+- A property that every sample has is required; one that is null in a sample may be null.
+- A text is a date, an instant or a UUID when it is one in every sample.
 - An object with more names than the limit is a map: its names are data, not properties.
-- It is a guess: a person reads it before it is registered.
+- The result is a guess: a person reviews it before it is registered.
 """
 
 import math
@@ -16,12 +16,12 @@ from typing import Any
 
 import jsonschema_rs
 
-from thermocline.contract.canonical import json_form
-from thermocline.contract.draft7 import URI_NOW
-from thermocline.contract.register import parse_contract
-from thermocline.contract.subschema import Json
-from thermocline.contract.text import check_value
-from thermocline.contract.view import type_of
+from thermocline.contract.document.canonical import json_form
+from thermocline.contract.document.text import check_value
+from thermocline.contract.schema.draft7 import URI_NOW
+from thermocline.contract.schema.register import parse_contract
+from thermocline.contract.schema.subschema import Json
+from thermocline.contract.schema.view import type_of
 from thermocline.errors import Invalid
 
 NAMES_MAX = 200
@@ -32,20 +32,20 @@ _FORMATS = {
 }
 
 
-class Guess:
-    """What has been seen at one place of the documents."""
+class SchemaGuess:
+    """A summary of the values at one position of the documents."""
 
     def __init__(self) -> None:
         self.types: set[str] = set()
         self.objects = 0
-        self.names: dict[str, Guess] = {}
+        self.names: dict[str, SchemaGuess] = {}
         self.counts: dict[str, int] = {}
-        self.items: Guess | None = None
+        self.items: SchemaGuess | None = None
         self.formats = set(_FORMATS)
         self.is_large = False
 
     def add(self, value: Any) -> None:
-        """Take one value into account."""
+        """Add one value to the summary."""
         kind = type_of(value) if not isinstance(value, float | Decimal) else "number"
         self.types.add(kind)
         if isinstance(value, str):
@@ -57,30 +57,30 @@ class Guess:
         elif kind == "number":
             self.is_large |= isinstance(json_form(value), Decimal) or not math.isfinite(value)
         elif isinstance(value, list):
-            self.items = self.items or Guess()
+            self.items = self.items or SchemaGuess()
             for item in value:
                 self.items.add(item)
         elif isinstance(value, dict):
             self.objects += 1
             for name, inner in value.items():
-                self.names.setdefault(name, Guess()).add(inner)
+                self.names.setdefault(name, SchemaGuess()).add(inner)
                 self.counts[name] = self.counts.get(name, 0) + 1
 
-    def merge(self, other: "Guess") -> None:
-        """Take everything into account that another guess has seen."""
+    def merge(self, other: "SchemaGuess") -> None:
+        """Add all values of another summary."""
         self.types |= other.types
         self.objects += other.objects
         self.formats &= other.formats if "string" in other.types else self.formats
         self.is_large |= other.is_large
         for name, inner in other.names.items():
-            self.names.setdefault(name, Guess()).merge(inner)
+            self.names.setdefault(name, SchemaGuess()).merge(inner)
             self.counts[name] = self.counts.get(name, 0) + other.counts[name]
         if other.items:
-            self.items = self.items or Guess()
+            self.items = self.items or SchemaGuess()
             self.items.merge(other.items)
 
     def schema(self) -> Json:
-        """Return the schema of everything seen."""
+        """Return the schema that all added values fit."""
         types = self.types - {"integer"} if "number" in self.types else self.types
         words = sorted(types - {"null"}) + sorted(types & {"null"})
         made: Json = {"type": words[0] if len(words) == 1 else words} if words else {}
@@ -91,12 +91,12 @@ class Guess:
         if self.items and self.items.types:
             made["items"] = self.items.schema()
         if "object" in types:
-            made |= self._object()
+            made |= self._object_schema()
         return made
 
-    def _object(self) -> Json:
+    def _object_schema(self) -> Json:
         if len(self.names) > NAMES_MAX:
-            values = Guess()
+            values = SchemaGuess()
             for inner in self.names.values():
                 values.merge(inner)
             return {"additionalProperties": values.schema()}
@@ -107,20 +107,20 @@ class Guess:
         return {**made, "additionalProperties": False}
 
 
-def infer(documents: Iterable[Any]) -> Json:
+def infer_schema(documents: Iterable[Any]) -> Json:
     """Return a document that can be registered and that every sample fits.
 
-    `Invalid` when there are no samples, one is no object, or no contract can hold them: two
-    names that differ only in case, say.
+    `Invalid` when there are no samples, when one is not an object, or when no contract can hold
+    them, for example because two names differ only in case.
     """
-    guess = Guess()
+    guess = SchemaGuess()
     count = 0
     for document in documents:
         count += 1
         check_value(document)
         if not isinstance(document, dict):
             raise Invalid(
-                "a sample is not an object", hint="give one JSON object a line", sample=count
+                "a sample is not an object", hint="give one JSON object per line", sample=count
             )
         if count > SAMPLES_MAX:
             raise Invalid("more samples than the limit", hint="give fewer", samples_max=SAMPLES_MAX)

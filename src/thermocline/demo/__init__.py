@@ -1,1 +1,1 @@
-"""The demonstration: a real node, real telemetry, a real kill, a real pipeline, in plain words."""
+"""The demonstration: a real node, real telemetry, a real kill, a real pipeline."""

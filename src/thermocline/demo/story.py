@@ -1,10 +1,10 @@
-"""The demonstration, from an empty folder to a summary: what happens, in the order it happens.
+"""The steps of the demonstration, from an empty folder to a summary.
 
 In:   a folder to work in
-Out:  text for people; an error when anything is not as it says
+Out:  text for people; an error if a count is not as claimed
 
-- Everything is real: a node in its own process with its own PostgreSQL, OpenTelemetry's SDK,
-  SIGKILL, Spark. What is claimed is counted first, and a wrong count ends the demonstration.
+- Everything is real: a node in a separate process with an embedded PostgreSQL, OpenTelemetry's SDK,
+  SIGKILL, Spark. Every claim is counted first, and a wrong count ends the demonstration.
 """
 
 import os
@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from thermocline.client import Client
-from thermocline.demo.screen import Screen
-from thermocline.demo.served import ServedNode
-from thermocline.demo.telemetry import Sent, send
-from thermocline.entry import connect
+from thermocline.connect import connect
+from thermocline.demo.demo_node import ServedNode
+from thermocline.demo.narration import Screen
+from thermocline.demo.telemetry import SentCounts, send_telemetry
 from thermocline.errors import Corruption, OutcomeUnknown, ThermoclineError, Unavailable
 
 STEPS = 9
@@ -54,12 +54,12 @@ KILL_LIMIT_S = 60.0
 
 
 class Story:
-    """One telling, in one folder."""
+    """One run of the demonstration, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.screen = Screen(STEPS)
         self._folder = folder
-        # PostgreSQL does not run as root: where we are root, another user must get in.
+        # PostgreSQL does not run as root: if we are root, another user must read the folder.
         if os.getuid() == 0:
             folder.chmod(0o755)
         settings = folder / "node.toml"
@@ -68,71 +68,69 @@ class Story:
         self._settings = settings
         self._acknowledged: list[int] = []
 
-    def tell(self) -> None:
-        """Tell all of it; the node still runs at the end."""
-        self.start()
-        sent = self.telemetry()
-        self.readings()
-        self.entities()
-        self.ask()
-        self.kill()
-        self.pipeline()
-        self.coverage()
-        self.summary(sent)
+    def run(self) -> None:
+        """Run all steps; the node still runs at the end."""
+        self.start_node()
+        sent = self.send_telemetry()
+        self.write_readings()
+        self.write_entities()
+        self.run_query()
+        self.kill_node()
+        self.run_pipeline()
+        self.show_coverage()
+        self.show_summary(sent)
 
-    def start(self) -> None:
+    def start_node(self) -> None:
         """Start the node."""
         self.screen.step(
-            "A node starts: one process, one folder, a PostgreSQL of its own from a wheel."
+            "A node starts: one process, one folder, and an embedded PostgreSQL from a wheel."
         )
         self.screen.command("thermocline " + " ".join(self.node.command()))
-        with self.screen.doing("waiting until it says that it is ready"):
+        with self.screen.time_step("waiting until it is ready"):
             self.node.start()
         self.screen.say(f"OpenTelemetry goes to {self.node.otlp}, SQL and console are at")
         self.screen.say(self.node.url)
 
-    def telemetry(self) -> Sent:
+    def send_telemetry(self) -> SentCounts:
         """Send metrics, logs and traces."""
         self.screen.step(
             "A shop sends metrics, logs and traces with OpenTelemetry's own SDK.",
-            "Every acknowledged record is on disk, and in the next answer.",
+            "Every acknowledged record is on disk, and the next query reads it.",
         )
-        with self.screen.doing("400 visits"):
-            sent = send(self.node.otlp)
+        with self.screen.time_step("400 visits"):
+            sent = send_telemetry(self.node.otlp)
         counted = self._rows(
             "select (select count(*) from logs) as logs, (select count(*) from spans) as spans, "
             "(select sum(value_int)::bigint from metric_points where metric = 'shop.visits') visits"
         )
         self.screen.rows(counted)
         wanted = {"logs": sent.logs, "spans": sent.spans, "visits": sent.visits}
-        _same("telemetry", counted.to_pylist(), [wanted])
+        _check_same("telemetry", counted.to_pylist(), [wanted])
         return sent
 
-    def readings(self) -> None:
+    def write_readings(self) -> None:
         """Write three days of readings, some of them missing."""
         self.screen.step(
             "Thermometers report every minute for three days. Two of them were silent for a while.",
-            "The rows are carried to Parquet as they come; the newest ones are still hot.",
+            "Their rows are flushed to Parquet; the newest rows are still hot.",
         )
-        rows = three_days()
+        rows = make_readings()
         with connect(self.node.url) as lake:
             lake.create_table(
                 "readings", time_column="ts", bucket="1h", entity_columns=["host"], overlap="allow"
             )
             table = lake.table("readings")
-            with self.screen.doing(f"{rows.num_rows:,} rows"):
-                # In many pieces, as they would come: small files for the pipeline to put in order.
+            with self.screen.time_step(f"{rows.num_rows:,} rows"):
+                # In many parts, as they would arrive: small files for the pipeline to merge.
                 step = -(-rows.num_rows // 12)
                 for first in range(0, rows.num_rows, step):
                     table.write(rows.slice(first, step))
                     table.flush()
-            table.write(_now())
+            table.write(_make_newest_readings())
 
-    def entities(self) -> None:
+    def write_entities(self) -> None:
         """Write entities and change some."""
-        self.screen.step(
-            "Orders are entities: they change. Their type is a JSON Schema, checked on every write."
-        )
+        self.screen.step("Orders are entities: they change. A JSON Schema checks every write.")
         with connect(self.node.url) as lake:
             orders = lake.register("orders", ORDER)
             ids = [
@@ -151,10 +149,10 @@ class Story:
         counted = self._rows("select state, count(*) as orders from orders group by all order by 1")
         self.screen.rows(counted)
 
-    def ask(self) -> None:
-        """Ask one question of all of it."""
+    def run_query(self) -> None:
+        """Run one query over all data."""
         self.screen.step(
-            "One SQL sees it all: Parquet, rows of a second ago, and entities as they are now."
+            "One SQL query reads everything: Parquet, the newest rows, and the current entities."
         )
         query = (
             "select r.host, count(*) as readings, round(avg(celsius), 2) as mean,\n"
@@ -172,11 +170,11 @@ class Story:
                 f"{name}: {told.cold_rows:,} rows from Parquet, {told.hot_rows:,} hot, "
                 f"version {told.version}"
             )
-        _same("readings", rows.column("readings").to_pylist(), _expected_readings())
+        _check_same("readings", rows.column("readings").to_pylist(), _expected_readings())
 
-    def kill(self) -> None:
-        """Kill the node under a writer, and count."""
-        self.screen.step("A writer writes row after row, and the node is killed with -9 under it.")
+    def kill_node(self) -> None:
+        """Kill the node while a client writes, and count the rows."""
+        self.screen.step("A client writes row after row, and the node is killed with kill -9.")
         with connect(self.node.url) as lake:
             lake.create_table("ticks", time_column="ts", bucket="1m")
         writer = threading.Thread(target=self._write_ticks)
@@ -186,16 +184,16 @@ class Story:
             enough.wait(0.01)
         self.node.kill()
         writer.join(KILL_LIMIT_S)
-        self.screen.say(f"{len(self._acknowledged):,} rows had been acknowledged. It is dead.")
-        with self.screen.doing("starting it again"):
+        self.screen.say(f"The node is dead. It had acknowledged {len(self._acknowledged):,} rows.")
+        with self.screen.time_step("starting it again"):
             self.node.start()
         found = self._rows("select number from ticks").column("number").to_pylist()
         lost = set(self._acknowledged) - set(found)
         twice = len(found) - len(set(found))
         self.screen.say(f"{len(found):,} rows are there: {len(lost)} lost, {twice} twice.")
         if len(found) > len(self._acknowledged):
-            self.screen.say("(One was written, and its answer was on the way.)")
-        _same("lost rows", [len(lost), twice], [0, 0])
+            self.screen.say("(One row was written, but its answer did not arrive.)")
+        _check_same("lost rows", [len(lost), twice], [0, 0])
 
     def _write_ticks(self) -> None:
         with connect(self.node.url) as lake:
@@ -207,11 +205,11 @@ class Story:
                     return  # the node is gone: this row was not acknowledged
                 self._acknowledged.append(number)
 
-    def pipeline(self) -> None:
+    def run_pipeline(self) -> None:
         """Run the pipeline on Spark."""
         self.screen.step(
-            "The pipeline on Spark: entities are exported, small files put together,",
-            "and hours that changed are rolled up. Spark came with the package; no Java is needed.",
+            "The pipeline on Spark exports entities, merges small files,",
+            "and rolls up the hours that changed. It needs no installed Java.",
         )
         before = self._files("readings")
         place = ("--data", str(self.node.data), "--config", str(self._settings))
@@ -228,21 +226,21 @@ class Story:
         with Client(self.node.url) as lake:
             return int(lake.table(name).info()["segments"])
 
-    def coverage(self) -> None:
-        """Draw what is held and what is missing."""
+    def show_coverage(self) -> None:
+        """Draw the coverage: what is held and what is missing."""
         self.screen.step(
-            "Which hours are missing? The table knows, from its metadata alone.",
+            "Which hours are missing? The table answers from its metadata alone.",
         )
         self._command("gaps", str(self.node.data / "readings"), "--format", "box")
 
-    def summary(self, sent: Sent) -> None:
-        """Say what was shown, and where to look."""
+    def show_summary(self, sent: SentCounts) -> None:
+        """Say what was shown, and what to read next."""
         self.screen.step("Done.")
-        took_s = self.screen.took_s()
+        took_s = self.screen.elapsed_s()
         records = sent.logs + sent.spans + sent.visits
         for line in (
-            f"{records:,} records by OpenTelemetry, none lost, none twice.",
-            f"{len(self._acknowledged):,} writes up to a kill -9, none lost, none twice.",
+            f"{records:,} records by OpenTelemetry, none lost, none duplicated.",
+            f"{len(self._acknowledged):,} writes up to a kill -9, none lost, none duplicated.",
             f"It took {took_s:.0f} seconds. `thermocline demo --keep` leaves the node running,",
             "with the console in your browser.",
             "Next: README.md, docs/, and `thermocline --help`.",
@@ -261,11 +259,12 @@ class Story:
             [sys.executable, "-m", "thermocline.cli.main", *words], check=False
         )
         if done.returncode:
-            raise Unavailable("a command failed", hint="see above", exit_code=done.returncode)
+            hint = "see its error above"
+            raise Unavailable("a command failed", hint=hint, exit_code=done.returncode)
 
 
-def three_days() -> pa.Table:
-    """Return a row a minute of each thermometer, without the hours in which it was silent."""
+def make_readings() -> pa.Table:
+    """Return one row a minute for each thermometer, without the hours in which it was silent."""
     first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=DAYS)
     generator = np.random.default_rng(11)
     parts: list[dict[str, Any]] = []
@@ -286,7 +285,7 @@ def three_days() -> pa.Table:
     return pa.Table.from_pylist(parts)
 
 
-def _now() -> list[dict[str, Any]]:
+def _make_newest_readings() -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [{"ts": now, "host": host, "celsius": 20.0 + place} for place, host in enumerate(HOSTS)]
 
@@ -296,10 +295,10 @@ def _expected_readings() -> list[int]:
     return [(hours - len(SILENT_HOURS.get(host, ()))) * 60 + 1 for host in HOSTS]
 
 
-def _same(what: str, found: object, expected: object) -> None:
+def _check_same(what: str, found: object, expected: object) -> None:
     if found != expected:
         raise Corruption(
-            "the demonstration counted something else than it wrote",
+            "the demonstration counted other rows than it wrote",
             hint="this is a bug: please report what you see here",
             what=what,
             found=found,

@@ -1,7 +1,7 @@
-"""A small shop that sends what it measures, with OpenTelemetry's own SDK and nothing of ours.
+"""A simulated shop that sends metrics, logs and traces with OpenTelemetry's SDK alone.
 
-In:   where to send to
-Out:  how many metric points, log records and spans were handed to the SDK and flushed
+In:   the address of an OTLP receiver
+Out:  the number of metric points, log records and spans that the SDK has sent
 """
 
 import logging
@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import Unsupported
+from thermocline.extras import require_extra
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -21,30 +21,25 @@ WAIT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What the SDK was given."""
+class SentCounts:
+    """How many visits, log records and spans the SDK has sent."""
 
     visits: int
     logs: int
     spans: int
 
 
-def send(endpoint: str) -> Sent:
-    """Let the shop be visited for a moment; returns when the node has acknowledged it all."""
-    try:
+def send_telemetry(endpoint: str) -> SentCounts:
+    """Simulate visits to the shop; return when the node has acknowledged all telemetry."""
+    with require_extra("demo", feature="the demonstration's OpenTelemetry SDK"):
+        from opentelemetry.sdk._logs import LoggingHandler
+
         metrics, logs, traces = _providers(endpoint)
-    except ImportError as error:
-        raise Unsupported(
-            "OpenTelemetry's SDK is not installed",
-            hint="pip install 'thermocline[demo]'",
-            why=str(error),
-        ) from error
-    from opentelemetry.sdk._logs import LoggingHandler
 
     meter, tracer = metrics.get_meter("shop"), traces.get_tracer("shop")
     served = meter.create_counter("shop.visits", unit="1", description="pages that were served")
     latency = meter.create_histogram("shop.latency", unit="ms")
-    log = logging.Logger("shop")  # not the root's: nobody else hears it
+    log = logging.Logger("shop")  # not below the root logger, so no other handler gets its records
     log.addHandler(LoggingHandler(logger_provider=logs))
     spans = 0
     visitor = random.Random(SEED)  # noqa: S311  the same visitors each time
@@ -53,14 +48,16 @@ def send(endpoint: str) -> Sent:
         took_ms = visitor.lognormvariate(3, 0.6)
         served.add(1, {"route": route})
         latency.record(took_ms, {"route": route})
-        spans += _traced(tracer, log, route, took_ms, number)
+        spans += _record_visit(tracer, log, route, took_ms, number)
     for provider in (metrics, logs, traces):
-        provider.shutdown()  # sends what there is, and waits for the answer
-    return Sent(VISITS, VISITS, spans)
+        provider.shutdown()  # sends the remaining records, and waits for the answer
+    return SentCounts(VISITS, VISITS, spans)
 
 
-def _traced(tracer: "Tracer", log: logging.Logger, route: str, took_ms: float, number: int) -> int:
-    """One visit: a span, a span of the database within it, and a line in the log."""
+def _record_visit(
+    tracer: "Tracer", log: logging.Logger, route: str, took_ms: float, number: int
+) -> int:
+    """Record a visit: a span, a span of the database in it, and a log record."""
     visit = tracer.start_as_current_span(f"GET {route}", attributes={"http.route": route})
     with visit, tracer.start_as_current_span("select orders"):
         level = logging.WARNING if took_ms > 40 else logging.INFO

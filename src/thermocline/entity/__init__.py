@@ -1,7 +1,7 @@
-"""Entities as their users meet them: written in PostgreSQL, kept in the lake, read exactly.
+"""Entities for users: written to PostgreSQL, exported to the lake, read exactly from both.
 
-In:   documents and keys; questions
-Out:  what was committed, and when that was true
+In:   documents and keys; queries
+Out:  committed entities, with the time of which they are exact
 
-- This room is the only one that knows both halves of an entity type.
+- Only this package knows both halves of an entity type.
 """

@@ -1,62 +1,94 @@
-"""Copies of a type's contracts beside its rows: what the lake alone needs to give documents back.
+"""Copies of a type's contracts in the lake, so that documents can be read without PostgreSQL.
 
-In:   the contracts that PostgreSQL has
+In:   the contracts in PostgreSQL
 Out:  `_contracts/<version>.json` in the table's folder, and the contracts read from there
 
 - PostgreSQL has the contracts; these are copies, made by whoever opens or registers the type. One
   that is missing or cannot be written costs nothing until PostgreSQL is gone.
 - They are read only when PostgreSQL cannot be asked.
+- Each has a checksum, and says its version and its table. One that is damaged is refused when it
+  is read, and written again when the type is opened. Older releases wrote neither.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
 
+from thermocline.cold.table import ColdTable
 from thermocline.contract.contract import Contract
-from thermocline.contract.register import stored_contract
-from thermocline.contract.text import decode, encode_text
+from thermocline.contract.document.text import decode, encode_text
+from thermocline.contract.schema.register import restore_contract
 from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format.layout import CONTRACTS_FOLDER, contract_path, contract_version
-from thermocline.lake.table import Table
+from thermocline.format.sealed_json import seal_encoded, unseal
+
+_UNSEALED = frozenset({"version", "document", "columns"})
+_HINT = "remove it: it is made again when the type is opened"
 
 
-def copy_contracts(table: Table, contracts: Mapping[int, Contract]) -> None:
-    """Write the copies that are missing, and the newest if it is another; trouble is ignored."""
+def copy_contracts(table: ColdTable, contracts: Mapping[int, Contract]) -> None:
+    """Write missing copies, and the newest if it differs; errors are ignored."""
     with suppress(ThermoclineError):
-        there = _versions(table)
-        newest = max(contracts)
+        table_id = table.state().spec.table_id
         for version, contract in contracts.items():
-            if version not in there or (version == newest and _read(table, version) != contract):
-                table.storage.put_hint(contract_path(version), _text(contract))
+            data = _bytes(contract, table_id)
+            if not _has(table, version, data):
+                table.storage.put_hint(contract_path(version), data)
 
 
-def copied_contracts(table: Table) -> dict[int, Contract]:
+def _has(table: ColdTable, version: int, data: bytes) -> bool:
+    try:
+        return table.storage.read(contract_path(version)) == data
+    except NotFound:
+        return False
+
+
+class _Copied(dict[int, Contract]):
+    """The contracts that have copies; a row of any other version proves that a copy is lost."""
+
+    def __missing__(self, version: int) -> Contract:
+        raise Corruption(
+            "the copy of a contract is missing",
+            hint="it is made again when the type is opened while PostgreSQL is there",
+            path=contract_path(version),
+        )
+
+
+def read_contract_copies(table: ColdTable) -> dict[int, Contract]:
     """Return the contracts that have copies; `NotFound` when none has."""
-    found = {version: _read(table, version) for version in _versions(table)}
+    found = _Copied((version, _read_copy(table, version)) for version in _copied_versions(table))
     if not found:
-        hint = "open the type once while PostgreSQL is there"
+        hint = "open the type once while PostgreSQL is running"
         raise NotFound("the lake has no copy of the contract", hint=hint)
     return found
 
 
-def _versions(table: Table) -> list[int]:
+def _copied_versions(table: ColdTable) -> list[int]:
     names = (item.path.rsplit("/", 1)[-1] for item in table.storage.list(CONTRACTS_FOLDER))
     return sorted(version for name in names if (version := contract_version(name)) is not None)
 
 
-def _text(contract: Contract) -> bytes:
-    told = {
+def _bytes(contract: Contract, table_id: str) -> bytes:
+    fields = {
+        "table_id": table_id,
         "version": contract.version,
         "document": contract.document,
         "columns": contract.columns_json,
     }
-    return encode_text(told).encode()
+    return seal_encoded(encode_text(fields).encode())
 
 
-def _read(table: Table, version: int) -> Contract:
+def _read_copy(table: ColdTable, version: int) -> Contract:
     path = contract_path(version)
+    data = table.storage.read(path)
+    unseal(data, path, hint=_HINT, unsealed_fields=_UNSEALED)
     try:
-        told = decode(table.storage.read(path))
-        return stored_contract(told["document"], told["version"], told["columns"])
+        found = decode(data)  # numbers as they were written
+        if found["version"] != version:
+            raise ValueError("it is a copy of another version")
+        if found.get("table_id", table.state().spec.table_id) != table.state().spec.table_id:
+            raise ValueError("it is a copy of another type's contract")
+        return restore_contract(found["document"], version, found["columns"])
     except (KeyError, TypeError, ValueError) as error:
-        hint = "remove it: it is made again when the type is opened"
-        raise Corruption("a copy of a contract cannot be read", hint=hint, path=path) from error
+        raise Corruption(
+            "a copy of a contract cannot be read", hint=_HINT, path=path, why=str(error)
+        ) from error

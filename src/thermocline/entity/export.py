@@ -1,19 +1,19 @@
-"""Carries what changed in PostgreSQL into the lake, and pairs the two halves for a reading.
+"""Exports changes from PostgreSQL to the lake, and pairs the two halves for a read.
 
 In:   an `EntitySource` (PostgreSQL) and a `Table` (the lake)
-Out:  a version that has every change of one snapshot; views that are exact
+Out:  a version that has every change of one snapshot; exact views
 
     1  freeze    one snapshot of PostgreSQL: the version p to build on, all changes, their rows
-    2  claim     PostgreSQL knows of the try before the lake does; then the rows become segments
-    3  commit    put-if-absent of version p + 1, with the changes it contains: the only moment
-    4  retire    PostgreSQL's head moves to p + 1 and exactly those changes go
-    R  roll forward, by anyone: step 4 for every version that the log has and the head does not
+    2  claim     PostgreSQL records the attempt before the lake; then the rows become segments
+    3  commit    put-if-absent of version p + 1, with its change ids: this decides the export
+    4  retire    PostgreSQL's head moves to p + 1, and exactly those changes are deleted
+    R  roll forward, by any process: step 4 for every version after the head in the log
 
-- A crash before 3 leaves files that no version names. A crash between 3 and 4 is finished by
-  whoever comes next. Nothing is ever undone.
-- Invariant: in every snapshot of PostgreSQL, a key without a change has in the lake, at the head,
-  its last committed value. So lake at the head, without the dirty keys, with the dirty rows, is
-  what is committed: no clock is asked, and no writer waits.
+- A crash before 3 leaves files that no version names. After a crash between 3 and 4, the next
+  process that rolls forward finishes the export. No step is ever undone.
+- Invariant: in every snapshot of PostgreSQL, a key without a change has its last committed value in
+  the lake at the head. So the lake at the head, without the dirty keys, plus the dirty rows, is the
+  committed state: it needs no clock, and no writer waits.
 """
 
 from dataclasses import replace
@@ -21,28 +21,33 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from thermocline.entity.column import as_stored, fit_table, fitted_state, is_past
-from thermocline.entity.exported import Exported
+from thermocline.cold.change.export_plan import (
+    KEY_COLUMN,
+    ExportBatch,
+    find_flush_note,
+    find_last_flush,
+)
+from thermocline.cold.entity_view import EntityView
+from thermocline.cold.table import ColdTable
+from thermocline.entity.columns import conform_rows, fit_state, fit_table, has_newer_contract
+from thermocline.entity.exported import ExportResult
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.format.instant import from_datetime
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState
-from thermocline.hot.postgres.dirty import DirtySnapshot, Frozen, Head
-from thermocline.hot.postgres.export import EntitySource
-from thermocline.lake.keyed import KeyedView
-from thermocline.lake.supersede import KEY_COLUMN, Superseded, flush_note, last_flush
-from thermocline.lake.table import Table
+from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.dirty import DirtySnapshot, FrozenChanges, LakeHead
+from thermocline.hot.postgres.export.source import EntitySource
 
 EXPORT_TRIES_MAX = 16
 VIEW_TRIES_MAX = 8
 
 
-def export(source: EntitySource, table: Table) -> Exported | None:
-    """Carry every change of one snapshot into one version; None when nothing is dirty.
+def export(source: EntitySource, table: ColdTable) -> ExportResult | None:
+    """Export every change of one snapshot in one version; None when nothing is dirty.
 
-    When this returns, the version is durable and PostgreSQL goes with it. After an error the
-    changes are dirty still, and possibly in a version too: the next export finds out. `Conflict`
-    when other exports were first every time.
+    When this returns, the version is durable and PostgreSQL's head is at it. After an error the
+    changes are still dirty, and possibly in a version too: the next export finds out. `Conflict`
+    when other exports committed first every time.
     """
     for _ in range(EXPORT_TRIES_MAX):
         roll_forward(source, table)
@@ -50,14 +55,14 @@ def export(source: EntitySource, table: Table) -> Exported | None:
         if frozen is None:
             return None
         try:
-            state = _committed(source, table, frozen)
+            state = _commit_export(source, table, frozen)
         except Conflict:
-            continue  # somebody else exported: what it left is a new snapshot away
+            continue  # another process exported first: take a new snapshot
         # Crash here: between commit and retire. The log says that it happened.
         roll_forward(source, table)
         snapshot = frozen.snapshot
         counts = (len(snapshot.keys), snapshot.rows.num_rows, len(frozen.changes))
-        return Exported(state.version, snapshot.taken_at, *counts)
+        return ExportResult(state.version, snapshot.taken_at, *counts)
     raise Conflict(
         "other exports were first every time",
         hint="let fewer processes export this type",
@@ -66,41 +71,41 @@ def export(source: EntitySource, table: Table) -> Exported | None:
     )
 
 
-def _committed(source: EntitySource, table: Table, frozen: Frozen) -> TableState:
+def _commit_export(source: EntitySource, table: ColdTable, frozen: FrozenChanges) -> TableState:
     """Steps 2 and 3."""
     snapshot = frozen.snapshot
-    # A commit of columns alone is neutral: the export goes onto it as onto the head.
+    # A commit of columns only does not change rows: the export may follow it like the head.
     state = fit_table(table, snapshot.layout.contract)
-    if is_past(state.spec, snapshot.layout.contract):
+    if has_newer_contract(state.spec, snapshot.layout.contract):
         hint = "begin again from a new snapshot"
         raise Conflict("the type has a newer contract", hint=hint, type=source.type_name)
-    rows = as_stored(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
+    rows = conform_rows(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
     note = source.claim(frozen)
-    return table.supersede(Superseded(snapshot.head.version, snapshot.keys, rows, note, state))
+    return table.commit_export(ExportBatch(snapshot.head.version, snapshot.keys, rows, note, state))
 
 
-def roll_forward(source: EntitySource, table: Table) -> Version:
-    """Step R: let PostgreSQL follow the log to its end; return that version.
+def roll_forward(source: EntitySource, table: ColdTable) -> Version:
+    """Step R: move PostgreSQL's head to the end of the log; return that version.
 
-    Anyone may call it, at any time, as often as they like. `Corruption` when one half was restored
+    Any process may call it at any time, also repeatedly. `Corruption` when one half was restored
     from a copy that is older than the other half.
     """
-    # Order matters: the log first. A try is known to PostgreSQL before it is in the log.
+    # Order matters: the log first. PostgreSQL records an attempt before it is in the log.
     newest = table.state().version
     head = source.head()
     if head.version > newest:
-        newest = table.state().version  # somebody exported between the two looks
+        newest = table.state().version  # another process exported between the two reads
     check_lake(head, newest, table)
     if head.version < newest:
-        # What PostgreSQL forgets because a version has it must not be lost with that version.
-        table.log.settle(newest)
+        # Make the version durable first: PostgreSQL deletes the changes that it contains.
+        table.log.sync_commit(newest)
     for version in range(head.version + 1, newest + 1):
-        source.retire(Version(version), flush_note(table.log.commit(version)))
+        source.retire(Version(version), find_flush_note(table.log.commit(version)))
     return newest
 
 
-def check_lake(head: Head, newest: Version, table: Table) -> None:
-    """Raise `Corruption` when the lake is not the one that PostgreSQL exported to."""
+def check_lake(head: LakeHead, newest: Version, table: ColdTable) -> None:
+    """Raise `Corruption` when PostgreSQL's exports went to another lake or another history."""
     if newest < head.version:
         raise Corruption(
             "the lake is older than PostgreSQL: it was restored from a copy made before an export",
@@ -110,7 +115,7 @@ def check_lake(head: Head, newest: Version, table: Table) -> None:
         )
     if head.version == 0 or head.as_of is None:
         return
-    note = last_flush(table.log, head.version)
+    note = find_last_flush(table.log, head.version)
     if note is None or note.source != head.store_id or note.as_of != from_datetime(head.as_of):
         raise Corruption(
             "the lake has another history than PostgreSQL exported",
@@ -121,26 +126,26 @@ def check_lake(head: Head, newest: Version, table: Table) -> None:
         )
 
 
-class Pairing:
-    """Pairs snapshots of PostgreSQL with the versions they go with, checking each once."""
+class ViewBuilder:
+    """Pairs PostgreSQL snapshots with their lake versions, and checks each version once."""
 
-    def __init__(self, source: EntitySource, table: Table) -> None:
+    def __init__(self, source: EntitySource, table: ColdTable) -> None:
         self._source = source
         self._table = table
         self._checked: tuple[Version, datetime | None] | None = None
         self._known_up_to = Version(0)
-        self._last: tuple[TableState, DirtySnapshot, KeyedView] | None = None
+        self._last: tuple[TableState, DirtySnapshot, EntityView] | None = None
 
-    def view(self) -> KeyedView:
-        """Return what is committed now: lake at the head, hidden keys, hot rows.
+    def view(self) -> EntityView:
+        """Return the committed state: the lake at the head, the keys it hides, the hot rows.
 
-        Views of a moment that has not changed since share all but their time.
+        While nothing changes, views share everything but their time.
         """
         for _ in range(VIEW_TRIES_MAX):
             snapshot = self._source.dirty.snapshot()
             state = self._state(snapshot.head)
             if state is not None:
-                return self._paired(state, snapshot)
+                return self._build_or_reuse(state, snapshot)
             roll_forward(self._source, self._table)
         raise Conflict(
             "the lake's versions expire faster than they are read",
@@ -148,28 +153,28 @@ class Pairing:
             type=self._source.type_name,
         )
 
-    def _paired(self, state: TableState, snapshot: DirtySnapshot) -> KeyedView:
+    def _build_or_reuse(self, state: TableState, snapshot: DirtySnapshot) -> EntityView:
         last = self._last
         if last is not None and last[0] is state and last[1].layout is snapshot.layout:
             _, before, view = last
             if before.rows is snapshot.rows and before.keys is snapshot.keys:
                 return replace(view, as_of=from_datetime(snapshot.taken_at))
-            made = paired(state, snapshot)
-            # The same state object as before: what is remembered of it stays good.
+            made = build_view(state, snapshot)
+            # The same state object as before, so that caches by identity hold.
             made = replace(made, state=view.state)
         else:
-            made = paired(state, snapshot)
+            made = build_view(state, snapshot)
         self._last = (state, snapshot, made)
         return made
 
-    def state(self, head: Head) -> TableState:
+    def state(self, head: LakeHead) -> TableState:
         """Return the state that a head goes with; `NotFound` when it has expired."""
         state = self._state(head)
         if state is None:
             raise NotFound("this version has expired", hint="try again", version=head.version)
         return state
 
-    def _state(self, head: Head) -> TableState | None:
+    def _state(self, head: LakeHead) -> TableState | None:
         newest = self._table.state().version
         if self._checked != (head.version, head.as_of):
             check_lake(head, newest, self._table)
@@ -180,33 +185,33 @@ class Pairing:
         try:
             return self._table.state(int(head.version))
         except NotFound:
-            return None  # vacuumed while PostgreSQL stayed behind: the next version has its rows
+            return None  # vacuumed before PostgreSQL followed: the next version has its rows
 
-    def _check_ahead(self, head: Head, newest: Version) -> None:
-        """Raise `Corruption` when the log is ahead by what this PostgreSQL never did."""
+    def _check_ahead(self, head: LakeHead, newest: Version) -> None:
+        """Raise `Corruption` when a commit ahead of the head is unknown to this PostgreSQL."""
         first = max(head.version, self._known_up_to) + 1
         for version in range(first, newest + 1):
-            note = flush_note(self._table.log.commit(version))
+            note = find_flush_note(self._table.log.commit(version))
             if note is not None and note.changes:
-                self._source.reads_known(Version(version), note)
+                self._source.check_commit_known(Version(version), note)
         self._known_up_to = max(newest, self._known_up_to)
 
 
-def paired(state: TableState, snapshot: DirtySnapshot) -> KeyedView:
-    """Return the view of a snapshot and the state that its head names."""
-    fit = fitted_state(state, snapshot.layout.contract)
-    rows = as_stored(snapshot.rows, fit.schema)
-    return KeyedView(fit, snapshot.keys, rows, from_datetime(snapshot.taken_at))
+def build_view(state: TableState, snapshot: DirtySnapshot) -> EntityView:
+    """Return the view of a snapshot and the lake state of its head."""
+    fit = fit_state(state, snapshot.layout.contract)
+    rows = conform_rows(snapshot.rows, fit.schema)
+    return EntityView(fit, snapshot.keys, rows, from_datetime(snapshot.taken_at))
 
 
-def cold_view(table: Table, state: TableState, why: str) -> KeyedView:
-    """Return the lake alone, at a version: exact as of the export that it contains, and said so."""
-    note = last_flush(table.log, state.version)
+def cold_view(table: ColdTable, state: TableState, why: str) -> EntityView:
+    """Return a view of only the lake at a version: exact as of its export, with the warning."""
+    note = find_last_flush(table.log, state.version)
     as_of = state.time if note is None else note.as_of
     rows = pa.table([pa.nulls(0, c.type) for c in state.schema.columns], schema=state.schema.arrow)
-    return KeyedView(state, pa.array([], pa.string()), rows, as_of, why)
+    return EntityView(state, pa.array([], pa.string()), rows, as_of, why)
 
 
-def stale(view: KeyedView, why: str) -> KeyedView:
-    """Return a view that was exact once, marked."""
+def mark_stale(view: EntityView, why: str) -> EntityView:
+    """Return an old view with a warning."""
     return replace(view, warning=why)

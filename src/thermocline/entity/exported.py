@@ -1,4 +1,4 @@
-"""What one export carried. A value alone: a client has it without a driver.
+"""The result of an export. Only a value, so that a client can import it without the driver.
 
 In:   nothing
 Out:  `Exported`
@@ -11,8 +11,8 @@ from thermocline.format.layout import Version
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What one export carried: the lake's version that has it, and how much it was."""
+class ExportResult:
+    """The result of one export: its lake version, and the numbers of keys, rows and changes."""
 
     version: Version
     as_of: datetime

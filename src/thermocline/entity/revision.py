@@ -1,4 +1,4 @@
-"""What one entity was from a moment on. A value alone: a client has it without a driver.
+"""A revision of an entity. Only a value, so that a client can import it without the driver.
 
 In:   nothing
 Out:  `Revision`
@@ -12,11 +12,11 @@ from thermocline.format.layout import Version
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
-    """One entity from a moment on: its document, or None where it was deleted.
+class EntityRevision:
+    """One entity from the time `at` on: its document, or None if it was deleted.
 
-    `version` is the lake's that has it first, committed at `at`; None for what is hot still.
-    `ver` is not known of a delete that the lake has.
+    `version` is the first lake version with it, committed at `at`; None if it is not exported yet.
+    `ver` is None for a delete, whose version the lake does not store.
     """
 
     ver: int | None

@@ -1,12 +1,12 @@
-"""An entity type as its users meet it: written at once, exported behind their backs, read exactly.
+"""The table of an entity type: writes go to PostgreSQL, exports to the lake, reads combine both.
 
-In:   documents, keys, questions; PostgreSQL and the lake's table of the type
-Out:  versions of what was written; answers that are exact, or say what they are worth
+In:   documents, keys, queries; PostgreSQL and the lake's table of the type
+Out:  versions of written entities; answers that are exact, or have a warning
 
-- A write is PostgreSQL's: when it returns, it is durable and every later reading has it.
-- A reading is one snapshot of PostgreSQL and the version of the lake that it names: all of it is
-  what was committed at one moment, whatever is written, exported or compacted meanwhile.
-- `at` reads the lake at a version or an instant, as exports left it.
+- A write goes to PostgreSQL: when it returns, it is durable and every later read has it.
+- A read combines one snapshot of PostgreSQL with the lake version that it names: it returns the
+  committed state of one moment, whatever is written, exported or compacted meanwhile.
+- `at` reads only the lake, at the last export up to a version or an instant.
 """
 
 import threading
@@ -18,30 +18,33 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from thermocline.contract.key import parse_id
-from thermocline.entity.answer import (
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.entity_view import EntityView, HiddenPositions, read_entity_rows
+from thermocline.cold.table import ColdTable
+from thermocline.contract.document.key import parse_id
+from thermocline.entity.change_limit import ChangeLimit, EntitySettings
+from thermocline.entity.columns import fit_table
+from thermocline.entity.degraded_read import (
     LAKE_ALONE,
+    OLD_ANSWER,
     POSTGRES_ALONE,
-    REMEMBERED,
-    Answer,
-    Answers,
-    EntityAnswer,
-    LastEntities,
-    answered,
+    FindAnswer,
+    FindAnswerCache,
+    ScanAnswer,
+    ScanAnswerCache,
+    find_best_answer,
 )
-from thermocline.entity.column import fit_table
 from thermocline.entity.export import (
     VIEW_TRIES_MAX,
-    Pairing,
+    ViewBuilder,
     cold_view,
     export,
     roll_forward,
 )
-from thermocline.entity.exported import Exported
-from thermocline.entity.history import found_entities, history
-from thermocline.entity.mode import Mode, mode_of
-from thermocline.entity.revision import Revision
-from thermocline.entity.room import EntitySettings, Room
+from thermocline.entity.exported import ExportResult
+from thermocline.entity.history import find_entities, history
+from thermocline.entity.read_mode import ReadMode, mode_of
+from thermocline.entity.revision import EntityRevision
 from thermocline.errors import (
     Conflict,
     Invalid,
@@ -50,26 +53,28 @@ from thermocline.errors import (
     Unavailable,
     Unsupported,
 )
-from thermocline.format.action import Mark
 from thermocline.format.argument import list_names
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
-from thermocline.format.state import TableState
-from thermocline.hot.postgres.connect import Connection
-from thermocline.hot.postgres.evict import evict, lake_version
-from thermocline.hot.postgres.export import EntitySource
-from thermocline.hot.postgres.filter import Filter
-from thermocline.hot.postgres.forget import forget
-from thermocline.hot.postgres.layout import Layout
-from thermocline.hot.postgres.operation import Entity, Operation, Written, list_operations
-from thermocline.hot.postgres.page import Page
-from thermocline.hot.postgres.pool import Pool
-from thermocline.hot.postgres.rows import EntityStore
-from thermocline.hot.postgres.tenant import Tenant
+from thermocline.format.log.action import Mark
+from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.evict import evict, lake_version
+from thermocline.hot.postgres.export.forget import forget
+from thermocline.hot.postgres.export.source import EntitySource
+from thermocline.hot.postgres.page.filter import Filter
+from thermocline.hot.postgres.page.page import Page
+from thermocline.hot.postgres.schema.layout import Layout
+from thermocline.hot.postgres.schema.tenant import Tenant
+from thermocline.hot.postgres.session.connect import Connection
+from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import (
+    Operation,
+    StoredEntity,
+    WriteResult,
+    list_operations,
+)
+from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
-from thermocline.lake.keyed import HiddenPlaces, KeyedView, keyed_batches
-from thermocline.lake.pin import pinned
-from thermocline.lake.table import Table
 
 T = TypeVar("T")
 
@@ -82,19 +87,19 @@ class EntityTable:
         pool: Pool,
         tenant: Tenant,
         type_name: str,
-        table: Table,
+        table: ColdTable,
         settings: EntitySettings | None = None,
     ) -> None:
         self.settings = settings or EntitySettings()
         self.table = table
-        self.store = EntityStore(pool, tenant, type_name, cold=self._cold)
+        self.store = EntityStore(pool, tenant, type_name, cold=self._read_cold)
         self.source = EntitySource(self.store)
-        self._pairing = Pairing(self.source, table)
-        self._room = Room(self.settings, self.source.dirty.pressure)
-        self._answers = Answers()
-        self._last_entities = LastEntities()
+        self._views = ViewBuilder(self.source, table)
+        self._change_limit = ChangeLimit(self.settings, self.source.dirty.pressure)
+        self._scan_cache = ScanAnswerCache()
+        self._find_cache = FindAnswerCache()
         self._exporting = threading.Lock()
-        self._places = HiddenPlaces(table.storage)
+        self._places = HiddenPositions(table.storage)
         self._last_parts: tuple[pa.Table, tuple[HotPart, ...]] | None = None
         self._last_snapshot: HotSnapshot | None = None
 
@@ -105,81 +110,81 @@ class EntityTable:
 
     @property
     def layout(self) -> Layout:
-        """The type as it was last seen: its columns and every version of its contract."""
+        """The type as last read from PostgreSQL: its columns and every version of its contract."""
         return self.store.layout
 
     # Writing.
 
-    def create(self, document: Any, id: str | None = None) -> Written:  # noqa: A002
-        """Create an entity; `Conflict` when there is one of this key. Without a key, make one."""
-        self._room.admit()
+    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
+        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one."""
+        self._change_limit.admit()
         return self.store.create(document, id)
 
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Put a document in the place of another, or of nothing."""
-        self._room.admit()
+    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
+        """Replace an entity's document, or create the entity."""
+        self._change_limit.admit()
         return self.store.replace(id, document, if_match)
 
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> Written:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; what comes out must fit its contract."""
-        self._room.admit()
+    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
+        """Merge a patch (RFC 7386) into an entity; the result must fit the contract."""
+        self._change_limit.admit()
         return self.store.patch(id, merge_patch, if_match)
 
-    def delete(self, id: str, if_match: int | None = None) -> Written:  # noqa: A002
-        """Delete an entity; `NotFound` when there is none."""
-        self._room.admit()
+    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
+        """Delete an entity; `NotFound` if it does not exist."""
+        self._change_limit.admit()
         return self.store.delete(id, if_match)
 
     def bulk(
         self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
-    ) -> list[Written | ThermoclineError]:
-        """Do many things in order, in one transaction; return what became of each.
+    ) -> list[WriteResult | ThermoclineError]:
+        """Run many operations in order, in one transaction; return the result of each.
 
-        An operation is an `Operation`, or a dict as the HTTP API takes it: `op` (`create`,
-        `replace`, `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first
-        failure is raised and nothing is done; otherwise it is in its place in the answer.
+        An operation is an `Operation`, or a dict like in the HTTP API: `op` (`create`, `replace`,
+        `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first failure is raised
+        and nothing is written; without it, each failure is in the list at its index.
         """
         given = list_operations(operations)
-        self._room.admit(len(given))
+        self._change_limit.admit(len(given))
         return self.store.bulk(given, atomic=atomic)
 
     # Reading.
 
-    def read(self, id: str, *, at: object = None) -> Entity | None:  # noqa: A002
+    def read(self, id: str, *, at: object = None) -> StoredEntity | None:  # noqa: A002
         """Return one entity as it is now, or as it was at a version or instant; None if absent.
 
-        `Unavailable` when a half that is needed is down. `find` answers then, and says what the
-        answer is worth.
+        `Unavailable` when PostgreSQL or the lake is needed and down. Then `find` may still answer,
+        with a warning.
         """
         if at is None:
-            return self._found(id).entity
-        return self._cold_entity(id, self.table.state(at))
+            return self._find(id).entity
+        return self._find_cold(id, self.table.state(at))
 
-    def find(self, id: str, *, mode: Mode | str | None = None) -> EntityAnswer:  # noqa: A002
-        """Return one entity, or that there is none, with the moment that is true of."""
-        wanted = self._mode(mode)
+    def find(self, id: str, *, mode: ReadMode | str | None = None) -> FindAnswer:  # noqa: A002
+        """Return one entity, or None in the answer, with the time of which the answer is exact."""
+        wanted = self._read_mode(mode)
         try:
-            answer = self._found(id)
+            answer = self._find(id)
         except Unavailable:
-            if wanted is Mode.CACHED and (last := self._last_entities.last(id)) is not None:
+            if wanted is ReadMode.CACHED and (last := self._find_cache.last(id)) is not None:
                 return last
-            if wanted is not Mode.BEST_EFFORT:
+            if wanted is not ReadMode.BEST_EFFORT:
                 raise
             view = cold_view(self.table, self.table.state(), LAKE_ALONE)
-            found = self._cold_entity(id, view.state)
-            return EntityAnswer(found, to_datetime(view.as_of), view.warning)
-        self._last_entities.remember(id, answer)
+            found = self._find_cold(id, view.state)
+            return FindAnswer(found, to_datetime(view.as_of), view.warning)
+        self._find_cache.remember(id, answer)
         return answer
 
-    def _found(self, key: str) -> EntityAnswer:
+    def _find(self, key: str) -> FindAnswer:
         found = self.source.dirty.find(parse_id(key))
         entity = found.entity
         if entity is None and found.is_moved:
-            entity = self._cold_entity(key, self._pairing.state(found.head))
-        return EntityAnswer(entity, found.taken_at)
+            entity = self._find_cold(key, self._views.state(found.head))
+        return FindAnswer(entity, found.taken_at)
 
-    def _cold_entity(self, key: str, state: TableState) -> Entity | None:
-        return found_entities(self.table, state, self.layout, [parse_id(key)]).get(key)
+    def _find_cold(self, key: str, state: TableState) -> StoredEntity | None:
+        return find_entities(self.table, state, self.layout, [parse_id(key)]).get(key)
 
     def page(
         self,
@@ -191,51 +196,51 @@ class EntityTable:
         """Return one page of entities and the cursor of the next.
 
         A filter is a value or JSON, such as `{"field": "state", "op": "eq", "value": "open"}`;
-        `sort` names fields, `-field` the other way. `fields`, `after`, `limit`, `refs` and
-        `with_total` are those of `EntityStore.page`. `Unsupported` where rows may have been
-        evicted: a page is read from PostgreSQL alone.
+        `sort` names fields, `-field` sorts in descending order. `fields`, `after`, `limit`, `refs`
+        and `with_total` are those of `EntityStore.page`. `Unsupported` if rows may have been
+        evicted: a page is read only from PostgreSQL.
         """
         if self.settings.evict_age_s is not None:
-            hint = "ask in SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
-            raise Unsupported("a page does not reach rows that were evicted", hint=hint)
+            hint = "query with SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
+            raise Unsupported("a page cannot contain rows that were evicted", hint=hint)
         return self.store.page(filter, sort, *more, **options)
 
-    def view(self, *, mode: Mode | str | None = None) -> KeyedView:
-        """Return the two halves of one reading: a state, the keys it hides, the rows that count.
+    def view(self, *, mode: ReadMode | str | None = None) -> EntityView:
+        """Return the two halves of one read: a lake state, the keys to hide in it, the hot rows.
 
-        In `best_effort` it is the lake alone when PostgreSQL is down, with a warning.
+        In `best_effort`, if PostgreSQL is down, it is only the lake, with a warning.
         """
         try:
-            return self._pairing.view()
+            return self._views.view()
         except Unavailable:
-            if self._mode(mode) is not Mode.BEST_EFFORT:
+            if self._read_mode(mode) is not ReadMode.BEST_EFFORT:
                 raise
             return cold_view(self.table, self.table.state(), LAKE_ALONE)
 
-    def snapshot(self, *, mode: Mode | str | None = None) -> HotSnapshot:
-        """Return what SQL reads beside the lake: the rows that count, and what they go with.
+    def snapshot(self, *, mode: ReadMode | str | None = None) -> HotSnapshot:
+        """Return what SQL reads in addition to the lake: the hot rows, and the version to read.
 
-        In `cached` it is the last one that was exact when PostgreSQL is down, with a warning.
+        In `cached`, if PostgreSQL is down, it is the last exact snapshot, with a warning.
         """
         try:
             made = self._snapshot(mode)
         except Unavailable:
             last = self._last_snapshot
-            if last is None or last.pairing is None or self._mode(mode) is not Mode.CACHED:
+            if last is None or last.pairing is None or self._read_mode(mode) is not ReadMode.CACHED:
                 raise
             if last.pairing.version < self.table.state().oldest:
-                raise  # what it goes with was vacuumed
-            return replace(last, pairing=replace(last.pairing, warning=REMEMBERED))
+                raise  # its lake version was vacuumed
+            return replace(last, pairing=replace(last.pairing, warning=OLD_ANSWER))
         if made.pairing is not None and not made.pairing.warning:
             self._last_snapshot = made
         return made
 
-    def _snapshot(self, mode: Mode | str | None) -> HotSnapshot:
+    def _snapshot(self, mode: ReadMode | str | None) -> HotSnapshot:
         for _ in range(VIEW_TRIES_MAX):
             view = self.view(mode=mode)
             if view.state.schema_id in self.table.state(int(view.state.version)).schemas:
                 break
-            # A contract is newer than the table's columns: SQL reads those that the log knows.
+            # The contract is newer than the table's columns; SQL reads only committed columns.
             fit_table(self.table, self.store.layout.contract)
             roll_forward(self.source, self.table)
         else:
@@ -247,12 +252,12 @@ class EntityTable:
             if before.get(key) is not segment
         }
         version = HotVersion(view.state.version, view.as_of, hidden, view.warning)
-        return HotSnapshot(self.name, Mark(0), self._parts(view), version)
+        return HotSnapshot(self.name, Mark(0), self._hot_parts(view), version)
 
-    def _parts(self, view: KeyedView) -> tuple[HotPart, ...]:
-        """Return the rows of a view as parts, the same ones for the same rows.
+    def _hot_parts(self, view: EntityView) -> tuple[HotPart, ...]:
+        """Return the rows of a view as parts; the same rows give the same part objects.
 
-        What was lent to a worker process before is then lent again, and not copied.
+        So rows that were already shared with a worker process are not copied again.
         """
         last = self._last_parts
         if last is None or last[0] is not view.rows:
@@ -269,51 +274,51 @@ class EntityTable:
         columns: str | Sequence[str] | None = None,
         *,
         at: object = None,
-        mode: Mode | str | None = None,
-    ) -> Answer:
-        """Return all rows, or some of their columns, with the moment they are true of."""
+        mode: ReadMode | str | None = None,
+    ) -> ScanAnswer:
+        """Return all rows, or some of their columns, with the time of which they are exact."""
         names = None if columns is None else list_names(columns, "columns")
         if at is not None:
-            return self._rows(cold_view(self.table, self.table.state(at), ""), names)
+            return self._read_view(cold_view(self.table, self.table.state(at), ""), names)
         question = ("scan", names)
-        answer = answered(
-            self._mode(mode),
-            lambda: self._exact_rows(names),
-            lake_alone=lambda: self._rows(
+        answer = find_best_answer(
+            self._read_mode(mode),
+            lambda: self._read_exact(names),
+            lake_alone=lambda: self._read_view(
                 cold_view(self.table, self.table.state(), LAKE_ALONE), names
             ),
-            postgres_alone=lambda: self._hot_rows(names),
-            remembered=lambda: self._answers.last(question),
+            postgres_alone=lambda: self._read_hot(names),
+            remembered=lambda: self._scan_cache.last(question),
         )
         if answer.is_exact:
-            self._answers.remember(question, answer)
+            self._scan_cache.remember(question, answer)
         return answer
 
-    def history(self, id: str) -> list[Revision]:  # noqa: A002
-        """Return what an entity was at each export that carried it, oldest first, and is now."""
-        return self._unexpired(lambda: self._history(id))
+    def history(self, id: str) -> list[EntityRevision]:  # noqa: A002
+        """Return an entity's revisions, oldest first: one per export that changed it, and now."""
+        return self._retry_expired(lambda: self._history(id))
 
-    def _history(self, key: str) -> list[Revision]:
+    def _history(self, key: str) -> list[EntityRevision]:
         found = self.source.dirty.find(parse_id(key))
-        self._pairing.state(found.head)
+        self._views.state(found.head)
         return history(self.table, found, key)
 
     # Moving rows.
 
-    def export(self) -> Exported | None:
-        """Carry every change of this moment into the lake, in one version; None if there is none.
+    def export(self) -> ExportResult | None:
+        """Export all current changes to the lake in one version; None if there are no changes.
 
-        When this returns, what was written before it was called is in the lake.
+        When this returns, the lake has every write that returned before this call.
         """
-        self._room.check_writable()
+        self._change_limit.check_writable()
         with self._exporting:
             exported = export(self.source, self.table)
         if exported is not None:
             self.forget()
         return exported
 
-    def export_if_due(self) -> Exported | None:
-        """Export when enough changes wait, or any for long enough; None when it is not due."""
+    def export_if_due(self) -> ExportResult | None:
+        """Export if enough changes wait, or one waits long enough; None if no export is due."""
         pressure = self.source.dirty.pressure()
         is_due = pressure.changes >= self.settings.export_changes or (
             pressure.changes > 0 and pressure.age_s >= self.settings.export_age_s
@@ -321,16 +326,16 @@ class EntityTable:
         return self.export() if is_due else None
 
     def recover(self) -> Version:
-        """Finish what a process that died left between the lake and PostgreSQL; the lake's version.
+        """Finish the export of a process that died; return the lake's version.
 
-        Anyone may, at any time. Readings are exact without it.
+        Any process may call it at any time. Reads are exact without it.
         """
         return roll_forward(self.source, self.table)
 
     def evict(self, written_before: datetime | None = None) -> int:
-        """Let go of rows that the lake has, written before a time; return how many went.
+        """Evict rows written before a time that the lake has too; return how many.
 
-        Without a time, those past `evict_age_s`; none when that is not set.
+        Without a time, rows older than `evict_age_s`; none if it is not set.
         """
         if written_before is None:
             if self.settings.evict_age_s is None:
@@ -339,58 +344,58 @@ class EntityTable:
         return evict(self.store, written_before)
 
     def forget(self) -> int:
-        """Forget deleted keys past `gone_keys_max`; return how many. See `forget.py`.
+        """Forget the deleted keys above `gone_keys_max`; return how many. See `forget.py`.
 
-        Exports do it. Where writers are in the way, the next one does.
+        Every export calls it. If writers hold the lock, the next export tries again.
         """
         with suppress(ThermoclineError):
             return forget(self.store, self.settings.gone_keys_max)
         return 0
 
-    def _cold(
+    def _read_cold(
         self, connection: Connection, keys: Sequence[str]
     ) -> dict[str, tuple[int, dict[str, Any]]]:
-        """Return rows that the lake alone has, as a writer brings them back."""
+        """Return rows that are only in the lake, for a writer that loads them."""
         layout = self.store.layout
         state = self.table.state(int(lake_version(connection, layout)))
-        found = found_entities(self.table, state, layout, keys)
+        found = find_entities(self.table, state, layout, keys)
         return {key: (one.schema_version, one.document) for key, one in found.items()}
 
-    def _mode(self, mode: Mode | str | None) -> Mode:
+    def _read_mode(self, mode: ReadMode | str | None) -> ReadMode:
         return mode_of(self.settings.mode if mode is None else mode)
 
-    def _unexpired(self, read: Callable[[], T]) -> T:
-        """Read; once more when the version that was to be read has expired meanwhile."""
+    def _retry_expired(self, read: Callable[[], T]) -> T:
+        """Read; read again if the version to read has expired meanwhile."""
         for _ in range(VIEW_TRIES_MAX):
             oldest = self.table.state().oldest
             try:
                 return read()
             except NotFound:
                 if self.table.state().oldest == oldest:
-                    raise  # nothing expired: what is missing is missing
+                    raise  # no version has expired: files are missing
                 roll_forward(self.source, self.table)
         return read()
 
-    def _exact_rows(self, names: tuple[str, ...] | None) -> Answer:
-        return self._unexpired(lambda: self._rows(self._pairing.view(), names))
+    def _read_exact(self, names: tuple[str, ...] | None) -> ScanAnswer:
+        return self._retry_expired(lambda: self._read_view(self._views.view(), names))
 
-    def _rows(self, view: KeyedView, names: tuple[str, ...] | None) -> Answer:
-        chosen = _chosen(view.state, names)
-        with pinned(self.table, view.state.version):
-            batches = list(keyed_batches(self.table.storage, view, chosen))
+    def _read_view(self, view: EntityView, names: tuple[str, ...] | None) -> ScanAnswer:
+        chosen = _choose_columns(view.state, names)
+        with pin_version(self.table, view.state.version):
+            batches = list(read_entity_rows(self.table.storage, view, chosen))
         fields = [view.state.schema.arrow.field(name) for name in chosen]
         rows = pa.Table.from_batches(batches, pa.schema(fields))
-        return Answer(rows, to_datetime(view.as_of), view.state.version, view.warning)
+        return ScanAnswer(rows, to_datetime(view.as_of), view.state.version, view.warning)
 
-    def _hot_rows(self, names: tuple[str, ...] | None) -> Answer:
-        _, taken_at, rows = self.source.dirty.everything()
+    def _read_hot(self, names: tuple[str, ...] | None) -> ScanAnswer:
+        _, taken_at, rows = self.source.dirty.read_all()
         if names is not None:
             _check_names(names, rows.column_names)
             rows = rows.select(list(names))
-        return Answer(rows, taken_at, None, POSTGRES_ALONE)
+        return ScanAnswer(rows, taken_at, None, POSTGRES_ALONE)
 
 
-def _chosen(state: TableState, names: tuple[str, ...] | None) -> list[str]:
+def _choose_columns(state: TableState, names: tuple[str, ...] | None) -> list[str]:
     known = [column.name for column in state.schema.columns]
     if names is None:
         return known

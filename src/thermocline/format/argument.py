@@ -1,12 +1,13 @@
-"""The kinds of values that callers pass, each checked in one place for every way in.
+"""Checks the types of the arguments that callers pass; every public entry point uses it.
 
-In:   a value of any kind, and the name of the argument it was passed as
-Out:  the value in its one form; `Invalid` that names the argument, what it takes and what it got
+In:   a value of any type, and the name of the argument it was passed as
+Out:  the value in its one form; `Invalid` that names the argument, the expected type and the
+      type given
 
-- A value of another kind is refused here, never deeper: no AttributeError or TypeError of a line
-  that the caller did not write comes out of the public API.
-- What a value means is the matter of its own module: instants in `instant.py`, durations in
-  `bucket.py`, names of columns in `schema.py`.
+- A value of a wrong type is rejected here, so the public API never raises an AttributeError or
+  TypeError from a line that the caller did not write.
+- Other modules check what a value means: `instant.py` instants, `bucket.py` durations, `schema.py`
+  names of columns.
 """
 
 import math
@@ -36,7 +37,7 @@ def check_text(value: Any, argument: str) -> str:
 
 
 def check_flag(value: Any, argument: str) -> bool:
-    """Return True or False; nothing else stands for them, neither 0 nor "no"."""
+    """Return True or False; 0, 1 and texts such as "no" are rejected."""
     if not isinstance(value, bool):
         raise wrong_kind("not a flag", "pass True or False", argument, value)
     return value
@@ -65,9 +66,9 @@ def check_seconds(value: Any, argument: str) -> float:
 
 
 def check_function(value: Any, argument: str) -> Callable[..., Any]:
-    """Return what can be called."""
+    """Return a value that can be called."""
     if not callable(value):
-        raise wrong_kind("not a function", "pass a function, or leave it out", argument, value)
+        raise wrong_kind("not a function", "pass a function, or omit it", argument, value)
     called: Callable[..., Any] = value
     return called
 
@@ -75,7 +76,7 @@ def check_function(value: Any, argument: str) -> Callable[..., Any]:
 def check_type(value: Any, argument: str) -> pa.DataType:
     """Return an Arrow type."""
     if not isinstance(value, pa.DataType):
-        hint = "pass a type of Arrow, such as pyarrow.int64()"
+        hint = "pass an Arrow type, such as pyarrow.int64()"
         raise wrong_kind("not a type of a column", hint, argument, value)
     return value
 
@@ -108,7 +109,7 @@ def list_paths(value: Any, argument: str) -> list[str]:
 
 
 def list_names(value: Any, argument: str) -> tuple[str, ...]:
-    """Return names given as one text, as several, or as None, which stands for no name."""
+    """Return names given as one text, as several, or as None for no name."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -119,7 +120,7 @@ def list_names(value: Any, argument: str) -> tuple[str, ...]:
 
 
 def check_options(value: Any, argument: str) -> dict[str, str]:
-    """Return a mapping from texts to texts; None is an empty one."""
+    """Return a mapping from texts to texts; None gives an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -140,7 +141,7 @@ def check_parameters(value: Any, argument: str) -> list[Any] | dict[str, Any] | 
 
 
 def wrong_kind(message: str, hint: str, argument: str, value: Any) -> Invalid:
-    """Return the error of a value whose kind an argument does not take."""
+    """Return the error for a value of a wrong type."""
     return Invalid(message, hint=hint, argument=argument, type=type(value).__name__)
 
 

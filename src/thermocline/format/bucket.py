@@ -2,7 +2,7 @@
 
 Bucket `b` of width `w` seconds holds the instants from `b*w` up to, not including, `(b+1)*w`
 seconds after 1970-01-01T00:00:00Z. Instants before 1970 have negative buckets. Every instant is
-in exactly one bucket; daylight saving and leap seconds do not exist in UTC as computers count it.
+in exactly one bucket: UTC, as computers count it, has no daylight saving and no leap seconds.
 """
 
 import re
@@ -45,12 +45,12 @@ class Bucket:
                 return f"{self.width_s // SECONDS_PER_LETTER[letter]}{letter}"
         return f"{self.width_s}s"
 
-    def of(self, instant: int) -> int:
+    def number_of(self, instant: int) -> int:
         """Return the bucket that holds an instant."""
         return instant // (self.width_s * NS_PER_S)
 
     def start(self, bucket: int) -> TimeNs:
-        """Return the first instant of a bucket, which is the end of the one before."""
+        """Return the first instant of a bucket, which is the end of the previous bucket."""
         return TimeNs(bucket * self.width_s * NS_PER_S)
 
     def span(self, start: int, end: int) -> tuple[int, int]:
@@ -62,9 +62,9 @@ class Bucket:
                 start=start,
                 end=end,
             )
-        return self.of(start), self.of(end - 1) + 1
+        return self.number_of(start), self.number_of(end - 1) + 1
 
-    def of_values(self, values: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
+    def numbers_of(self, values: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
         """Return the bucket of each time, given as integers of an Arrow timestamp unit."""
         width = self.width_s * (NS_PER_S // NS_PER_UNIT[unit])
         return np.floor_divide(values, width)
@@ -78,10 +78,10 @@ def parse_bucket(width: str | timedelta, argument: str = "bucket") -> Bucket:
 def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> int:
     """Return the seconds of a duration: a text such as `30s`, `6h` or `2w`, or a `timedelta`."""
     if isinstance(duration, timedelta):
-        return _whole_seconds(duration, argument)
+        return _count_seconds(duration, argument)
     if not isinstance(duration, str):
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-        message = "a duration has a unit" if is_number else "not a duration"
+        message = "a duration needs a unit" if is_number else "not a duration"
         hint = "give a unit: '30d', or a timedelta"
         raise Invalid(message, hint=hint, argument=argument, type=type(duration).__name__)
     found = _WRITTEN.match(duration.strip())
@@ -97,7 +97,7 @@ def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> i
 
 
 def write_duration(duration: str | timedelta, argument: str = "duration") -> str:
-    """Return a duration as text; a text stays as it is, once it was read."""
+    """Return a duration as text; a valid text is returned unchanged."""
     seconds = parse_duration_s(duration, argument)
     if isinstance(duration, str):
         return duration
@@ -110,10 +110,10 @@ def write_duration(duration: str | timedelta, argument: str = "duration") -> str
     )
 
 
-def _whole_seconds(duration: timedelta, argument: str) -> int:
+def _count_seconds(duration: timedelta, argument: str) -> int:
     if duration < timedelta(0) or duration % timedelta(seconds=1):
         raise Invalid(
-            "a duration is of whole seconds, 0 or more",
+            "a duration must be whole seconds, 0 or more",
             hint="round the timedelta to seconds",
             argument=argument,
             value=duration,

@@ -19,8 +19,8 @@ Out:  a `Coverage`, its bytes (`.roar`), and the runs that are held or missing
 All integers are little-endian and unsigned. A bitmap's value is the bucket number plus 2**40, so
 that buckets before 1970 are positive and in order.
 
-- The whole is the union of the entities where entities are declared.
-- Bitmaps of entities are decoded only when they are asked for.
+- Where entity columns are declared, `whole` is the union of the entities' bitmaps.
+- An entity's bitmap is decoded only when it is first needed.
 """
 
 import struct
@@ -37,7 +37,7 @@ import orjson
 from pyroaring import BitMap64
 
 from thermocline.errors import Corruption, Unsupported
-from thermocline.format.instant import from_datetime, written
+from thermocline.format.instant import format_instant, from_datetime
 
 BIAS = 1 << 40
 FORMAT_VERSION = 1
@@ -48,7 +48,7 @@ _HEADER = struct.Struct("<4sHHIIQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BucketRun:
     """A stretch of buckets, from `first` up to, not including, `end`."""
 
     first: int
@@ -65,12 +65,12 @@ class Buckets:
         self._bytes = data
 
     @classmethod
-    def of(cls, numbers: npt.NDArray[np.int64]) -> "Buckets":
+    def from_numbers(cls, numbers: npt.NDArray[np.int64]) -> "Buckets":
         """Return the set of these bucket numbers."""
         return cls(BitMap64((numbers + BIAS).astype(np.uint64)))
 
     @classmethod
-    def between(cls, first: int, end: int) -> "Buckets":
+    def from_range(cls, first: int, end: int) -> "Buckets":
         """Return the set of all buckets from `first` up to, not including, `end`."""
         bitmap = BitMap64()
         bitmap.add_range(first + BIAS, end + BIAS)
@@ -78,23 +78,23 @@ class Buckets:
 
     @property
     def bitmap(self) -> BitMap64:
-        """The biased bitmap; callers do not change it."""
+        """The biased bitmap; callers must not change it."""
         if self._bitmap is None:
             try:
                 self._bitmap = BitMap64.deserialize(bytes(self._bytes))
             except (ValueError, RuntimeError, MemoryError) as error:
-                raise Corruption("not a coverage bitmap", hint=_REBUILT) from error
+                raise Corruption("not a coverage bitmap", hint=_REBUILD_HINT) from error
         return self._bitmap
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the bytes are at hand."""
+        """Whether the serialized bytes are cached."""
         return bool(self._bytes)
 
-    def serialized(self) -> bytes | memoryview:
-        """Return the portable Roaring bytes, kept for the next time."""
+    def to_bytes(self) -> bytes | memoryview:
+        """Return the portable Roaring bytes, and cache them."""
         if not self._bytes:
-            self.bitmap.run_optimize()  # changes how the bits are kept, not which
+            self.bitmap.run_optimize()  # changes how the bits are stored, not which are set
             self._bytes = self.bitmap.serialize()
         return self._bytes
 
@@ -140,32 +140,32 @@ class Buckets:
 
     def holds_all(self, first: int, end: int) -> bool:
         """Tell whether every bucket of the range is held."""
-        # Counted, because the library's own `contains_range` (1.2.0) overlooks a container that
-        # is missing where the range ends.
+        # Counted, because the library's `contains_range` (1.2.0) overlooks a container that is
+        # missing where the range ends.
         return end <= first or self.count(first, end) == end - first
 
-    def runs(self) -> list[Run]:
-        """Return the held stretches, in order."""
-        # A run starts where a bit has no bit before it, and ends where it has none after it:
-        # the cost is that of the containers, not of the bits.
+    def runs(self) -> list[BucketRun]:
+        """Return the runs of held buckets, in order."""
+        # A run starts where a bit has no bit before it, and ends where it has none after it: the
+        # cost grows with the containers, not with the bits.
         bits = self.bitmap
         starts = (bits - bits.shift(1)).to_array()
         ends = (bits - bits.shift(-1)).to_array()
         return [
-            Run(int(first) - BIAS, int(last) - BIAS + 1)
+            BucketRun(int(first) - BIAS, int(last) - BIAS + 1)
             for first, last in zip(starts, ends, strict=True)
         ]
 
-    def missing(self, first: int, end: int) -> list[Run]:
-        """Return the stretches of the range that are not held, in order."""
+    def missing_runs(self, first: int, end: int) -> list[BucketRun]:
+        """Return the runs of the range that are not held, in order."""
         if self.holds_all(first, end):
             return []
-        return (Buckets.between(first, end) - self).runs()
+        return (Buckets.from_range(first, end) - self).runs()
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The buckets that are held, in all and by each entity."""
+    """The buckets that are held, in total and by each entity."""
 
     width_s: int
     whole: Buckets
@@ -173,30 +173,30 @@ class Coverage:
     digest: int = 0
 
     def union(self, other: "Coverage") -> "Coverage":
-        """Return what either holds."""
+        """Return the union of both."""
         entities = dict(self.entities)
         for key, buckets in other.entities.items():
             entities[key] = entities[key] | buckets if key in entities else buckets
         return Coverage(self.width_s, self.whole | other.whole, entities)
 
-    def minus(self, other: "Coverage") -> "Coverage":
+    def subtract(self, other: "Coverage") -> "Coverage":
         """Return what this holds and the other does not, entity by entity.
 
-        Its bytes are those of a coverage measured from rows: what is left of a segment is
-        written down, and may have to be made again.
+        The result has the same bytes as a coverage measured from the remaining rows: a lost sidecar
+        of a segment must be rebuilt with the same checksum.
         """
         if not self.entities:
-            return Coverage(self.width_s, _remade(self.whole - other.whole), {})
+            return Coverage(self.width_s, _rebuild_bitmap(self.whole - other.whole), {})
         entities = dict(self.entities)
         for key, buckets in other.entities.items():
             if key in entities:
                 rest = entities.pop(key) - buckets
                 if rest:
-                    entities[key] = _remade(rest)
-        return Coverage(self.width_s, _remade(united(entities.values())), entities)
+                    entities[key] = _rebuild_bitmap(rest)
+        return Coverage(self.width_s, _rebuild_bitmap(unite_buckets(entities.values())), entities)
 
     def overlap(self, other: "Coverage", *, has_entities: bool) -> dict[str, Buckets]:
-        """Return the buckets both hold, by entity; the key is empty where none are declared."""
+        """Return the buckets both hold, by entity; without entity columns the key is empty."""
         if not has_entities:
             both = self.whole & other.whole
             return {"": both} if both else {}
@@ -211,18 +211,18 @@ class Coverage:
         return Coverage(self.width_s, self.whole, self.entities, digest)
 
 
-def _remade(buckets: Buckets) -> Buckets:
-    # A bitmap remembers how it came about: a run of three cut from a longer one stays a run,
-    # three single bits stay single, and their bytes differ. Made from its numbers, it forgets.
-    return Buckets.of(buckets.numbers())
+def _rebuild_bitmap(buckets: Buckets) -> Buckets:
+    # A bitmap's bytes depend on how it was made: a run of three cut from a longer run stays a run,
+    # three single bits stay single. Built again from its numbers, its bytes depend on these alone.
+    return Buckets.from_numbers(buckets.numbers())
 
 
-def empty(width_s: int) -> Coverage:
+def empty_coverage(width_s: int) -> Coverage:
     """Return the coverage of nothing."""
     return Coverage(width_s, Buckets(), {})
 
 
-def united(parts: Iterable[Buckets]) -> Buckets:
+def unite_buckets(parts: Iterable[Buckets]) -> Buckets:
     """Return the union of many sets."""
     bitmaps = [part.bitmap for part in parts]
     return Buckets(BitMap64.union(*bitmaps) if bitmaps else BitMap64())
@@ -231,30 +231,30 @@ def united(parts: Iterable[Buckets]) -> Buckets:
 def entity_key(values: Iterable[Any]) -> str:
     """Return the key of an entity: the JSON array of its columns' values.
 
-    One value has one written form, whatever unit, zone or scale it came in: an instant is
-    `2024-06-01T00:00:00Z` (without `Z` where the column has no zone), and neither it nor a
-    decimal ends in zeros after the point.
+    A value has one written form, whatever its unit, zone or scale: an instant is
+    `2024-06-01T00:00:00Z` (without `Z` where the column has no zone), and neither instants nor
+    decimals end in zeros after the point.
     """
-    return orjson.dumps([_named(value) for value in values], default=str).decode()
+    return orjson.dumps([_encode_value(value) for value in values], default=str).decode()
 
 
-def _named(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     match value:
         case datetime():
-            return instant_name(from_datetime(value), has_zone=value.tzinfo is not None)
+            return name_instant(from_datetime(value), has_zone=value.tzinfo is not None)
         case Decimal():
-            return trimmed(f"{value:f}")
+            return trim_zeros(f"{value:f}")
         case time():
-            return trimmed(value.isoformat())
+            return trim_zeros(value.isoformat())
     return value
 
 
-def instant_name(instant: int, *, has_zone: bool) -> str:
-    """Return how an instant stands in an entity's key."""
-    return trimmed(written(instant)[:-1]) + ("Z" if has_zone else "")
+def name_instant(instant: int, *, has_zone: bool) -> str:
+    """Return an instant as an entity's key has it."""
+    return trim_zeros(format_instant(instant)[:-1]) + ("Z" if has_zone else "")
 
 
-def trimmed(text: str) -> str:
+def trim_zeros(text: str) -> str:
     """Return a written number or time without the zeros that end its fraction."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -265,14 +265,14 @@ def entity_values(key: str) -> list[Any]:
     return values
 
 
-_REBUILT = "run `thermocline table fsck`; a lost sidecar is rebuilt from its segment"
+_REBUILD_HINT = "run `thermocline table fsck`; a lost sidecar is rebuilt from its segment"
 
 
 def encode_coverage(coverage: Coverage) -> bytes:
     """Return the bytes of a sidecar."""
     items = sorted((key.encode(), buckets) for key, buckets in coverage.entities.items())
     keys = [key for key, _ in items]
-    bitmaps = [coverage.whole.serialized(), *(buckets.serialized() for _, buckets in items)]
+    bitmaps = [coverage.whole.to_bytes(), *(buckets.to_bytes() for _, buckets in items)]
     header = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, coverage.width_s, len(keys), coverage.digest)
     lengths = np.array([len(part) for part in (*keys, *bitmaps)], dtype="<u4").tobytes()
     body = b"".join((header, lengths, *keys, *bitmaps))
@@ -280,9 +280,9 @@ def encode_coverage(coverage: Coverage) -> bytes:
 
 
 def sidecar_checksum(data: bytes) -> str:
-    """Return the checksum by which the log names a sidecar: that of all but its own CRC.
+    """Return the checksum that the log stores for a sidecar: the CRC of all bytes but the last 4.
 
-    The CRC of bytes that end in their own CRC is the same number for all of them.
+    Bytes that end in their own CRC all have the same CRC, so the last 4 must be excluded.
     """
     return f"crc32c:{google_crc32c.value(data[:-4]):08x}"
 
@@ -290,12 +290,12 @@ def sidecar_checksum(data: bytes) -> str:
 def decode_coverage(data: bytes) -> Coverage:
     """Return the coverage of a sidecar's bytes; `Corruption` when they are damaged."""
     if len(data) < _HEADER.size + 4 or data[:4] != _MAGIC:
-        raise Corruption("not a coverage sidecar", hint=_REBUILT, size_bytes=len(data))
+        raise Corruption("not a coverage sidecar", hint=_REBUILD_HINT, size_bytes=len(data))
     (stored,) = struct.unpack_from("<I", data, len(data) - 4)
     computed = google_crc32c.value(data[:-4])
     if stored != computed:
         raise Corruption(
-            "coverage checksum differs", hint=_REBUILT, stored=stored, computed=computed
+            "coverage checksum differs", hint=_REBUILD_HINT, stored=stored, computed=computed
         )
     _, version, _, width_s, count, digest = _HEADER.unpack_from(data)
     if version != FORMAT_VERSION:
@@ -305,22 +305,22 @@ def decode_coverage(data: bytes) -> Coverage:
             needed=version,
             supported=FORMAT_VERSION,
         )
-    pieces = _pieces(data, count)
+    pieces = _split_pieces(data, count)
     try:
         keys = [str(next(pieces), "utf-8") for _ in range(count)]
     except UnicodeDecodeError as error:
-        raise Corruption("not the key of an entity", hint=_REBUILT) from error
+        raise Corruption("not the key of an entity", hint=_REBUILD_HINT) from error
     whole = Buckets(data=next(pieces))
     entities = {key: Buckets(data=next(pieces)) for key in keys}
     return Coverage(width_s, whole, entities, digest)
 
 
-def _pieces(data: bytes, count: int) -> Iterator[memoryview]:
+def _split_pieces(data: bytes, count: int) -> Iterator[memoryview]:
     view, start = memoryview(data), _HEADER.size + 4 * (2 * count + 1)
     fits = start <= len(data) - 4
     lengths = np.frombuffer(view[_HEADER.size : start] if fits else b"", dtype="<u4")
     if not fits or start + int(lengths.sum(dtype=np.uint64)) != len(data) - 4:
-        raise Corruption("coverage lengths do not add up", hint=_REBUILT, size_bytes=len(data))
+        raise Corruption("coverage lengths do not add up", hint=_REBUILD_HINT, size_bytes=len(data))
     for length in lengths.tolist():
         yield view[start : start + length]
         start += length

@@ -1,14 +1,16 @@
-"""Instants as whole nanoseconds since 1970 in UTC, and their one written form.
+"""Instants as whole nanoseconds since 1970 in UTC, and their one text form.
 
 - An instant is a Python integer, so that no year and no unit overflows.
 - A time without a zone is UTC.
-- A whole number counts nanoseconds. One that is too small to be plausible is refused, because it
-  is likely to count seconds, milliseconds or microseconds.
+- A whole number counts nanoseconds, and so does a text of its digits. One that is too small to be
+  plausible is refused, because it is likely to count seconds, milliseconds or microseconds.
 - The written form is ISO 8601 with `Z`, with no, six or nine digits of a second's fraction.
 - Years 1 to 9999 only: what cannot be written down is refused, never wrapped.
 """
 
+import operator
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NewType
 
@@ -21,35 +23,46 @@ NS_PER_S = 1_000_000_000
 NS_PER_UNIT = {"s": NS_PER_S, "ms": 1_000_000, "us": NS_PER_US, "ns": 1}
 
 PLAUSIBLE_NS_MIN = 10**17
-"""The smallest count that is taken as nanoseconds since 1970: it is in 1973.
+"""The smallest count accepted as nanoseconds since 1970: it is in 1973.
 
-The same number of microseconds is in the year 5138, so no present time is read in a wrong unit."""
+The same count of microseconds is in the year 5138, so no present time is read in a wrong unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nanoseconds:
+    """An instant with nanoseconds, which no `datetime` has; `has_zone` as a `datetime` may."""
+
+    time_ns: int
+    has_zone: bool
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MIN = TimeNs(-62_135_596_800 * NS_PER_S)
 TIME_MAX = TimeNs(253_402_300_800 * NS_PER_S - 1)
 _WRITTEN = re.compile(
-    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?)?$",
+    r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:\.(\d{1,9}))?)?)?)"
+    r"(Z|[+-]\d\d(?::?\d\d)?)?)?$",
     re.ASCII,
 )
+_COUNT = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 
 
 def from_datetime(moment: datetime) -> TimeNs:
     """Return the instant of a datetime; one without a zone is UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     exact = (aware - _EPOCH) // timedelta(microseconds=1) * NS_PER_US
-    # Checked: a zone moves the ends of the years 1 and 9999 out of them, and NaT is a datetime.
-    return TimeNs(checked(exact + getattr(moment, "nanosecond", 0)))
+    # Checked: a zone offset can move an instant out of the years 1 to 9999, and NaT is a datetime.
+    return TimeNs(check_instant(exact + getattr(moment, "nanosecond", 0)))
 
 
 def to_datetime(instant: int) -> datetime:
-    """Return the datetime in UTC, nanoseconds cut off."""
-    return _EPOCH + timedelta(microseconds=checked(instant) // NS_PER_US)
+    """Return the datetime in UTC, truncated to microseconds."""
+    return _EPOCH + timedelta(microseconds=check_instant(instant) // NS_PER_US)
 
 
-def written(instant: int) -> str:
+def format_instant(instant: int) -> str:
     """Return the ISO form: `2024-06-01T00:00:00Z`, with a fraction where there is one."""
-    whole_s, fraction_ns = divmod(checked(instant), NS_PER_S)
+    whole_s, fraction_ns = divmod(check_instant(instant), NS_PER_S)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     if not fraction_ns:
         return text + "Z"
@@ -57,18 +70,29 @@ def written(instant: int) -> str:
     return f"{text}.{digits[:6] if digits.endswith('000') else digits}Z"
 
 
-def parse(text: str) -> TimeNs:
+def parse_instant(text: str) -> TimeNs:
     """Return the instant of an ISO 8601 text; one without a zone is UTC."""
     found = _WRITTEN.match(text.strip())
     if not found:
-        raise _not_an_instant(text)
+        raise _instant_error(text)
     day, clock, fraction, zone = found.groups()
     zone = "+00:00" if zone in (None, "Z") else zone
     try:
-        moment = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
-        return TimeNs(checked(from_datetime(moment) + int((fraction or "0").ljust(9, "0"))))
+        moment = datetime.fromisoformat(f"{day}T{(clock or '00').partition('.')[0]}{zone}")
+        return TimeNs(check_instant(from_datetime(moment) + int((fraction or "0").ljust(9, "0"))))
     except (ValueError, OverflowError) as error:
-        raise _not_an_instant(text) from error
+        raise _instant_error(text) from error
+
+
+def parse_exact(text: str) -> datetime | Nanoseconds:
+    """Return the time of an ISO 8601 text to its last digit, with a zone if the text has one."""
+    time_ns = parse_instant(text)
+    found = _WRITTEN.match(text.strip())
+    has_zone = found is not None and found[4] is not None
+    if time_ns % NS_PER_US:
+        return Nanoseconds(time_ns, has_zone)
+    moment = to_datetime(time_ns)
+    return moment if has_zone else moment.replace(tzinfo=None)
 
 
 def from_count(count: int) -> TimeNs:
@@ -79,27 +103,30 @@ def from_count(count: int) -> TimeNs:
             hint="multiply it (by 1000000000 if it counts seconds), or write 2024-06-01T13:00:00Z",
             value=count,
         )
-    return TimeNs(checked(count))
+    return TimeNs(check_instant(count))
 
 
-def instant(value: object) -> TimeNs:
+def to_instant(value: object) -> TimeNs:
     """Return the instant of a datetime, date, ISO text or whole number of nanoseconds."""
     if isinstance(value, datetime):
         return from_datetime(value)
     if isinstance(value, str):
-        return parse(value)
+        return from_count(int(value)) if _COUNT.fullmatch(value.strip()) else parse_instant(value)
     if isinstance(value, type):
-        raise _not_an_instant(repr(value))
+        raise _instant_error(repr(value))
     if hasattr(value, "isoformat"):
-        return parse(str(value.isoformat()))
+        return parse_instant(str(value.isoformat()))
     if type(value).__name__ == "datetime64":
-        return parse(str(value))
+        return parse_instant(str(value))
     if hasattr(value, "__index__") and not isinstance(value, bool):
-        return from_count(int(value))
-    raise _not_an_instant(repr(value))
+        try:
+            return from_count(operator.index(value))
+        except TypeError as error:  # an array has it too, and only some are a number
+            raise _instant_error(repr(value)) from error
+    raise _instant_error(repr(value))
 
 
-def checked(value: int) -> int:
+def check_instant(value: int) -> int:
     """Return `value` if it is an instant of the years 1 to 9999; raise `Invalid` otherwise."""
     if not TIME_MIN <= value <= TIME_MAX:
         raise Invalid(
@@ -110,7 +137,7 @@ def checked(value: int) -> int:
     return value
 
 
-def _not_an_instant(text: str) -> Invalid:
+def _instant_error(text: str) -> Invalid:
     return Invalid(
         "not a time",
         hint="write it like 2024-06-01T13:00:00Z, 2024-06-01 13:00 or 2024-06-01",

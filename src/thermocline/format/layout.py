@@ -2,12 +2,12 @@
 
     _log/00000000000000000007.json                  a commit
     _log/00000000000000000100.checkpoint.parquet    a checkpoint
-    _log/CURRENT                                    the hint
+    _log/CURRENT                                    the newest version when it was written, a hint
     _coverage/segments/<id>.roar                    the buckets of one segment
     _coverage/table/<version>.roar                  the buckets of one version
     _pins/<id>.json                                 a reader's lease on one version
     _contracts/<version>.json                       a copy of one contract of an entity type
-    _repair/<id>/<name>                             what a repair set aside
+    _repair/<id>/<name>                             a file that a repair set aside
     data/<yyyy>/<mm>/<dd>/<hh>/<id>.parquet         a segment
 
 - Paths are relative to the table's root, with forward slashes, and never leave it.
@@ -79,42 +79,42 @@ def contract_version(name: str) -> int | None:
 def segment_path(first: TimeNs, segment_id: str) -> str:
     """Return the path of a segment whose first row is at `first`."""
     hour = to_datetime(first).astimezone(UTC)
-    return f"{DATA_FOLDER}/{_hour_folder(hour)}/{segment_id}.parquet"
+    return f"{DATA_FOLDER}/{_format_hour_folder(hour)}/{segment_id}.parquet"
 
 
-def _hour_folder(hour: datetime) -> str:
+def _format_hour_folder(hour: datetime) -> str:
     return f"{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
 
 
 def commit_version(name: str) -> Version | None:
     """Return the version a file name in `_log` is the commit of, or None."""
-    return _version(_COMMIT_NAME, name)
+    return _parse_version(_COMMIT_NAME, name)
 
 
 def checkpoint_version(name: str) -> Version | None:
     """Return the version a file name in `_log` is the checkpoint of, or None."""
-    return _version(_CHECKPOINT_NAME, name)
+    return _parse_version(_CHECKPOINT_NAME, name)
 
 
 def table_coverage_version(name: str) -> Version | None:
     """Return the version a file name in `_coverage/table` is the coverage of, or None."""
-    return _version(_TABLE_COVERAGE_NAME, name)
+    return _parse_version(_TABLE_COVERAGE_NAME, name)
 
 
-def _version(pattern: re.Pattern[str], name: str) -> Version | None:
+def _parse_version(pattern: re.Pattern[str], name: str) -> Version | None:
     found = pattern.fullmatch(name)
     return Version(int(found.group(1))) if found else None
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file name is a temporary one, which no reader may use."""
+    """Tell whether a file name is temporary; readers ignore such files."""
     return name.startswith(".")
 
 
-def checked(path: str) -> str:
+def check_relative_path(path: str) -> str:
     """Return `path` if it stays inside the table; raise `Corruption` otherwise.
 
-    Called before a path is written into the log and again when one is read from it.
+    Called before a path is written to the log, and again when it is read from the log.
     """
     parts = path.split("/")
     good = len(path) <= PATH_LENGTH_MAX and all(
@@ -123,7 +123,7 @@ def checked(path: str) -> str:
     if not good:
         raise Corruption(
             "path leaves the table's folder or is not a plain relative path",
-            hint="a log never names such a path; restore this commit from a copy",
+            hint="the commit is damaged: restore it from a copy",
             path=path[:200],
         )
     return path

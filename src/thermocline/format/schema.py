@@ -1,12 +1,15 @@
 """A table's columns: stable ids, names and types, and how they may change.
 
 In:   Arrow schemas of what is appended
-Out:  a `Schema`, the JSON of it, and a `Fit`: how a file's columns stand for the table's
+Out:  a `Schema`, its JSON, and a `Fit`: how a file's columns map to the table's
 
-- A column is its id. Ids are never used twice, so a renamed column keeps its old values and a
-  column added later reads as null in older segments.
+- A column's id is its identity. Ids are never reused, so a renamed column keeps its old values and
+  a column added later reads as null in older segments.
 - The time column is never null; every other column may be.
-- A dictionary's index has at least 32 bits: 8 would hold the first append and break the next.
+- A dictionary's index has at least 32 bits: 8 would hold the first append and break the next. Its
+  values are of a type that Parquet and Arrow keep in dictionaries; views become what they view.
+- Whatever is inside of a column may be null: a row without the column has nulls there, too. No
+  dictionary is inside of a column.
 - Column names differ by more than their case, because SQL engines do not tell `a` from `A`.
 """
 
@@ -30,6 +33,7 @@ from thermocline.format.types import (
     is_alike,
     is_column_name,
     is_finer_timestamp,
+    plain_type,
 )
 
 COLUMNS_MAX = 10_000
@@ -37,8 +41,8 @@ INDEX_BITS_MIN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column; `id` is its identity, `name` only what it is called now."""
+class TableColumn:
+    """One column; `id` is its identity, `name` its present name."""
 
     id: int
     name: str
@@ -50,16 +54,16 @@ class Column:
 class Schema:
     """The columns of a table in order, and the id the next new one will have."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
     next_id: int = 1
 
     @cached_property
-    def by_name(self) -> Mapping[str, Column]:
+    def by_name(self) -> Mapping[str, TableColumn]:
         """The columns by their present names."""
         return {column.name: column for column in self.columns}
 
     @cached_property
-    def by_id(self) -> Mapping[int, Column]:
+    def by_id(self) -> Mapping[int, TableColumn]:
         """The columns by their ids."""
         return {column.id: column for column in self.columns}
 
@@ -72,11 +76,11 @@ class Schema:
     def _nullable(self) -> pa.Schema:
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
-    def is_that_of(self, arrow: pa.Schema) -> bool:
-        """Tell whether data has just these columns, in this order and these types."""
+    def matches_arrow(self, arrow: pa.Schema) -> bool:
+        """Tell whether data has exactly these columns, in this order and with these types."""
         return bool(arrow.equals(self.arrow) or arrow.equals(self._nullable))
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> TableColumn:
         """Return the column of this name; `NotFound` names those that exist."""
         if check_text(name, "column") not in self.by_name:
             raise NotFound(
@@ -87,26 +91,27 @@ class Schema:
             )
         return self.by_name[name]
 
-    def added(self, fields: Iterable[pa.Field]) -> "Schema":
+    def add_columns(self, fields: Iterable[pa.Field]) -> "Schema":
         """Return the schema with new nullable columns at its end."""
         columns, next_id = list(self.columns), self.next_id
         for new in fields:
             encode_type(new.type)
             check_inner_names(new.type, new.name)
-            columns.append(Column(next_id, new.name, _roomy(new.type)))
+            columns.append(TableColumn(next_id, new.name, _kept(new.type, new.name)))
             next_id += 1
-        return _checked(Schema(tuple(columns), next_id))
+        return _check_schema(Schema(tuple(columns), next_id))
 
-    def renamed(self, old: str, new: str) -> "Schema":
-        """Return the schema with one column called by another name."""
-        return self._with(replace(self.column(old), name=new))
+    def rename_column(self, old: str, new: str) -> "Schema":
+        """Return the schema with one column renamed."""
+        return self._replace_column(replace(self.column(old), name=new))
 
-    def widened(
+    def widen_column(
         self, name: str, kind: pa.DataType, *, are_values_checked: bool = False
     ) -> "Schema":
-        """Return the schema with one column of a type that holds all its present values.
+        """Return the schema with one column of a wider type.
 
-        A type that holds only some values of the old one needs a caller that has looked at them.
+        If the new type does not hold every value of the old type, the caller must have checked the
+        values and pass `are_values_checked=True`.
         """
         column = self.column(name)
         encode_type(kind)
@@ -120,20 +125,20 @@ class Schema:
                 old=str(column.type),
                 new=str(kind),
             )
-        return self._with(replace(column, type=_roomy(kind)))
+        return self._replace_column(replace(column, type=_kept(kind, name)))
 
-    def _with(self, changed: Column) -> "Schema":
+    def _replace_column(self, changed: TableColumn) -> "Schema":
         columns = tuple(changed if c.id == changed.id else c for c in self.columns)
-        return _checked(replace(self, columns=columns))
+        return _check_schema(replace(self, columns=columns))
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """How the columns of one file stand for the columns of a table.
+class ColumnFit:
+    """How the columns of one file map to the columns of a table.
 
-    `absent` are the ids the file lacks, `stored` the types of those it has in a narrower type,
-    `unknown` the fields that the table does not have, `wider` the fields whose type holds the
-    table's. `must_rewrite` is set when the file cannot be taken byte for byte.
+    `absent` are the ids that the file lacks. `stored` are the file's types where they are narrower
+    than the table's. `unknown` are fields that the table lacks. `wider` are fields of a type that
+    is wider than the table's. `must_rewrite` means that the file cannot be copied byte for byte.
     """
 
     absent: tuple[int, ...] = ()
@@ -143,9 +148,9 @@ class Fit:
     must_rewrite: bool = False
 
 
-def adopt(arrow: pa.Schema, time_column: str) -> Schema:
-    """Return the schema that a first append with these columns gives the table."""
-    schema = Schema().added(arrow)
+def create_schema(arrow: pa.Schema, time_column: str) -> Schema:
+    """Return the schema that the first append, with these columns, gives a table."""
+    schema = Schema().add_columns(arrow)
     if time_column not in schema.by_name:
         raise Invalid(
             "the data has no time column",
@@ -161,10 +166,10 @@ def adopt(arrow: pa.Schema, time_column: str) -> Schema:
             time_column=time_column,
             type=str(column.type),
         )
-    return schema._with(replace(column, nullable=False))  # noqa: SLF001
+    return schema._replace_column(replace(column, nullable=False))  # noqa: SLF001
 
 
-def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
+def fit_columns(arrow: pa.Schema, schema: Schema, time_column: str) -> ColumnFit:
     """Return how a file with these columns fits the table; `Invalid` where a type cannot."""
     check_names(arrow.names)
     if time_column not in arrow.names:
@@ -185,32 +190,65 @@ def fit(arrow: pa.Schema, schema: Schema, time_column: str) -> Fit:
         elif new.name == time_column and kinds.is_timestamp(new.type):
             must_rewrite = True
         elif is_finer_timestamp(column.type, new.type):
-            must_rewrite = True  # the cast refuses a time that nanoseconds do not reach
+            must_rewrite = True  # the cast fails for times outside the range of nanoseconds
         elif holds(column.type, new.type):
             stored[column.id] = new.type
             must_rewrite = must_rewrite or kinds.is_temporal(new.type)
         elif holds(new.type, column.type):
             wider.append(new)
         else:
-            raise _does_not_fit(column, new)
+            raise _type_mismatch_error(column, new)
     absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
-    return Fit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
+    return ColumnFit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
 
 
 def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
-    """Tell whether whole numbers are to become doubles, which hold them all only up to 2**53."""
+    """Tell whether a change turns integers into doubles, which hold them exactly up to 2**53."""
     is_double = kinds.is_float64(kind) and kinds.is_integer(column)
     return is_double and not holds(kind, column)
 
 
-def _roomy(kind: pa.DataType) -> pa.DataType:
-    """Return the type with room for the dictionaries of many appends, not of the first alone."""
-    if kinds.is_dictionary(kind) and kind.index_type.bit_width < INDEX_BITS_MIN:
-        return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+def _kept(kind: pa.DataType, column: str) -> pa.DataType:
+    """Return the type as a table keeps it, with room for the rows of many appends."""
+    if kinds.is_dictionary(kind):
+        return _kept_dictionary(kind, column)
+    if kinds.is_map(kind):
+        item = _kept_field(kind.item_field, column)
+        return pa.map_(kind.key_field, item, keys_sorted=kind.keys_sorted)
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(_kept_field(kind.value_field, column), kind.list_size)
+    if kinds.is_large_list(kind):
+        return pa.large_list(_kept_field(kind.value_field, column))
+    if kinds.is_list(kind):
+        return pa.list_(_kept_field(kind.value_field, column))
+    if kinds.is_struct(kind):
+        return pa.struct([_kept_field(field, column) for field in kind])
     return kind
 
 
-def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
+def _kept_field(field: pa.Field, column: str) -> pa.Field:
+    kind = _kept(field.type, column)
+    # A null around a dictionary has an index into it, which Arrow makes invalid where it is empty.
+    return pa.field(field.name, kind.value_type if kinds.is_dictionary(kind) else kind)
+
+
+def _kept_dictionary(kind: pa.DataType, column: str) -> pa.DataType:
+    value = plain_type(kind.value_type)
+    is_odd = kinds.is_nested(value) or kinds.is_null(value) or kinds.is_float16(value)
+    if is_odd or kinds.is_dictionary(kind.value_type):
+        raise Invalid(
+            "a table cannot hold a dictionary of such values",
+            hint="cast the column to the type of its values first",
+            column=column,
+            type=str(kind),
+        )
+    is_view = kinds.is_string_view(kind.value_type) or kinds.is_binary_view(kind.value_type)
+    is_narrow = kind.index_type.bit_width < INDEX_BITS_MIN
+    index = pa.int32() if is_narrow else kind.index_type
+    return pa.dictionary(index, value if is_view else kind.value_type, kind.ordered)
+
+
+def _type_mismatch_error(column: TableColumn, new: pa.Field) -> Invalid:
     return Invalid(
         "a column has another type than the table's",
         hint="cast the column to the table's type, or append it under another name",
@@ -220,7 +258,7 @@ def _does_not_fit(column: Column, new: pa.Field) -> Invalid:
     )
 
 
-def _checked(schema: Schema) -> Schema:
+def _check_schema(schema: Schema) -> Schema:
     check_names([column.name for column in schema.columns])
     return schema
 
@@ -263,10 +301,10 @@ def encode_schema(schema: Schema) -> dict[str, Any]:
 
 
 def decode_schema(json: Mapping[str, Any]) -> Schema:
-    """Return the schema of its JSON; `Corruption` when it is none."""
+    """Return the schema of its JSON; `Corruption` when the JSON is not a schema."""
     try:
         columns = tuple(
-            Column(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))
+            TableColumn(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))
             for c in json["columns"]
         )
         return Schema(columns, int(json["next_id"]))

@@ -1,14 +1,14 @@
-"""Arrow types as JSON, and which of them hold which others without loss.
+"""Arrow types as JSON, and which types hold the values of which others without loss.
 
 In:   `pyarrow.DataType`
-Out:  a word such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
+Out:  a text such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
 
 - `decode_type(encode_type(t)) == t` for every type a table can hold.
 - Two types are *alike* when Parquet stores them the same way and their values are the same:
   string, large_string, string_view and a dictionary of strings are alike.
 - A type *holds* another when every value of the other is a value of it, exactly. Timestamps
   are those of the years 1 to 9999: microseconds hold them all, nanoseconds do not.
-- A type is nested no deeper than the limit, when it is written and when it is read.
+- The limit for nesting is checked both when a type is written and when it is read.
 """
 
 import re
@@ -82,7 +82,7 @@ def _encode(kind: pa.DataType, depth: int) -> TypeJson:
 
 
 def _encode_nested(kind: pa.DataType, depth: int) -> TypeJson:
-    if kinds.is_fixed_size_list(kind) and kind.list_size:  # of none, Parquet is unreadable
+    if kinds.is_fixed_size_list(kind) and kind.list_size:  # size 0 makes an unreadable Parquet file
         return {"fixed_list": _encode_field(kind.value_field, depth), "size": kind.list_size}
     if kinds.is_large_list(kind):
         return {"large_list": _encode_field(kind.value_field, depth)}
@@ -115,7 +115,7 @@ def is_column_name(name: str) -> bool:
 
 
 def check_inner_names(kind: pa.DataType, column: str) -> None:
-    """Raise `Invalid` for fields inside of a column that SQL could not tell apart or name."""
+    """Raise `Invalid` for nested fields that SQL cannot name or tell apart."""
     fields = [kind.field(place) for place in range(kind.num_fields)]
     if kinds.is_struct(kind):
         names = [field.name for field in fields]
@@ -132,7 +132,7 @@ def check_inner_names(kind: pa.DataType, column: str) -> None:
 
 
 def decode_type(json: TypeJson) -> pa.DataType:
-    """Return the type of its JSON; `Corruption` when it is none."""
+    """Return the type of its JSON; `Corruption` when the JSON is not a type."""
     try:
         return _decode(json, 0)
     except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
@@ -187,10 +187,10 @@ def _decode_field(json: dict[str, Any], depth: int) -> pa.Field:
     return pa.field(str(json["name"]), _decode(json["type"], depth + 1), bool(json["nullable"]))
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type that stands for all its alikes: what a value is, not how Arrow packs it."""
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the one type that represents all its alikes: the value's type, not Arrow's packing."""
     if kinds.is_dictionary(kind):
-        return plain(kind.value_type)
+        return plain_type(kind.value_type)
     if kinds.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, tz="UTC")  # Parquet keeps the instant, not the zone's name
     if kinds.is_large_string(kind) or kinds.is_string_view(kind):
@@ -201,30 +201,30 @@ def plain(kind: pa.DataType) -> pa.DataType:
         wide = kind.precision > 38
         return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale)
     if kinds.is_fixed_size_list(kind):
-        return pa.list_(_plain_field(kind.value_field, "item"), kind.list_size)
+        return pa.list_(_to_plain_field(kind.value_field, "item"), kind.list_size)
     if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return pa.list_(_plain_field(kind.value_field, "item"))
+        return pa.list_(_to_plain_field(kind.value_field, "item"))
     if kinds.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([_plain_field(field, field.name) for field in fields])
+        return pa.struct([_to_plain_field(field, field.name) for field in fields])
     if kinds.is_map(kind):
-        return pa.map_(plain(kind.key_type), _plain_field(kind.item_field, "value"))
+        return pa.map_(plain_type(kind.key_type), _to_plain_field(kind.item_field, "value"))
     return kind
 
 
-def _plain_field(field: pa.Field, name: str) -> pa.Field:
-    kind = plain(field.type)
+def _to_plain_field(field: pa.Field, name: str) -> pa.Field:
+    kind = plain_type(field.type)
     return pa.field(name, kind, field.nullable or kinds.is_null(kind))
 
 
 def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     """Tell whether both types store the same values the same way in Parquet."""
-    return bool(plain(one).equals(plain(other)))
+    return bool(plain_type(one).equals(plain_type(other)))
 
 
 def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     """Tell whether every value of `narrow` is exactly a value of `wide`."""
-    wide, narrow = plain(wide), plain(narrow)
+    wide, narrow = plain_type(wide), plain_type(narrow)
     if wide.equals(narrow) or kinds.is_null(narrow):
         return True
     if kinds.is_integer(narrow):
@@ -239,22 +239,22 @@ def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if kinds.is_timestamp(narrow) and kinds.is_timestamp(wide):
         return is_finer_timestamp(wide, narrow) and wide.unit != "ns"
     if kinds.is_time(narrow) and kinds.is_time(wide):
-        return _finer(wide.unit, narrow.unit)
+        return _is_finer_unit(wide.unit, narrow.unit)
     return _holds_nested(wide, narrow)
 
 
 def is_finer_timestamp(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Tell whether `wide` counts the same timestamps in at least as small a unit.
+    """Tell whether both are timestamps and `wide` has the same or a smaller unit.
 
-    It need not hold them all: nanoseconds reach from 1677 to 2262 only.
+    `wide` need not hold them all: nanoseconds reach only from 1677 to 2262.
     """
     if not (kinds.is_timestamp(wide) and kinds.is_timestamp(narrow)):
         return False
-    return bool(narrow.tz) == bool(wide.tz) and _finer(wide.unit, narrow.unit)
+    return bool(narrow.tz) == bool(wide.tz) and _is_finer_unit(wide.unit, narrow.unit)
 
 
 def _holds_nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Tell whether plain nested types differ only in what `wide` leaves open: nulls and sizes."""
+    """Tell whether plain nested types differ only where `wide` is less strict: nulls and sizes."""
     if kinds.is_list(wide) and (kinds.is_list(narrow) or kinds.is_fixed_size_list(narrow)):
         return _holds_field(wide.value_field, narrow.value_field)
     if kinds.is_fixed_size_list(wide) and kinds.is_fixed_size_list(narrow):
@@ -284,6 +284,6 @@ def _holds_integer(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return kinds.is_floating(wide) and bool(narrow.bit_width <= exact_bits[wide.bit_width])
 
 
-def _finer(wide: str, narrow: str) -> bool:
+def _is_finer_unit(wide: str, narrow: str) -> bool:
     order = ("s", "ms", "us", "ns")
     return order.index(wide) >= order.index(narrow)

@@ -1,1 +1,1 @@
-"""What the lake does not have yet: rows that are durable and not flushed."""
+"""The hot tiers: durable rows that no lake version contains yet."""

@@ -1,18 +1,18 @@
-"""What every hot tier offers: rows in parts, each with the mark of the flush that takes it.
+"""The interface of a hot tier: rows in parts, each with the mark of the flush that takes it.
 
-In:   nothing; a tier is asked
+In:   a call of a reader or a flush
 Out:  `HotSnapshot`, `Frozen`
 
 - A mark is a number that goes up with every flush of one table from one source. A lake version
   carries the mark of the last flush it contains.
-- A part is in the lake exactly when the version's mark has reached the part's. So a reader takes
-  the snapshot first and the newest version after it, and leaves out the parts that have arrived:
-  whatever flushes landed in between, each row is read once.
+- A part is in the lake exactly when the version's mark has reached the part's mark. A reader takes
+  the snapshot first, then the newest version, and omits the parts that this version contains. So
+  it reads each row once, whichever flushes committed in between.
 - No part straddles a mark: a flush takes whole parts.
-- Parts are never changed. A snapshot costs a reference, whatever it holds.
+- Parts are immutable. A snapshot is one reference, however many rows it holds.
 
-A tier knows nothing of the lake, and the lake nothing of tiers: `flush.py` goes down, `snapshot.py`
-goes up.
+A tier does not import the lake, and the lake does not import tiers: `flush.py` moves rows down,
+`snapshot.py` reads both.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thermocline.format.action import Mark
 from thermocline.format.instant import NS_PER_UNIT, TimeNs
 from thermocline.format.layout import Version
+from thermocline.format.log.action import Mark
 
 
 @dataclass(frozen=True, slots=True)
 class HotPart:
-    """Rows of one schema that one flush will take, and the mark the lake has once it did.
+    """Rows of one schema that one flush will take, and the mark that this flush commits.
 
-    `requests` are those whose rows are among them, each with how many it has.
+    `requests` maps the idempotency keys of the requests in these rows to their numbers of rows.
     """
 
     mark: Mark
@@ -42,7 +42,7 @@ class HotPart:
     _bounds: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
 
     def times_ns(self, column: str) -> tuple[int, int]:
-        """Return the first and last time in a column that has no nulls; looked for once."""
+        """Return the first and last time in a column without nulls; computed once."""
         if column not in self._bounds:
             times = self.batch.column(column)
             found = pc.min_max(times.cast(pa.int64()))
@@ -54,11 +54,11 @@ class HotPart:
 
 @dataclass(frozen=True, slots=True)
 class HotVersion:
-    """The one version that a snapshot goes with, where rows are found by key and may change.
+    """The one lake version that a snapshot of a keyed table goes with; its rows may change.
 
-    `hidden` are rows of its segments that do not count any more: a deletion vector for each, the
-    deleted ones included. All that was committed before `as_of` is in the two halves; `warning`
-    says what is not, and is empty where nothing is missing.
+    `hidden` maps segments of that version to deletion vectors: the rows that a hot row replaces,
+    and those already deleted. Every row committed before `as_of` is in the two halves. `warning`
+    says what is missing, and is empty for an exact snapshot.
     """
 
     version: Version
@@ -69,9 +69,9 @@ class HotVersion:
 
 @dataclass(frozen=True, slots=True)
 class HotSnapshot:
-    """All hot rows of a table at one moment; `mark` is that of the last flush known to be done.
+    """All hot rows of a table at one moment; `mark` is that of the last retired flush.
 
-    Where rows change, it names its version in `pairing`, and marks say nothing.
+    For a keyed table, `pairing` names the version to read, and marks are not used.
     """
 
     source: str
@@ -81,7 +81,7 @@ class HotSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenParts:
     """What the next flush carries, and the mark it sets."""
 
     mark: Mark
@@ -93,20 +93,20 @@ class HotTable(Protocol):
 
     @property
     def source(self) -> str:
-        """The name under which a version carries this tier's mark."""
+        """The name under which a lake version stores this tier's mark."""
         ...
 
     def snapshot(self) -> HotSnapshot:
         """Return every row acknowledged before this call that no retired flush has taken."""
         ...
 
-    def freeze(self) -> Frozen | None:
-        """Fix what the next flush carries, or None when there is nothing.
+    def freeze(self) -> FrozenParts | None:
+        """Return what the next flush carries, or None when there are no rows.
 
-        Until `retire` the same mark is given each time, so that a flush can be repeated.
+        Until `retire`, each call returns the same mark, so that a flush can be repeated.
         """
         ...
 
     def retire(self, mark: Mark) -> None:
-        """Forget the rows up to a mark: a committed version has them."""
+        """Drop the rows up to a mark: a committed version has them."""
         ...

@@ -1,1 +1,1 @@
-"""Foreign rows to Arrow batches that fit a table."""
+"""Converts rows and requests from clients to Arrow batches that fit a table."""

@@ -1,13 +1,13 @@
-"""A request's body as it was before it was compressed, within a limit.
+"""Decompresses a request's body, within a size limit.
 
 In:   the bytes of a body and the name of its coding (`Content-Encoding`)
 Out:  the bytes inflated
 
-- The limit holds while inflating: a bomb costs no more memory than the limit and one step, in
-  every coding, and for bodies that are not compressed.
-- Past the limit it is `BodyTooLarge`, with the limit as a fact. A body that is cut, damaged or has
-  something after its end is `Invalid`. There is no partial result.
-- A body has one coding; several gzip members or zstd frames one after the other are one body.
+- The limit holds while inflating: a decompression bomb uses no more memory than the limit and one
+  step, in every coding. The limit also holds for bodies that are not compressed.
+- A body past the limit raises `BodyTooLarge`, with the limit as a fact. A body that is truncated,
+  damaged or followed by other bytes raises `Invalid`. There is no partial result.
+- A body has one coding; several gzip members or zstd frames in a row are one body.
 """
 
 import zlib
@@ -22,7 +22,7 @@ STEP_BYTES = 256 << 10
 INFLATED_STEP_BYTES = 1 << 20
 
 Data: TypeAlias = bytes | bytearray | memoryview
-"""A request's body, as whoever received it has it."""
+"""A request's body, in the type in which the server received it."""
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 
@@ -30,7 +30,7 @@ _GZIP, _ZLIB, _RAW = 31, 15, -15
 def inflate(data: bytes, coding: str = "identity", *, limit_bytes: int = BODY_BYTES_MAX) -> bytes:
     """Return a body inflated; `BodyTooLarge` past the limit, `Invalid` when it is damaged.
 
-    `coding` is one of `CODINGS`, in any case; an empty one is identity.
+    `coding` is one of `CODINGS`, in upper or lower case; an empty one is identity.
     """
     name = coding.strip().lower() or "identity"
     if name not in _INFLATERS:
@@ -40,27 +40,27 @@ def inflate(data: bytes, coding: str = "identity", *, limit_bytes: int = BODY_BY
             encoding=coding[:100],
         )
     if len(data) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise _too_large_error(limit_bytes)
     if not data and name != "identity":
-        raise _damaged("it is empty")
+        raise _damaged_error("it is empty")
     return _INFLATERS[name](data, limit_bytes)
 
 
-def _identity(data: bytes, limit_bytes: int) -> bytes:
+def _inflate_identity(data: bytes, limit_bytes: int) -> bytes:
     return data[:limit_bytes]
 
 
-def _gzip(data: bytes, limit_bytes: int) -> bytes:
-    return _members(data, limit_bytes, _GZIP)
+def _inflate_gzip(data: bytes, limit_bytes: int) -> bytes:
+    return _inflate_members(data, limit_bytes, _GZIP)
 
 
-def _deflate(data: bytes, limit_bytes: int) -> bytes:
-    # The standard means zlib's format; some senders leave its two bytes of header away.
+def _inflate_deflate(data: bytes, limit_bytes: int) -> bytes:
+    # The standard requires zlib's format; some clients omit its two-byte header.
     has_header = len(data) >= 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
-    return _members(data, limit_bytes, _ZLIB if has_header else _RAW, members_max=1)
+    return _inflate_members(data, limit_bytes, _ZLIB if has_header else _RAW, members_max=1)
 
 
-def _members(
+def _inflate_members(
     data: bytes, limit_bytes: int, window_bits: int, members_max: int = MEMBERS_MAX
 ) -> bytes:
     view = memoryview(data)
@@ -69,40 +69,40 @@ def _members(
     place = members = 0
     while place < len(view):
         if members == members_max:
-            raise _damaged("something follows the end")
+            raise _damaged_error("bytes follow the end")
         members += 1
-        room, place = _member(view, place, parts, room, window_bits)
+        room, place = _inflate_member(view, place, parts, room, window_bits)
         if not room:
-            raise _too_large(limit_bytes)
+            raise _too_large_error(limit_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _member(
+def _inflate_member(
     view: memoryview, place: int, parts: list[bytes], room: int, window_bits: int
 ) -> tuple[int, int]:
-    """Inflate one member from `place` into `parts`; return the room left and where it ended."""
+    """Inflate one member from `place` into `parts`; return the room left and its end."""
     inflater = zlib.decompressobj(window_bits)
     pending = b""
     while not inflater.eof and room:
         if not pending:
-            # In steps, so that what follows a member's end is not copied for each of them.
+            # Read in steps, so that the bytes after a member's end are not copied for each member.
             pending = bytes(view[place : place + STEP_BYTES])
             place += len(pending)
         is_at_end = not pending
         try:
             part = inflater.decompress(pending, min(room, INFLATED_STEP_BYTES))
         except zlib.error as error:
-            raise _damaged(str(error)) from error
+            raise _damaged_error(str(error)) from error
         pending = inflater.unconsumed_tail
         if part:
             parts.append(part)
             room -= len(part)
         elif is_at_end and not inflater.eof:
-            raise _damaged("it ends too early")
+            raise _damaged_error("it ends too early")
     return room, place - len(inflater.unused_data)
 
 
-def _zstd(data: bytes, limit_bytes: int) -> bytes:
+def _inflate_zstd(data: bytes, limit_bytes: int) -> bytes:
     import pyarrow as pa
 
     parts: list[bytes] = []
@@ -113,22 +113,22 @@ def _zstd(data: bytes, limit_bytes: int) -> bytes:
                 parts.append(part)
                 room -= len(part)
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(str(error).splitlines()[0]) from error
+        raise _damaged_error(str(error).splitlines()[0]) from error
     if not room:
-        raise _too_large(limit_bytes)
+        raise _too_large_error(limit_bytes)
     return b"".join(parts)
 
 
 _INFLATERS: dict[str, Callable[[bytes, int], bytes]] = {
-    "identity": _identity,
-    "gzip": _gzip,
-    "deflate": _deflate,
-    "zstd": _zstd,
+    "identity": _inflate_identity,
+    "gzip": _inflate_gzip,
+    "deflate": _inflate_deflate,
+    "zstd": _inflate_zstd,
 }
 CODINGS = tuple(_INFLATERS)
 
 
-def _too_large(limit_bytes: int) -> BodyTooLarge:
+def _too_large_error(limit_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(
         "the body is larger than the limit",
         hint="send smaller batches, or raise the limit",
@@ -136,7 +136,9 @@ def _too_large(limit_bytes: int) -> BodyTooLarge:
     )
 
 
-def _damaged(why: str) -> Invalid:
+def _damaged_error(why: str) -> Invalid:
     return Invalid(
-        "the body cannot be inflated", hint="check the content encoding; send it whole", why=why
+        "the body cannot be inflated",
+        hint="check the content encoding, and send the complete body",
+        why=why,
     )

@@ -1,12 +1,12 @@
-"""Rows as a caller has them, as one batch with a table's columns.
+"""Converts rows from a caller to one batch with a table's columns.
 
 In:   anything with `__arrow_c_stream__`, or a list of mappings
-Out:  one Arrow batch, of the table's columns and types, checked to the last value that others made
+Out:  one Arrow batch of the table's columns and types; every value from outside is checked
 
-- Validation happens here, before the journal: what is written there can be applied, flushed and
-  queried. A value that does not fit refuses the whole write, and says which column and why.
-- Texts that are not UTF-8, times that are missing or out of range, types that Parquet does not
-  have: refused.
+- Rows are validated before they reach the journal, so every journaled row can be applied, flushed
+  and queried. A value that does not fit refuses the whole write; the error names column and reason.
+- Texts that are not UTF-8, missing times, times out of range, and types that Parquet does not have
+  are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,49 +15,49 @@ from typing import Any
 
 import pyarrow as pa
 
+from thermocline.cold.segment.parquet import coerce_batch, validate_batch
+from thermocline.cold.segment.stage import open_row_stream, read_row_stream
 from thermocline.errors import Invalid
-from thermocline.format.action import TableSpec
-from thermocline.format.schema import Column, Schema, check_names, may_become_double
+from thermocline.format.log.action import TableSpec
+from thermocline.format.schema import Schema, TableColumn, check_names, may_become_double
 from thermocline.format.types import holds
-from thermocline.ingest.exact_values import from_values, infer_values
-from thermocline.lake.segment import coerce, validated
-from thermocline.lake.stage import row_stream, stream_batches
+from thermocline.ingest.exact_values import column_from_values, infer_column
 
 ROWS_MAX = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Rows that this process made value by value.
+class TrustedRows:
+    """Rows that this process built value by value.
 
-    Every text is UTF-8 and every index lies in its dictionary: that is not looked at again.
+    Every text is UTF-8 and every index is within its dictionary, so these are not checked again.
     """
 
     table: pa.Table
 
 
 def rows_table(data: Any, schema: Schema, spec: TableSpec, *, may_widen: bool = False) -> pa.Table:
-    """Return the rows that a caller gave as an Arrow table; `Invalid` when they are none.
+    """Return the rows of a caller as an Arrow table; `Invalid` when the data are not rows.
 
-    A value that does not fit its column is refused, or gives the column of this answer a wider
-    type where the caller `may_widen` that of the table.
+    A value that does not fit its column is refused. With `may_widen`, the returned column gets a
+    wider type instead, and the caller widens the table.
     """
     if isinstance(data, Mapping):
         data = [data]
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _from_mappings(data, schema, spec, may_widen=may_widen)
+        return _table_from_mappings(data, schema, spec, may_widen=may_widen)
     if isinstance(data, pa.Table):
         return data
-    stream = row_stream(data)
-    return pa.Table.from_batches(stream_batches(stream), stream.schema)
+    stream = open_row_stream(data)
+    return pa.Table.from_batches(read_row_stream(stream), stream.schema)
 
 
-def fitted(
+def fit_rows(
     rows: pa.Table, schema: Schema, spec: TableSpec, *, is_valid: bool = False
 ) -> pa.RecordBatch:
     """Return rows as one batch with the table's columns and types.
 
-    Unless it is known that each value `is_valid`, all are looked at.
+    All values are checked unless the caller knows that they are (`is_valid`).
     """
     if rows.num_rows > ROWS_MAX:
         raise Invalid(
@@ -66,18 +66,18 @@ def fitted(
             rows=rows.num_rows,
             rows_max=ROWS_MAX,
         )
-    batches = [coerce(batch, schema, spec) for batch in rows.to_batches()]
-    batch = pa.concat_batches(batches) if batches else _nothing(schema)
-    return batch if is_valid else validated(batch)
+    batches = [coerce_batch(batch, schema, spec) for batch in rows.to_batches()]
+    batch = pa.concat_batches(batches) if batches else _empty_batch(schema)
+    return batch if is_valid else validate_batch(batch)
 
 
-def _nothing(schema: Schema) -> pa.RecordBatch:
+def _empty_batch(schema: Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.nulls(0, column.type) for column in schema.columns], schema=schema.arrow
     )
 
 
-def _from_mappings(
+def _table_from_mappings(
     data: Sequence[Any], schema: Schema, spec: TableSpec, *, may_widen: bool
 ) -> pa.Table:
     names: dict[str, None] = {}
@@ -97,21 +97,26 @@ def _from_mappings(
         name, values = str(key), [row.get(key) for row in data]
         known = schema.by_name.get(name)
         if known is None:
-            columns[name] = infer_values(name, values, spec)
+            columns[name] = infer_column(name, values, spec)
         else:
-            columns[name] = _known_column(known, values, spec, may_widen=may_widen)
+            columns[name] = _fit_column(known, values, spec, may_widen=may_widen)
     return pa.table(columns)
 
 
-def _known_column(
-    column: Column, values: list[Any], spec: TableSpec, *, may_widen: bool
+def _fit_column(
+    column: TableColumn, values: list[Any], spec: TableSpec, *, may_widen: bool
 ) -> pa.Array:
     try:
-        return from_values(column.name, values, column.type, spec)
+        return column_from_values(column.name, values, column.type, spec)
     except Invalid:
         if not may_widen or column.name == spec.time_column:
             raise
-        wider = infer_values(column.name, values, spec)
+        try:
+            wider = infer_column(column.name, values, spec)
+        except Invalid:
+            wider = None  # the error of the present type says more
+        if wider is None:
+            raise
         if holds(wider.type, column.type) or may_become_double(column.type, wider.type):
             return wider
         raise

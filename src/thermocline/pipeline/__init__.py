@@ -1,1 +1,1 @@
-"""The pipeline on Spark: whatever moves or rewrites rows in bulk, one job a module."""
+"""The pipeline on Spark: jobs that move or rewrite rows in bulk, one job a module."""

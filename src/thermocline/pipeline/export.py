@@ -1,19 +1,19 @@
-"""Carries what changed in PostgreSQL into the lake, read by many workers from one snapshot.
+"""Exports PostgreSQL's changes to the lake: many workers read them from one snapshot.
 
-In:   a type's entities; how many connections PostgreSQL may be asked for
-Out:  one version that has every change of that snapshot, and PostgreSQL gone with it
+In:   a type's entities; the number of connections to PostgreSQL
+Out:  one version with every change of that snapshot; PostgreSQL then drops these changes
 
     1  share     the driver exports one snapshot and keeps its transaction: head, changes, keys
     2  stage     each worker imports it, reads a range of keys and writes segments sorted by key
-    3  claim     the driver ends the transaction; PostgreSQL knows of the try before the lake does
-    4  commit    put-if-absent of the next version, with the changes it contains: the only moment
-    5  retire    PostgreSQL's head moves and exactly those changes go, as `entity/export.py` has it
+    3  claim     the driver ends the transaction and records the try in PostgreSQL first
+    4  commit    put-if-absent of the next version, with its changes: the export happens here
+    5  retire    PostgreSQL's head moves and exactly those changes go, see `entity/export.py`
 
-- All partitions are one moment. Sessions of their own would each be another, and money on its way
-  between two rows would be in both or in neither.
-- A worker that cannot import the snapshot fails, and with it the job: nothing is committed, and
-  what was staged is named by no version.
-- A crash after the commit is finished by whoever looks next, here or in a node.
+- All partitions read the same snapshot. If each session took its own snapshot, money that is moved
+  between two rows could be in both or in neither.
+- If a worker cannot import the snapshot, the job fails: nothing is committed, and no version names
+  the staged files.
+- After a crash between commit and retire, the next export finishes it, in a job or in a node.
 """
 
 import logging
@@ -26,18 +26,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from thermocline.entity.column import as_stored, fit_table, is_past
+from thermocline.cold.change.commit_staged import new_tag, sweep_staged
+from thermocline.cold.change.export_plan import KEY_COLUMN, ExportBatch, KeyedSegment
+from thermocline.cold.segment.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
+from thermocline.entity.columns import conform_rows, fit_table, has_newer_contract
 from thermocline.entity.export import roll_forward
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, NotFound, ThermoclineError, Unavailable
-from thermocline.hot.postgres.part import Moment, Part, part_rows, shared_moment
-from thermocline.lake.shipped import new_mark, sweep
-from thermocline.lake.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
-from thermocline.lake.supersede import KEY_COLUMN, Keyed, Superseded
-from thermocline.pipeline.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.session import without_warnings
-from thermocline.pipeline.ship import Target, opened, sealed
-from thermocline.pipeline.site import Site
+from thermocline.hot.postgres.export.key_range import (
+    KeyRange,
+    SharedSnapshot,
+    read_key_range,
+    share_snapshot,
+)
+from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.session import without_warnings
+from thermocline.pipeline.spark.worker_stage import WriteTarget, decode_staged, encode_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,13 +58,13 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ExportLimits:
-    """How an export is cut: at least `part_keys` keys a part, and a connection for each part."""
+    """How an export is split: at least `part_keys` keys a part, and one connection a part."""
 
     part_keys: int = 20_000
     connections_max: int = 8
 
 
-class Export:
+class ExportJob:
     """The job that exports entities."""
 
     name = NAME
@@ -67,8 +72,8 @@ class Export:
     def __init__(self, limits: ExportLimits | None = None) -> None:
         self._limits = limits or ExportLimits()
 
-    def due(self, site: Site) -> Iterator[Task]:
-        """Yield every type with changes that the lake does not have, or has and is not told of."""
+    def due(self, site: JobWorkspace) -> Iterator[Task]:
+        """Yield every type with changes to export, or with an export that is not finished."""
         types = site.entities()
         for name in types.names() if types is not None else ():
             assert types is not None
@@ -80,93 +85,102 @@ class Export:
             elif behind:
                 yield Task(NAME, name, "an export was not finished", {"versions": behind})
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:
-        """Export one type; `Conflict` when other exports were first every time."""
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:
+        """Export one type; `Conflict` if other exports committed first in every try."""
         types = site.entities()
         if types is None:
-            hint = "set postgres: a DSN, or embedded for a server of the lake's own"
+            hint = "set postgres to a DSN, or to embedded for a server in the lake's folder"
             raise NotFound("this lake has no entities", hint=hint, table=task.table)
         entities = types.table(task.table)
         for _ in range(TRIES_MAX):
             roll_forward(entities.source, entities.table)
             if not entities.source.dirty.pressure().changes:
-                return Done(None)
-            with suppress(Conflict):  # somebody else exported: what it left is a new snapshot away
-                done = self._exported(entities, spark(), tell)
-                # Crash here: between commit and retire. The log says that it happened.
+                return TaskResult(None)
+            with suppress(Conflict):  # another export was first: take a new snapshot
+                done = self._run_export(entities, spark(), tell)
+                # Crash here: between commit and retire. The log says that it committed.
                 roll_forward(entities.source, entities.table)
                 return done
         raise Conflict(
-            "other exports were first every time",
+            "other exports committed first in every try",
             hint="let fewer processes export this type",
             type=task.table,
             tries=TRIES_MAX,
         )
 
-    def _exported(self, entities: EntityTable, spark: "SparkSession", tell: Tell) -> Done:
+    def _run_export(
+        self, entities: EntityTable, spark: "SparkSession", tell: TaskProgress
+    ) -> TaskResult:
         """Steps 1 to 4."""
-        table, mark = entities.table, new_mark()
+        table, mark = entities.table, new_tag()
         try:
-            with shared_moment(entities.store) as moment:
+            with share_snapshot(entities.store) as moment:
                 if moment is None:
-                    return Done(None)
+                    return TaskResult(None)
                 snapshot = moment.frozen.snapshot
-                # A commit of columns alone is neutral: the export goes onto it as onto the head.
+                # A commit that only adds columns is neutral: the export may follow it.
                 state = fit_table(table, snapshot.layout.contract)
-                if is_past(state.spec, snapshot.layout.contract):
-                    hint = "begin again from a new snapshot"
+                if has_newer_contract(state.spec, snapshot.layout.contract):
+                    hint = "run the export again, from a new snapshot"
                     raise Conflict("the type has a newer contract", hint=hint, type=entities.name)
-                target = Target(table.storage.root, state.spec, state.schema, mark)
-                parts = cut(entities, moment, self._limits)
+                target = WriteTarget(table.storage.root, state.spec, state.schema, mark)
+                parts = cut_parts(entities, moment, self._limits)
                 tell("reading", 0, len(parts))
-                keyed = staged_parts(spark, parts, target)
+                keyed = stage_parts(spark, parts, target)
                 tell("reading", len(parts), len(parts))
             note = entities.source.claim(moment.frozen)
         except BaseException:
             with suppress(ThermoclineError):
-                sweep(table, mark)
+                sweep_staged(table, mark)
             raise
         tell("committing", 0, 1)
-        hand = Superseded(snapshot.head.version, snapshot.keys, keyed, note, state)
-        version = table.supersede(hand).version
+        hand = ExportBatch(snapshot.head.version, snapshot.keys, keyed, note, state)
+        version = table.commit_export(hand).version
         tell("committing", 1, 1)
         numbers = {
             "keys": len(snapshot.keys),
             "rows": sum(one.staged.measured.row_count for one in keyed),
             "changes": len(moment.frozen.changes),
             "segments": len(keyed),
-            "bytes": sum(one.staged.taken.size_bytes for one in keyed),
+            "bytes": sum(one.staged.checksum.size_bytes for one in keyed),
         }
-        return Done(version, numbers)
+        return TaskResult(version, numbers)
 
 
-def cut(entities: EntityTable, moment: Moment, limits: ExportLimits) -> list[Part]:
-    """Return the parts of a moment: ranges of as many keys each, that have every key once."""
+def cut_parts(
+    entities: EntityTable, moment: SharedSnapshot, limits: ExportLimits
+) -> list[KeyRange]:
+    """Return key ranges of equal size that contain every key of the snapshot once."""
     keys = moment.frozen.snapshot.keys
     wanted = min(max(len(keys) // limits.part_keys, 1), limits.connections_max, len(keys))
     edges = [len(keys) * place // wanted for place in range(wanted + 1)]
     store = entities.store
     whole = (store.pool.dsn, store.tenant, store.type_name, moment.snapshot_id)
     return [
-        Part(*whole, keys[first].as_py(), keys[end - 1].as_py()) for first, end in pairwise(edges)
+        KeyRange(*whole, keys[first].as_py(), keys[end - 1].as_py())
+        for first, end in pairwise(edges)
     ]
 
 
-def staged_parts(spark: "SparkSession", parts: Sequence[Part], target: Target) -> list[Keyed]:
-    """Let workers read and write the parts; return the segments, in the order of their keys."""
-    with without_warnings(), _unlogged():
+def stage_parts(
+    spark: "SparkSession", parts: Sequence[KeyRange], target: WriteTarget
+) -> list[KeyedSegment]:
+    """Let workers read and write the parts; return the segments in the order of their keys."""
+    with without_warnings(), _without_debug_log():
         places = spark.range(0, len(parts), 1, len(parts))
-        reports = places.mapInArrow(partial(_reports, tuple(parts), target), REPORT).collect()
+        reports = places.mapInArrow(partial(_write_parts, tuple(parts), target), REPORT).collect()
     ended = sorted(report.part for report in reports if report.staged is None)
     if ended != list(range(len(parts))):
         raise Unavailable(
-            "not every part of the export came back once",
+            "Spark did not return every part of the export once",
             hint="run the export again; nothing was committed",
             parts=len(parts),
             ended=len(ended),
         )
     found = [
-        Keyed(opened(report.staged)[0], report.low, report.high)
+        KeyedSegment(decode_staged(report.staged)[0], report.low, report.high)
         for report in reports
         if report.staged is not None
     ]
@@ -174,8 +188,8 @@ def staged_parts(spark: "SparkSession", parts: Sequence[Part], target: Target) -
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
-    """Keep what is sent to Spark out of a log that has everything: parts have an address."""
+def _without_debug_log() -> Iterator[None]:
+    """Keep the parts out of debug logs: they contain the address of PostgreSQL."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -187,41 +201,41 @@ def _unlogged() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _reports(
-    parts: tuple[Part, ...], target: Target, batches: Iterator[pa.RecordBatch]
+def _write_parts(
+    parts: tuple[KeyRange, ...], target: WriteTarget, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for place in batch.column(0).to_pylist():
             written = write_part(parts[place], target)
-            told = [(place, one.low, one.high, sealed([one.staged])) for one in written]
-            # The last row says that the part has ended: one without a segment is told, too.
+            told = [(place, one.low, one.high, encode_staged([one.staged])) for one in written]
+            # The last row says that the part has ended, even if it has no segment.
             columns = zip(*told, (place, None, None, None), strict=True)
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA)]  # noqa: B905
             yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def write_part(part: Part, target: Target) -> list[Keyed]:
-    """Read a part and write it as segments, durable when this returns. For workers."""
+def write_part(part: KeyRange, target: WriteTarget) -> list[KeyedSegment]:
+    """Read a part and write its segments, durable when this returns. For workers."""
     stage = target.stage()
     bounds: list[tuple[str, str]] = []
     held: list[pa.Table] = []
     try:
-        for _, rows in part_rows(part):
-            held.append(as_stored(rows, target.schema))
+        for _, rows in read_key_range(part):
+            held.append(conform_rows(rows, target.schema))
             rows_held = sum(one.num_rows for one in held)
             bytes_held = sum(one.nbytes for one in held)
             if rows_held >= SEGMENT_ROWS_MAX or bytes_held >= SEGMENT_BYTES_MAX:
-                bounds.append(_written(stage, held, target))
+                bounds.append(_write_segment(stage, held, target))
                 held = []
         if held:
-            bounds.append(_written(stage, held, target))
+            bounds.append(_write_segment(stage, held, target))
     except BaseException:
         stage.discard()
         raise
-    return [Keyed(one, *ends) for one, ends in zip(stage.staged, bounds, strict=True)]
+    return [KeyedSegment(one, *ends) for one, ends in zip(stage.staged, bounds, strict=True)]
 
 
-def _written(stage: Stage, held: list[pa.Table], target: Target) -> tuple[str, str]:
+def _write_segment(stage: Stage, held: list[pa.Table], target: WriteTarget) -> tuple[str, str]:
     rows = pa.concat_tables(held)
     stage.write_table(rows, target.spec)
     ids = rows.column(KEY_COLUMN)

@@ -1,62 +1,64 @@
-"""Retention: rows past a table's age go, and after a while their files.
+"""Retention: deletes rows that are older than a table's retention, and later their files.
 
 In:   tables that have a retention
-Out:  one version a table without those rows; files removed where a vacuum is asked for
+Out:  one version a table without those rows; removed files, if a vacuum is configured
 
-- A segment that is too old as a whole is removed; one that is so in part gets a deletion vector,
-  and compaction purges it.
-- A clock that has jumped ahead takes nothing: when every row would go, the table is left alone and
-  told of, until somebody confirms it for that table.
-- Tables of entities have no age: their rows go when they are deleted.
-- No Spark is needed: what goes is found from the log and a look at times.
+- If a whole segment is too old, it is removed. If only some of its rows are, it gets a deletion
+  vector, and compaction purges it.
+- A clock that has jumped ahead deletes nothing: if every row would go, the job fails for this table
+  until a person confirms it.
+- Entity tables have no retention: their rows go when they are deleted.
+- Spark is not needed: the job finds the rows from the log and the time column.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from thermocline.format.action import ENTITIES
-from thermocline.format.instant import NS_PER_S, written
-from thermocline.format.state import TableState
-from thermocline.lake.table import Table
-from thermocline.lake.vacuum import vacuum
-from thermocline.pipeline.job import Done, Sparks, Task, Tell
-from thermocline.pipeline.site import Site
+from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.table import ColdTable
+from thermocline.format.instant import NS_PER_S, format_instant
+from thermocline.format.log.action import ENTITIES_FEATURE
+from thermocline.format.log.state import TableState
+from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.workspace import JobWorkspace
 
 JOB = "retain"
 
 
 @dataclass(frozen=True, slots=True)
-class Retain:
-    """The job. With a grace period, versions older than it expire and their files are removed.
+class RetainJob:
+    """The job. With a grace period, it expires older versions and removes their files.
 
-    `confirmed` names the tables of which every row may go, should their clock say so.
+    `confirmed` names the tables whose retention may delete every row.
     """
 
     vacuum_grace_s: int | None = None
     confirmed: frozenset[str] = frozenset()
     name: str = JOB
 
-    def due(self, site: Site) -> Iterator[Task]:
-        """Yield the tables that hold a bucket past their age, from metadata alone."""
+    def due(self, site: JobWorkspace) -> Iterator[Task]:
+        """Yield the tables that hold a bucket past their retention, from metadata alone."""
         for name in site:
             table = site.table(name)
             state = table.state()
             cut_off = _cut_off(table, state)
             if cut_off is None:
                 continue
-            # By what is held: rows that are deleted already are in the segments still.
+            # By coverage: segments may still contain rows that are already deleted.
             held = table.index.at(state).whole
             if held and state.spec.bucket.start(held.first() + 1) <= cut_off:
                 old = [s for s in state.segments if s.ts_min < cut_off]
                 whole = sum(s.ts_max < cut_off for s in old)
                 numbers = {"segments": len(old), "whole": whole}
-                why = f"rows before {written(cut_off)} are past {state.spec.retention}"
+                why = f"rows before {format_instant(cut_off)} are past {state.spec.retention}"
                 yield Task(JOB, name, why, numbers)
 
-    def run(self, site: Site, task: Task, spark: Sparks, tell: Tell) -> Done:  # noqa: ARG002
-        """Delete what is past its age in one commit; then vacuum, where that is asked for.
+    def run(
+        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
+    ) -> TaskResult:  # noqa: ARG002
+        """Delete the rows past the retention in one commit; then vacuum, if configured.
 
-        `Invalid` when every row would go and nobody has confirmed that for this table.
+        `Invalid` if every row would go and `confirmed` does not name this table.
         """
         table = site.table(task.table)
         before = table.state().version
@@ -67,11 +69,11 @@ class Retain:
         if self.vacuum_grace_s is not None:
             done = vacuum(table, grace_s=self.vacuum_grace_s, is_dry_run=False)
             numbers |= {"files": len(done.files), "size_bytes": done.size_bytes}
-        return Done(state.version if state.version != before else None, numbers)
+        return TaskResult(state.version if state.version != before else None, numbers)
 
 
-def _cut_off(table: Table, state: TableState) -> int | None:
-    """Return the time before which rows go, None when all are kept."""
-    if ENTITIES in state.spec.features or state.spec.retention_s is None:
+def _cut_off(table: ColdTable, state: TableState) -> int | None:
+    """Return the time before which rows are deleted; None if all rows are kept."""
+    if ENTITIES_FEATURE in state.spec.features or state.spec.retention_s is None:
         return None
     return table.log.now() - state.spec.retention_s * NS_PER_S

@@ -1,4 +1,4 @@
-"""A bounded memory of things by key; what was not asked for the longest goes first."""
+"""A bounded cache by key that evicts the least recently used value."""
 
 import threading
 from collections import OrderedDict
@@ -8,8 +8,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Cache(Generic[K, V]):
-    """At most `count_max` values by key. Safe to use from many threads."""
+class LruCache(Generic[K, V]):
+    """At most `count_max` values by key. Thread-safe."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -17,7 +17,7 @@ class Cache(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key and count it as used, or None."""
+        """Return the value of a key and mark it as used, or None."""
         with self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -25,7 +25,7 @@ class Cache(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> V:
-        """Keep a value, dropping the least used ones past the limit; return it."""
+        """Store a value, evict the least recently used ones past the limit, and return it."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)

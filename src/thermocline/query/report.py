@@ -1,10 +1,9 @@
-"""What a query was read from: of each table the version, how fresh it is, rows of each tier.
+"""What a query read: for each table the version, its freshness, and the rows of each tier.
 
 In:   nothing; filled in while a query is prepared
-Out:  frozen values that go with an answer
+Out:  frozen values that are returned with an answer
 
-- Rows are counted before conditions are looked at: those in files and hot parts that the query
-  could not leave out.
+- Rows are counted before conditions apply: all rows in the files and hot parts that pruning kept.
 """
 
 from collections.abc import Mapping
@@ -13,9 +12,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table as a query read it; it holds all that was acknowledged or committed at `as_of`.
+    """One table as a query read it: with all rows acknowledged or committed by `as_of`.
 
-    `warning` says what it may lack, and is empty when it lacks nothing.
+    `warning` says which rows may be missing; it is empty when the table is complete.
     """
 
     version: int
@@ -28,7 +27,7 @@ class TableReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a query was read from, by the table's name."""
+class QueryReport:
+    """What a query read, by table name."""
 
     tables: Mapping[str, TableReport] = field(default_factory=dict)

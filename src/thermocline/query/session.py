@@ -4,13 +4,13 @@ In:   names with tables or roots; SQL with parameters
 Out:  Arrow tables and streams; errors of this package only
 
 - A query reads the newest version of each table at its start, or the one its `AS OF` names, and
-  that version to its end, whatever is committed meanwhile.
-- A file that the version names and that cannot be read is an error that names it. A stream that
-  fails raises; it never just ends.
-- The engine is warm and shared by the session's queries; each has a cursor of its own, so a
-  session may be used from many threads.
+  reads that version to its end, regardless of later commits.
+- If a file of the version cannot be read, the error names it. A stream that fails raises an error;
+  it never ends early without one.
+- The session's queries share one warm engine; each uses a separate cursor, so a session is
+  thread-safe.
 
-`run` is the one place that hands SQL to an engine in this process.
+`run_prepared` is the only place that gives SQL to an engine in this process.
 """
 
 import os
@@ -23,26 +23,26 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.segment.row_reader import RowReader
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.argument import check_count, check_path, check_text
 from thermocline.hot.tier import HotSnapshot
-from thermocline.lake.pin import pinned
-from thermocline.lake.place import open_storage
-from thermocline.lake.row_reader import RowReader
-from thermocline.lake.table import Table
-from thermocline.query.cache import Cache
+from thermocline.query.cache import LruCache
 from thermocline.query.engine import (
     MEMORY_BYTES_DEFAULT,
     SPILL_BYTES_DEFAULT,
     Engine,
-    Limits,
-    translated,
+    EngineLimits,
+    translate_errors,
 )
-from thermocline.query.gate import Statement, admit
-from thermocline.query.prepare import OutOfReach, Prepared, prepare
-from thermocline.query.report import Report
-from thermocline.query.rewrite import guessed
-from thermocline.query.source import Source, checked_name, unknown
+from thermocline.query.report import QueryReport
+from thermocline.query.source import Source, check_table_name, unknown_table_error
+from thermocline.query.sql.gate import Statement, admit
+from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, prepare
+from thermocline.query.sql.rewrite import guess_proof_text
 
 BATCH_ROWS_DEFAULT = 131_072
 STATEMENTS_KEPT_MAX = 256
@@ -60,46 +60,46 @@ class Session:
         memory_limit_bytes: int = MEMORY_BYTES_DEFAULT,
         spill_limit_bytes: int = SPILL_BYTES_DEFAULT,
     ) -> None:
-        self._limits = Limits(
+        self._limits = EngineLimits(
             0 if threads is None else check_count(threads, "threads"),
             check_count(memory_limit_bytes, "memory_limit_bytes"),
             check_count(spill_limit_bytes, "spill_limit_bytes"),
         )
         self._lock = threading.RLock()
         self._sources: dict[str, Source] = {}
-        self._copies: set[str] = set()  # folders of local copies of an object store's files
+        self._copy_folders: set[str] = set()  # folders of local copies of an object store's files
         self._engine: Engine | None = None
-        self._busy: set[duckdb.DuckDBPyConnection] = set()  # cursors of queries that run now
+        self._busy_cursors: set[duckdb.DuckDBPyConnection] = set()  # cursors of running queries
         self._readers: weakref.WeakSet[RowReader] = weakref.WeakSet()
         self._is_closed = False
-        self._statements: Cache[str, Statement] = Cache(STATEMENTS_KEPT_MAX)
+        self._statements: LruCache[str, Statement] = LruCache(STATEMENTS_KEPT_MAX)
 
     def register_tstable(
         self, name: str, table: Any, *, storage_options: Mapping[str, str] | None = None
     ) -> None:
-        """Register a table, or the root of one, under a name; it replaces what had the name.
+        """Register a table, or the root of one, under a name; it replaces the name's old entry.
 
-        A root is a folder or an object store's URL. `NotFound` when there is no table there.
+        A root is a folder or an object store's URL. `NotFound` when it has no table.
         """
-        checked_name(name)
+        check_table_name(name)
         opened = getattr(table, "lake", table)
-        if not isinstance(opened, Table):
-            opened = Table(open_storage(table, storage_options, "table"))
+        if not isinstance(opened, ColdTable):
+            opened = ColdTable(open_storage(table, storage_options, "table"))
         opened.state()
         self.register_view(name, opened)
 
     def register_view(
-        self, name: str, table: Table, hot: Callable[[], HotSnapshot] | None = None
+        self, name: str, table: ColdTable, hot: Callable[[], HotSnapshot] | None = None
     ) -> None:
-        """Register a table together with a way to ask for its hot rows.
+        """Register a table together with a function that returns its hot rows.
 
-        Every query asks once for each table it names, then reads the newest version.
+        Every query calls it once for each table it names, then reads the newest version.
         """
-        self._register(Source(checked_name(name), table=table, hot=hot))
+        self._register(Source(check_table_name(name), table=table, hot=hot))
 
     def register_parquet(self, name: str, path: "str | os.PathLike[str]") -> None:
-        """Register one Parquet file, as it is, under a name; it replaces what had the name."""
-        checked_name(name)
+        """Register one plain Parquet file under a name; it replaces the name's old entry."""
+        check_table_name(name)
         absolute = os.path.abspath(check_path(path, "path"))
         if not os.path.isfile(absolute):
             raise NotFound("no such file", hint="check the path", path=absolute)
@@ -111,11 +111,11 @@ class Session:
             self._sources[source.name.lower()] = source
 
     def deregister(self, name: str) -> None:
-        """Forget a name; `NotFound` when it is not registered."""
+        """Remove a name; `NotFound` when it is not registered."""
         key = check_text(name, "name").lower()
         with self._lock:
             if self._sources.pop(key, None) is None:
-                raise unknown(name, [source.name for source in self._sources.values()])
+                raise unknown_table_error(name, [source.name for source in self._sources.values()])
 
     def tables(self) -> list[str]:
         """Return the registered names in order."""
@@ -128,8 +128,8 @@ class Session:
         Parameters are `?` or `$1` with a list, or `$name` with a mapping. `Invalid` when the
         query is not one SELECT or cannot be run, `NotFound` for a table that is not registered.
         """
-        with self._running(query, params) as prepared, _reading(prepared):
-            answer: pa.Table = run(prepared).to_arrow_table()
+        with self._open_query(query, params) as prepared, _translate_read_errors(prepared):
+            answer: pa.Table = run_prepared(prepared).to_arrow_table()
             return answer
 
     def sql_reader(
@@ -137,31 +137,31 @@ class Session:
     ) -> RowReader:
         """Return the answer of one SELECT as a stream of batches.
 
-        The versions it reads are pinned, and its cursor is open, until the stream is read to its
-        end, fails, is closed or dropped, or the session is closed.
+        The versions it reads stay pinned, and its cursor stays open, until the stream is read to
+        its end, fails, is closed or dropped, or the session is closed.
         """
         return self.read(query, params, batch_rows)[0]
 
     def read(
         self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
-    ) -> tuple[RowReader, Report]:
-        """Return the answer of one SELECT as a stream, and what it is read from."""
+    ) -> tuple[RowReader, QueryReport]:
+        """Return the answer of one SELECT as a stream, and a report of what it reads."""
         check_count(batch_rows, "batch_rows", least=1)
         with ExitStack() as stack:
-            prepared = stack.enter_context(self._running(query, params))
+            prepared = stack.enter_context(self._open_query(query, params))
             for table, state in prepared.versions:
-                stack.enter_context(pinned(table, state.version))
-            with _reading(prepared):
-                reader = run(prepared).to_arrow_reader(batch_rows)
-            batches = _streamed(reader, prepared, stack.pop_all())
-            next(batches)  # from here on, closing it releases what the stack holds
+                stack.enter_context(pin_version(table, state.version))
+            with _translate_read_errors(prepared):
+                reader = run_prepared(prepared).to_arrow_reader(batch_rows)
+            batches = _stream_batches(reader, prepared, stack.pop_all())
+            next(batches)  # from here on, closing it releases the pins and the cursor
             rows = RowReader(reader.schema, batches)
             self._readers.add(rows)
             return rows, prepared.report()
 
     @contextmanager
-    def _running(self, query: str, params: Params) -> Iterator[Prepared]:
-        """Prepare a query on a cursor that is given back or closed when the block ends."""
+    def _open_query(self, query: str, params: Params) -> Iterator[PreparedQuery]:
+        """Prepare a query on a cursor that the block's end gives back or closes."""
         check_text(query, "query")
         prepared = None
         while prepared is None:
@@ -170,22 +170,22 @@ class Session:
                 sources = dict(self._sources)
                 engine = self._engine_for(sources)
                 cursor = engine.cursor()
-                self._busy.add(cursor)
+                self._busy_cursors.add(cursor)
             is_clean = False
             try:
                 statement = self._statements.get(query)
                 if statement is None:
-                    with engine.parsing(cursor) as parser:
-                        admitted = admit(parser, query, guessed(query, sources))
+                    with engine.lend_parser(cursor) as parser:
+                        admitted = admit(parser, query, guess_proof_text(query, sources))
                     statement = self._statements.put(query, admitted)
                 prepared = prepare(cursor, statement, sources, params, engine.may_read)
                 yield prepared
                 is_clean = prepared.leaves_nothing
             except OutOfReach as error:
                 with self._lock:
-                    self._copies.add(error.folder)
+                    self._copy_folders.add(error.folder)
             finally:
-                self._busy.discard(cursor)
+                self._busy_cursors.discard(cursor)
                 if is_clean:
                     engine.give_back(cursor)
                 else:
@@ -193,11 +193,13 @@ class Session:
                         cursor.close()
 
     def _engine_for(self, sources: Mapping[str, Source]) -> Engine:
-        folders = {source.folder for source in sources.values() if source.folder} | self._copies
+        folders = {
+            source.folder for source in sources.values() if source.folder
+        } | self._copy_folders
         files = {source.path for source in sources.values() if source.path}
         engine = self._engine
         if engine is None or engine.folders != folders or engine.files != files:
-            # What an engine may read cannot change, so other folders need another engine.
+            # The folders of an engine cannot change, so other folders need another engine.
             self._engine = Engine(folders, files, self._limits)
             if engine is not None:
                 engine.close()
@@ -206,15 +208,15 @@ class Session:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the session is closed", hint="open another one")
+            raise Invalid("the session is closed", hint="open another session")
 
     def interrupt(self) -> None:
-        """Ask every query that runs now to stop; the engine does so when it gets to look."""
-        for cursor in list(self._busy):
+        """Ask every running query to stop; each stops at the engine's next interrupt check."""
+        for cursor in list(self._busy_cursors):
             cursor.interrupt()
 
     def close(self) -> None:
-        """Let the engine go, and close every stream: reading on is `Invalid` then."""
+        """Close the engine and every stream; a later read of a stream raises `Invalid`."""
         with self._lock:
             self._is_closed = True
             engine, self._engine = self._engine, None
@@ -231,18 +233,18 @@ class Session:
         self.close()
 
 
-def run(prepared: Prepared) -> duckdb.DuckDBPyRelation:
-    """Hand a prepared query to the engine of this process; reading the relation runs it."""
+def run_prepared(prepared: PreparedQuery) -> duckdb.DuckDBPyRelation:
+    """Give a prepared query to the engine of this process; reading the relation runs it."""
     relation = prepared.cursor.sql(prepared.text, params=prepared.parameters or None)
     assert relation is not None
     return relation
 
 
 @contextmanager
-def _reading(prepared: Prepared) -> Iterator[None]:
-    """Translate the engine's errors; one that a file changed under the query is `Corruption`."""
+def _translate_read_errors(prepared: PreparedQuery) -> Iterator[None]:
+    """Translate the engine's errors; if a file of the query changed, raise `Corruption`."""
     try:
-        with translated(prepared.files):
+        with translate_errors(prepared.files):
             yield
     except Overloaded:
         raise
@@ -251,13 +253,13 @@ def _reading(prepared: Prepared) -> Iterator[None]:
         raise
 
 
-def _streamed(
-    reader: pa.RecordBatchReader, prepared: Prepared, stack: ExitStack
+def _stream_batches(
+    reader: pa.RecordBatchReader, prepared: PreparedQuery, stack: ExitStack
 ) -> Generator[pa.RecordBatch, None, None]:
     with stack:
         yield None
         while True:
-            with _reading(prepared):
+            with _translate_read_errors(prepared):
                 try:
                     batch = reader.read_next_batch()
                 except StopIteration:

@@ -1,13 +1,13 @@
-"""What a session has registered: tables and plain Parquet files, opened for one query.
+"""The registered tables and plain Parquet files of a session, opened for one query.
 
-In:   names, roots and tables; `AT` clauses and function arguments already evaluated
+In:   names, roots and tables; evaluated `AT` clauses and function arguments
 Out:  states of tables, each read once a query; Arrow tables for the SQL functions
 
-- A query reads one version of a table for each way it names it: newest, or one `AS OF`. What
-  `gaps` or `coverage` tells of a table is told of the version the query reads.
-- The newest version comes with the hot rows that it does not contain. An `AS OF` names a version:
-  rows that are in none yet are not part of the past.
-- A name is a plain identifier, is found whatever its case, and is never one of the engine's.
+- A query reads one version of a table for each form of reference: the newest, or one `AS OF`.
+  `gaps` and `coverage` describe the version that the query reads.
+- The newest version comes with the hot rows that it does not contain yet. An `AS OF` reads a
+  committed version only, so it never includes hot rows.
+- A name is a plain identifier, is matched ignoring case, and is never a name of the engine.
 """
 
 import difflib
@@ -18,51 +18,51 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from thermocline.cold.catalog import is_table_name
+from thermocline.cold.coverage_report import CoverageReport, history
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_text
-from thermocline.format.instant import TimeNs, written
+from thermocline.format.instant import TimeNs, format_instant
 from thermocline.hot.tier import HotSnapshot
-from thermocline.lake.answer import Held, history
-from thermocline.lake.catalog import is_name
-from thermocline.lake.local import LocalStorage
-from thermocline.lake.table import Table
-from thermocline.query.constant import Value
-from thermocline.query.gate import RESERVED_PREFIXES
-from thermocline.snapshot import View, covered, resolve
+from thermocline.query.sql.constant import ConstantValue
+from thermocline.query.sql.gate import RESERVED_PREFIXES
+from thermocline.snapshot import TableView, measure_coverage, resolve_view
 
 ARGUMENTS = {"gaps": (1, 3), "coverage": (1, 1), "history": (1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One registered name: a table, or the path of a Parquet file; `hot` asks for hot rows."""
+    """One registered name: a table, or the path of a Parquet file; `hot` returns hot rows."""
 
     name: str
-    table: Table | None = None
+    table: ColdTable | None = None
     path: str = ""
     hot: Callable[[], HotSnapshot] | None = None
 
     @property
     def folder(self) -> str | None:
-        """The folder the engine must be able to read; None where it is not known beforehand."""
+        """The folder that the engine must be able to read; None when it is not known yet."""
         storage = None if self.table is None else self.table.storage
         return storage.root if isinstance(storage, LocalStorage) else None
 
 
-def checked_name(name: str) -> str:
+def check_table_name(name: str) -> str:
     """Return a name that can be registered; `Invalid` for any other."""
-    if not is_name(check_text(name, "name")) or name.lower().startswith(RESERVED_PREFIXES):
+    if not is_table_name(check_text(name, "name")) or name.lower().startswith(RESERVED_PREFIXES):
         raise Invalid(
             "this cannot be the name of a table",
-            hint="use letters, digits and underscores, at most 63, not the engine's own names",
+            hint="use at most 63 letters, digits and underscores; avoid the reserved prefixes",
             name=name[:80],
             reserved=list(RESERVED_PREFIXES),
         )
     return name
 
 
-def unknown(written_name: str, known: Iterable[str]) -> NotFound:
-    """Return the error for a name that is not registered, with the one that is nearest."""
+def unknown_table_error(written_name: str, known: Iterable[str]) -> NotFound:
+    """Return the error for an unregistered name; its hint suggests the closest name."""
     names = list(known)
     by_lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(written_name.lower(), by_lower, n=1, cutoff=0.0)
@@ -72,53 +72,53 @@ def unknown(written_name: str, known: Iterable[str]) -> NotFound:
     return NotFound("no such table", hint=hint, table=written_name, tables=sorted(names))
 
 
-class Snapshot:
-    """The views one query reads, each opened when it is first asked for and kept after."""
+class QuerySnapshot:
+    """The views that one query reads; each is opened at its first use and then kept."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[str, str, int], View] = {}
+        self._views: dict[tuple[str, str, int], TableView] = {}
         self._as_of: dict[str, TimeNs] = {}
 
-    def newest(self, source: Source) -> View:
+    def newest(self, source: Source) -> TableView:
         """Return the newest view of a table, the same one for the whole query."""
-        return self._kept(source, "newest", 0)
+        return self._open_once(source, "newest", 0)
 
-    def at_version(self, source: Source, version: int) -> View:
-        """Return the table at a version; `NotFound` when there is none or it has expired."""
-        return self._kept(source, "version", version)
+    def at_version(self, source: Source, version: int) -> TableView:
+        """Return the table at a version; `NotFound` when it does not exist or has expired."""
+        return self._open_once(source, "version", version)
 
-    def at_instant(self, source: Source, instant_ns: int) -> View:
+    def at_instant(self, source: Source, instant_ns: int) -> TableView:
         """Return the table at the newest version committed at or before an instant."""
-        return self._kept(source, "instant", instant_ns)
+        return self._open_once(source, "instant", instant_ns)
 
-    def _kept(self, source: Source, way: str, number: int) -> View:
+    def _open_once(self, source: Source, way: str, number: int) -> TableView:
         key = (source.name.lower(), way, number)
         if key not in self._views:
-            now = TimeNs(clock.time_ns())  # all that was acknowledged by now is in the view
-            view = self._views[key] = _opened(source, way, number)
+            now = TimeNs(clock.time_ns())  # all rows acknowledged by now are in the view
+            view = self._views[key] = _open_view(source, way, number)
             as_of = view.pairing.as_of if view.pairing else now
             self._as_of[key[0]] = as_of if way == "newest" else view.state.time
         return self._views[key]
 
     def as_of(self, name: str) -> TimeNs:
-        """Return the instant that the view of a table is true of."""
+        """Return the instant for which the view of a table is exact."""
         return self._as_of[name]
 
-    def used(self) -> list[tuple[str, View]]:
+    def opened_views(self) -> list[tuple[str, TableView]]:
         """Return the lower-case names and views that were opened."""
         return [(name, view) for (name, _, _), view in self._views.items()]
 
 
-def _opened(source: Source, way: str, number: int) -> View:
-    table = _table(source)
+def _open_view(source: Source, way: str, number: int) -> TableView:
+    table = _require_table(source)
     if way == "newest":
-        # Order matters: the hot rows first, then the version that may have taken some of them.
-        return resolve(source.hot() if source.hot else None, table)
+        # Order matters: read the hot rows first, then the version that may contain some of them.
+        return resolve_view(source.hot() if source.hot else None, table)
     version = number if way == "version" else table.log.version_at(number)
-    return View(table.log.state(version))
+    return TableView(table.log.state(version))
 
 
-def _table(source: Source) -> Table:
+def _require_table(source: Source) -> ColdTable:
     if source.table is None:
         raise Invalid(
             "a plain Parquet file has no versions and no coverage",
@@ -128,41 +128,41 @@ def _table(source: Source) -> Table:
     return source.table
 
 
-def view_at(snapshot: Snapshot, source: Source, unit: str, value: Value) -> View:
+def view_at(snapshot: QuerySnapshot, source: Source, unit: str, value: ConstantValue) -> TableView:
     """Return the view that an evaluated `AT` clause names."""
     if unit.upper() == "VERSION":
         if type(value.value) is not int:
             hint = "AS OF VERSION takes a whole number"
-            raise Invalid("not a version", hint=hint, got=value.value)
+            raise Invalid("expected a version number", hint=hint, got=value.value)
         return snapshot.at_version(source, value.value)
     return snapshot.at_instant(source, _instant(value))
 
 
-def answered(
-    snapshot: Snapshot, source: Source, function: str, values: Sequence[Value]
+def answer_function(
+    snapshot: QuerySnapshot, source: Source, function: str, values: Sequence[ConstantValue]
 ) -> pa.Table:
     """Return the rows of `gaps`, `coverage` or `history`; `values` are those after the name."""
-    table = _table(source)
+    table = _require_table(source)
     if function == "history":
         return history(table)
     view = snapshot.newest(source)
-    held = Held(view.state, covered(view, table))
+    held = CoverageReport(view.state, measure_coverage(view, table))
     if function == "coverage":
         return held.runs()
-    start, end = [*(_edge(value) for value in values), None, None][:2]
+    start, end = [*(_edge_text(value) for value in values), None, None][:2]
     return held.gaps(start, end)
 
 
-def _edge(value: Value) -> str | None:
-    return None if value.type == '"NULL"' else written(_instant(value))
+def _edge_text(value: ConstantValue) -> str | None:
+    return None if value.type == '"NULL"' else format_instant(_instant(value))
 
 
-def _instant(value: Value) -> int:
-    # A text may have a zone: read as a time with one, where none means UTC.
+def _instant(value: ConstantValue) -> int:
+    # A text may have a zone: it is read as a time with a zone; without one it is UTC.
     found = value.instant_as_column if value.type == "VARCHAR" else value.instant
     if found is None:
         raise Invalid(
-            "not a time",
+            "expected a time",
             hint="write it like '2024-06-01 13:00:00' or TIMESTAMP '2024-06-01 13:00:00'",
             got=value.value,
         )

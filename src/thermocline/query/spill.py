@@ -1,11 +1,11 @@
-"""Folders for rows that do not fit into memory, which never outlive whoever spilled them for long.
+"""Folders for rows that do not fit into memory, and the cleanup of folders of dead processes.
 
 In:   nothing
-Out:  a new folder of this user alone, named after this process
+Out:  a new folder that only this user can read, named after this process
 
-- A process that is killed leaves its folder. The next one of this user that makes one removes it:
-  the name says whose it was, and that process is gone. It has its number and when it began, since
-  another one may have the number: in a container the first always has the same.
+- A killed process leaves its folder behind. The next process of the same user that makes a spill
+  folder removes it. The name has the process id and the start time of the owner, because process
+  ids are reused: in a container the first process always has the same id.
 """
 
 import os
@@ -17,41 +17,41 @@ from functools import cache
 PREFIX = "thermocline-spill-"
 
 
-def new_folder() -> str:
-    """Make a folder for spilled rows; remove those of processes that are gone."""
+def make_folder() -> str:
+    """Make a folder for spilled rows; remove the folders of dead processes."""
     process = os.getpid()
-    _swept(process)
-    return tempfile.mkdtemp(prefix=f"{PREFIX}{process}-{_began(process)}-")
+    _sweep_once(process)
+    return tempfile.mkdtemp(prefix=f"{PREFIX}{process}-{_start_time(process)}-")
 
 
-def remove(folder: str) -> None:
-    """Remove a folder with all that is in it; nothing happens where there is none."""
+def remove_folder(folder: str) -> None:
+    """Remove a folder and its contents; a missing folder is ignored."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
-def _swept(process: int) -> None:  # noqa: ARG001  once for each process, forked ones too
+def _sweep_once(process: int) -> None:  # noqa: ARG001  runs once for each process, also after a fork
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             number, _, rest = entry.name.removeprefix(PREFIX).partition("-")
             began = rest.rpartition("-")[0]
             is_named = entry.name.startswith(PREFIX) and number.isdigit()
-            if is_named and _is_left(entry, int(number), began):
-                remove(entry.path)
+            if is_named and _is_orphaned(entry, int(number), began):
+                remove_folder(entry.path)
 
 
-def _began(process: int) -> str:
-    """Return when a process began, in the kernel's own count, or nothing where it does not say."""
+def _start_time(process: int) -> str:
+    """Return the start time of a process in kernel ticks, or an empty text if it is unknown."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            # The name before it may have spaces and brackets; 22 fields are counted with it.
+            # The process name before it may contain spaces and brackets; the time is field 22.
             return file.read().rpartition(b") ")[2].split()[19].decode()
     except (OSError, IndexError):
         return ""
 
 
-def _is_left(entry: os.DirEntry[str], process: int, began: str) -> bool:
-    """Tell whether a folder is ours and its process is gone; when in doubt it is not."""
+def _is_orphaned(entry: os.DirEntry[str], process: int, began: str) -> bool:
+    """Tell whether a folder is of this user and its process is dead; False when in doubt."""
     try:
         if entry.stat(follow_symlinks=False).st_uid != os.getuid():
             return False
@@ -60,5 +60,5 @@ def _is_left(entry: os.DirEntry[str], process: int, began: str) -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
-    now = _began(process)
+    now = _start_time(process)
     return bool(began and now) and began != now and entry.is_dir(follow_symlinks=False)

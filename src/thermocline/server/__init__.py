@@ -1,1 +1,1 @@
-"""The node as others reach it: OpenTelemetry in, SQL and administration by HTTP."""
+"""A node's network interfaces: OpenTelemetry ingestion, and SQL and administration over HTTP."""

@@ -1,12 +1,12 @@
 """The HTTP status of every error kind.
 
 In:   an error
-Out:  a status code; seconds to wait before a retry, where one helps
+Out:  a status code; the seconds to wait, if a retry can help
 
-- The kind decides, and two facts: a query past its time is a gateway's timeout, because trying
-  again at once is no help and fewer requests are none either. A conflict with the version that a
-  caller said to have seen is a failed precondition.
-- What is no error of this package is 500, and whoever answers says nothing of it.
+- The status depends on the kind, and on two facts. A query past its timeout is 504: an immediate
+  retry does not help, and neither do fewer requests. A conflict with the version in a request's
+  `If-Match` is 412.
+- Any other exception is a 500, and its details are not disclosed.
 """
 
 from thermocline.errors import (
@@ -41,7 +41,7 @@ RETRY_AFTER_S = range(1, 6)
 
 
 def status_of(error: BaseException) -> int:
-    """Return the status that tells this error; 500 for one that is not ours."""
+    """Return an error's status; 500 for an exception of another package."""
     if isinstance(error, Overloaded) and "timeout_s" in error.facts:
         return TIMEOUT_STATUS
     if isinstance(error, Conflict) and "if_match" in error.facts:
@@ -53,7 +53,7 @@ def status_of(error: BaseException) -> int:
 
 
 def retry_after_s(error: BaseException) -> int | None:
-    """Return how long to wait before trying again, 1 to 5 s; None where a retry is no help."""
+    """Return how long to wait before a retry, 1 to 5 s; None if a retry cannot help."""
     if status_of(error) not in (429, 503):
         return None
     facts = error.facts if isinstance(error, ThermoclineError) else {}

@@ -1,7 +1,7 @@
 """Pictures of a table: what it is and which stretches of time it holds, as text and as HTML.
 
-- Values in, text out: nothing here reads a file or a clock.
-- Whatever a table contains is text in a picture: no markup, no script, no terminal control.
+- Values in, text out: no function reads a file or a clock.
+- A table's content appears as text only: never as markup, script or terminal control.
 """
 
 from thermocline.show.facts import table_facts

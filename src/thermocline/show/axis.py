@@ -1,10 +1,10 @@
-"""The ruler under a bar of blocks: round times at their places, with labels that fit.
+"""Draws the time axis under a bar of blocks: round times with labels that fit.
 
-In:   the first instant of a bar, the instant it ends before, its width in blocks
-Out:  the lines of the ruler and its labels
+In:   the first instant of a bar, the instant at which it ends, its width in blocks
+Out:  the lines of the axis and its labels
 
-- The beginning and the end are always written in full; between them stand round times only, and
-  only where a label has room.
+- The first and the last label are always complete; between them only round times are labelled, and
+  only if the label fits.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ _STEPS_DAYS = (1, 2, 7, 14)
 _STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 6_000)
 
 
-def axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
-    """Return a ruler as wide as the blocks, and the times of its marks within `room` columns."""
+def draw_axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
+    """Return an axis as wide as the blocks, and its labels within `room` columns."""
     ruler = ["└", *"─" * (blocks - 2), "┘"] if blocks > 1 else ["╵"]
     left, right = clock_text(begin), clock_text(end)
     last = max(blocks, len(left) + LABEL_GAP + len(right))
@@ -43,18 +43,18 @@ def axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, .
 
 
 def _ticks(begin: datetime, end: datetime, blocks: int) -> list[tuple[datetime, str]]:
-    """Return round times between two others, as many as have room, and their labels."""
+    """Return round times between two times, as many as fit, and their labels."""
     span_s = (end - begin).total_seconds()
     for step_s in (*_STEPS_S, *(days * _DAY_S for days in _STEPS_DAYS)):
         form = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < _DAY_S else "%m-%d"
         if blocks * step_s / span_s >= len(begin.strftime(form)) + LABEL_GAP:
             return [
                 (tick, tick.strftime("%m-%d" if _is_midnight(tick) else form))
-                for tick in _even(begin, end, step_s)
+                for tick in _even_ticks(begin, end, step_s)
             ]
     for months in _STEPS_MONTHS:
         if blocks * months * 30 * _DAY_S / span_s >= len("2024-06") + LABEL_GAP:
-            return [(tick, f"{tick:%m-%d}") for tick in _firsts(begin, end, months)]
+            return [(tick, f"{tick:%m-%d}") for tick in _month_ticks(begin, end, months)]
     return []
 
 
@@ -62,7 +62,7 @@ def _is_midnight(time: datetime) -> bool:
     return (time.hour, time.minute, time.second) == (0, 0, 0)
 
 
-def _even(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
+def _even_ticks(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
     midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
     past_s = int((begin - midnight).total_seconds())
     for count in range(past_s // step_s + 1, past_s // step_s + 1 + TICKS_MAX):
@@ -71,7 +71,7 @@ def _even(begin: datetime, end: datetime, step_s: int) -> Iterator[datetime]:
         yield midnight + timedelta(seconds=count * step_s)
 
 
-def _firsts(begin: datetime, end: datetime, months: int) -> Iterator[datetime]:
+def _month_ticks(begin: datetime, end: datetime, months: int) -> Iterator[datetime]:
     number = ((begin.year * 12 + begin.month - 1) // months + 1) * months
     first = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     while number // 12 <= end.year:

@@ -1,27 +1,27 @@
-"""What one wants to know about a table first, in the order one wants to know it.
+"""The main facts about a table, the most important first.
 
-In:   a `Held`; for people, the table's root
+In:   what a version holds; for people, the table's root
 Out:  labels and texts, the same for a terminal and for a notebook; values by name, the same for the
       command line, the API and Python
 """
 
 from typing import TYPE_CHECKING, Any
 
-from thermocline.format.instant import written
-from thermocline.show.picture import counts
-from thermocline.show.text import clock_text, moment, share_text, size_text
+from thermocline.format.instant import format_instant
+from thermocline.show.picture import count_buckets
+from thermocline.show.text import clock_text, display_time, share_text, size_text
 
 if TYPE_CHECKING:
-    from thermocline.lake.answer import Held
+    from thermocline.cold.coverage_report import CoverageReport
 
 
-def table_facts(held: "Held", root: str) -> dict[str, str]:
-    """Return the facts of one version as labels and texts; the texts are not made harmless."""
+def table_facts(held: "CoverageReport", root: str) -> dict[str, str]:
+    """Return the facts of one version as labels and texts; control characters are not escaped."""
     state, whole = held.state, held.coverage.whole
     spec, totals = state.spec, state.totals
     facts = {
         "root": root,
-        "version": f"{state.version:,}, committed {clock_text(moment(state.time))} UTC",
+        "version": f"{state.version:,}, committed {clock_text(display_time(state.time))} UTC",
         "rows": f"{totals.rows:,}",
         "segments": f"{totals.segments:,}",
         "size": size_text(totals.size_bytes),
@@ -33,9 +33,9 @@ def table_facts(held: "Held", root: str) -> dict[str, str]:
         facts["entities"] = f"{len(held.coverage.entities):,} by {', '.join(spec.entity_columns)}"
     if whole:
         first, after = whole.first(), whole.last() + 1
-        begin, end = moment(spec.bucket.start(first)), moment(spec.bucket.start(after))
+        begin, end = display_time(spec.bucket.start(first)), display_time(spec.bucket.start(after))
         facts["time range"] = f"{clock_text(begin)} to {clock_text(end)} UTC"
-        covered, total = covered_of(held, first, after)
+        covered, total = count_covered(held, first, after)
         facts["coverage"] = f"{share_text(covered, total)} of {total:,} buckets"
     facts["overlap"] = spec.overlap
     facts["retention"] = spec.retention or "keeps all rows"
@@ -43,20 +43,20 @@ def table_facts(held: "Held", root: str) -> dict[str, str]:
     return facts
 
 
-def table_values(held: "Held") -> dict[str, Any]:
-    """Return the facts of one version as values that JSON can hold, by the names they have."""
+def table_values(held: "CoverageReport") -> dict[str, Any]:
+    """Return the facts of one version by name, as values that JSON can hold."""
     state, whole = held.state, held.coverage.whole
     spec, totals = state.spec, state.totals
     first, after = (whole.first(), whole.last() + 1) if whole else (0, 0)
-    covered, total = covered_of(held, first, after) if whole else (0, 0)
+    covered, total = count_covered(held, first, after) if whole else (0, 0)
     return {
         "version": state.version,
-        "committed": written(state.time),
+        "committed": format_instant(state.time),
         "rows": totals.rows,
         "segments": totals.segments,
         "size_bytes": totals.size_bytes,
-        "start": written(spec.bucket.start(first)) if whole else None,
-        "end": written(spec.bucket.start(after)) if whole else None,
+        "start": format_instant(spec.bucket.start(first)) if whole else None,
+        "end": format_instant(spec.bucket.start(after)) if whole else None,
         "buckets": total,
         "buckets_held": covered,
         "ratio": covered / total if total else 0.0,
@@ -74,7 +74,7 @@ def table_values(held: "Held") -> dict[str, Any]:
     }
 
 
-def covered_of(held: "Held", first: int, after: int) -> tuple[int, int]:
-    """Return how many buckets of a range are held and how many there are, over all entities."""
+def count_covered(held: "CoverageReport", first: int, after: int) -> tuple[int, int]:
+    """Return how many buckets of a range are held, and how many there are, over all entities."""
     parts = list(held.coverage.entities.values()) or [held.coverage.whole]
-    return sum(counts(parts, first, after)), (after - first) * len(parts)
+    return sum(count_buckets(parts, first, after)), (after - first) * len(parts)

@@ -1,12 +1,12 @@
 """A table as a notebook shows it: its facts, its coverage and its columns, in plain HTML.
 
-In:   a `Held` and the table's root
+In:   what a version holds, and the table's root
 Out:  one element of HTML
 
-- Everything that comes from the table is escaped: a column may be called `<script>`.
-- No script, no style sheet, no request to any other host: it is the same after the notebook was
-  saved, mailed and opened elsewhere.
-- Colours are the reader's own, with see-through greys, so that it suits light and dark.
+- Every text from the table is escaped: a column may have the name `<script>`.
+- It uses no script, no style sheet and no request to a host: a saved notebook looks the same on
+  another machine.
+- It inherits the notebook's colours and adds transparent greys, so it suits light and dark.
 """
 
 from html import escape
@@ -14,11 +14,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from thermocline.show.facts import table_facts
-from thermocline.show.picture import FULL, SHARE_WIDTH, Lane, coverage_picture
-from thermocline.show.text import clock_text, moment, visible
+from thermocline.show.picture import FULL, SHARE_WIDTH, CoverageLane, coverage_picture
+from thermocline.show.text import clock_text, display_time, visible
 
 if TYPE_CHECKING:
-    from thermocline.lake.answer import Held
+    from thermocline.cold.coverage_report import CoverageReport
 
 BLOCKS_WIDE = 96
 COLUMNS_MAX = 100
@@ -30,37 +30,41 @@ _CELL = "text-align:left;padding:1px 12px 1px 0;border:0;background:transparent;
 _TABLE = "border-collapse:collapse;border:0;margin:4px 0;color:inherit"
 
 
-def table_html(held: "Held", root: str) -> str:
+def table_html(held: "CoverageReport", root: str) -> str:
     """Return a table's facts, coverage and columns as one element of HTML."""
     facts = table_facts(held, root)
     name = root.rstrip("/").rpartition("/")[2] or root
-    rows = "".join(_row(_faint(label), _text(value)) for label, value in facts.items())
+    rows = "".join(_row_html(_faint_html(label), _escape(value)) for label, value in facts.items())
     return (
         f'<div style="font-size:13px;line-height:1.5;max-width:60em">'
-        f"<div><strong>{_text(name)}</strong> {_faint('time series table')}</div>"
-        f'<table style="{_TABLE}">{rows}</table>{_coverage(held)}{_columns(held)}</div>'
+        f"<div><strong>{_escape(name)}</strong> {_faint_html('time series table')}</div>"
+        f'<table style="{_TABLE}">{rows}</table>{_coverage_html(held)}{_columns_html(held)}</div>'
     )
 
 
-def _coverage(held: "Held") -> str:
+def _coverage_html(held: "CoverageReport") -> str:
     picture = coverage_picture(held, BLOCKS_WIDE + SHARE_WIDTH)
     if not picture.lanes:
         return ""
     bucket, whole = held.state.spec.bucket, held.coverage.whole
-    begin, end = moment(bucket.start(whole.first())), moment(bucket.start(whole.last() + 1))
+    begin, end = (
+        display_time(bucket.start(whole.first())),
+        display_time(bucket.start(whole.last() + 1)),
+    )
     ends = (
         f'<div style="display:flex;justify-content:space-between">'
-        f"{_faint(clock_text(begin))}{_faint(clock_text(end))}</div>"
+        f"{_faint_html(clock_text(begin))}{_faint_html(clock_text(end))}</div>"
     )
-    more = _row("", _faint(picture.more), "") if picture.more else ""
+    more = _row_html("", _faint_html(picture.more), "") if picture.more else ""
     lanes = "".join(
-        _row(_text(lane.label), _bar(lane), _text(lane.share)) for lane in picture.lanes
+        _row_html(_escape(lane.label), _bar_html(lane), _escape(lane.share))
+        for lane in picture.lanes
     )
-    return f'<table style="{_TABLE};width:100%">{lanes}{_row("", ends, "")}{more}</table>'
+    return f'<table style="{_TABLE};width:100%">{lanes}{_row_html("", ends, "")}{more}</table>'
 
 
-def _bar(lane: Lane) -> str:
-    """Return one lane as a drawing: full blocks, lower ones for in part, a line for missing."""
+def _bar_html(lane: CoverageLane) -> str:
+    """Return one lane as a drawing: full blocks, lower blocks for in part, a line for missing."""
     shapes, place = [], 0
     for level, run in groupby(lane.levels):
         width = len(list(run))
@@ -81,20 +85,22 @@ def _bar(lane: Lane) -> str:
     )
 
 
-def _columns(held: "Held") -> str:
+def _columns_html(held: "CoverageReport") -> str:
     columns = held.state.schema.columns
     if not columns:
-        return _faint("no columns yet: the first append gives them")
-    rows = "".join(_row(_text(c.name), _faint(str(c.type))) for c in columns[:COLUMNS_MAX])
+        return _faint_html("no columns yet: the first append adds them")
+    rows = "".join(
+        _row_html(_escape(c.name), _faint_html(str(c.type))) for c in columns[:COLUMNS_MAX]
+    )
     more = len(columns) - COLUMNS_MAX
-    rest = _row(_faint(f"and {more:,} more"), "") if more > 0 else ""
+    rest = _row_html(_faint_html(f"and {more:,} more"), "") if more > 0 else ""
     return (
         f"<details><summary>{len(columns):,} columns</summary>"
         f'<table style="{_TABLE}">{rows}{rest}</table></details>'
     )
 
 
-def _row(*cells: str) -> str:
+def _row_html(*cells: str) -> str:
     last = len(cells) - 1
     return (
         '<tr style="background:transparent">'
@@ -107,9 +113,9 @@ def _row(*cells: str) -> str:
     )
 
 
-def _text(value: str) -> str:
+def _escape(value: str) -> str:
     return escape(visible(value), quote=True)
 
 
-def _faint(value: str) -> str:
-    return f'<span style="opacity:.7">{_text(value)}</span>'
+def _faint_html(value: str) -> str:
+    return f'<span style="opacity:.7">{_escape(value)}</span>'

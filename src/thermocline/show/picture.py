@@ -1,12 +1,12 @@
 """The coverage of a stretch of time as bars of blocks.
 
-In:   a `Held` (what a version holds), a stretch, a width
+In:   what a version holds, a stretch, a width
 Out:  a `Picture`, or its lines as one text
 
 - A block is full only if every bucket in it is held, and empty only if none is: one missing
-  bucket in a million shows, and so does one held bucket in a million.
-- Every bucket of the stretch is in exactly one block, or has blocks of its own.
-- The least complete entities come first; how many are left out is said.
+  bucket in a million is visible, and so is one held bucket in a million.
+- A block contains whole buckets, or a bucket spans whole blocks.
+- The least complete entities come first; the picture says how many are omitted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +15,12 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from thermocline.show.axis import axis
-from thermocline.show.text import columns_wide, moment, padded, share_text, shortened, visible
+from thermocline.show.axis import draw_axis
+from thermocline.show.text import display_time, pad, share_text, shorten, text_width, visible
 
 if TYPE_CHECKING:
+    from thermocline.cold.coverage_report import CoverageReport
     from thermocline.format.coverage import Buckets
-    from thermocline.lake.answer import Held
 
 BLOCKS = "·▁▂▃▄▅▆█"
 """A block's glyph by its level: empty, six steps of "in part", full."""
@@ -33,7 +33,7 @@ SHARE_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class CoverageLane:
     """The coverage of one entity, or of the whole table, as levels from 0 to `FULL`."""
 
     label: str
@@ -45,24 +45,24 @@ class Lane:
 class Picture:
     """The coverage of a stretch: its lanes, worst first, the axis under them and a legend."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[CoverageLane, ...]
     more: str
     axis: tuple[str, ...]
     legend: tuple[str, ...]
     label_width: int
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each line as what stands before its blocks, the blocks, and what follows."""
+        """Yield each line as the text before its blocks, the blocks, and the text after them."""
         for lane in self.lanes:
             blocks = "".join(BLOCKS[level] for level in lane.levels)
-            yield padded(lane.label, self.label_width), blocks, lane.share.rjust(SHARE_WIDTH)
+            yield pad(lane.label, self.label_width), blocks, lane.share.rjust(SHARE_WIDTH)
         below = [" " * self.label_width + line for line in self.axis]
         for line in (*below, *([self.more] if self.more else []), *self.legend):
             yield line.rstrip(), "", ""
 
 
 def coverage_bar(
-    held: "Held",
+    held: "CoverageReport",
     width: int,
     start: object = None,
     end: object = None,
@@ -72,15 +72,15 @@ def coverage_bar(
 ) -> str:
     """Return the coverage of a stretch as bars of blocks with a time axis and a legend.
 
-    No line is wider than `width`, or than `WIDTH_MIN` where that is more. Where entities are
-    declared each has a bar, worst first, up to `LANES_MAX`.
+    No line is wider than `width`, or than `WIDTH_MIN` if that is more. If the table has entities,
+    each has a bar, the least complete first, up to `LANES_MAX`.
     """
     picture = coverage_picture(held, width, start, end, entity, per_entity=per_entity)
     return "\n".join("".join(parts) for parts in picture.lines())
 
 
 def coverage_picture(
-    held: "Held",
+    held: "CoverageReport",
     width: int,
     start: object = None,
     end: object = None,
@@ -88,78 +88,85 @@ def coverage_picture(
     *,
     per_entity: bool = True,
 ) -> Picture:
-    """Return the picture that `coverage_bar` writes, for callers that colour it."""
+    """Return the picture that `coverage_bar` writes, for callers that add colours."""
     width = max(width, WIDTH_MIN)
     first, after = held.span(start, end)
     if after <= first:
         return Picture((), "", (), ("nothing is held: no stretch to draw",), 0)
-    worst, rest = _worst_first(_parts(held, entity, per_entity=per_entity), first, after)
-    widest = min(max(columns_wide(label) for label, _, _ in worst), LABEL_WIDTH_MAX, width // 3)
+    worst, rest = _order_worst_first(
+        _entity_parts(held, entity, per_entity=per_entity), first, after
+    )
+    widest = min(max(text_width(label) for label, _, _ in worst), LABEL_WIDTH_MAX, width // 3)
     label_width = widest + 2 if widest else 0
     room = width - label_width - SHARE_WIDTH
-    ranges = _ranges(first, after, room)
+    ranges = _block_ranges(first, after, room)
     lanes = tuple(
-        Lane(shortened(label, widest), _levels(buckets, ranges), share)
+        CoverageLane(shorten(label, widest), _block_levels(buckets, ranges), share)
         for label, buckets, share in worst
     )
     bucket = held.state.spec.bucket
-    begin, end_time = moment(bucket.start(first)), moment(bucket.start(after))
+    begin, end_time = display_time(bucket.start(first)), display_time(bucket.start(after))
     more = f"and {rest:,} more, none less complete than these" if rest else ""
     return Picture(
         lanes,
         more,
-        axis(begin, end_time, len(ranges), room + SHARE_WIDTH),
-        _legend(str(bucket), after - first, len(ranges), width),
+        draw_axis(begin, end_time, len(ranges), room + SHARE_WIDTH),
+        _make_legend(str(bucket), after - first, len(ranges), width),
         label_width,
     )
 
 
-def level(held: int, total: int) -> int:
-    """Return a block's level: 0 only for nothing, `FULL` only for all, else between."""
+def block_level(held: int, total: int) -> int:
+    """Return a block's level: 0 only if none is held, `FULL` only if all are, else between."""
     if held == 0:
         return 0
     return FULL if held == total else 1 + held * (FULL - 1) // total
 
 
-def counts(parts: Sequence["Buckets"], first: int, after: int) -> list[int]:
-    """Return how many buckets of the range each part holds, from the bitmaps' bytes at once."""
+def count_buckets(parts: Sequence["Buckets"], first: int, after: int) -> list[int]:
+    """Return how many buckets of the range each part holds, from the bytes of all bitmaps."""
     import numpy as np
 
+    from thermocline.format.bitmap_runs import find_runs
     from thermocline.format.coverage import BIAS
-    from thermocline.format.runs import runs_of
 
-    runs = runs_of([part.serialized() for part in parts])
+    runs = find_runs([part.to_bytes() for part in parts])
     low, high = np.maximum(runs.first, first + BIAS), np.minimum(runs.end, after + BIAS)
     sums = np.zeros(len(parts), dtype=np.int64)
     np.add.at(sums, runs.owner, np.maximum(high - low, 0))
     return [int(value) for value in sums]
 
 
-def _parts(held: "Held", entity: object, *, per_entity: bool) -> list[tuple[str, "Buckets"]]:
+def _entity_parts(
+    held: "CoverageReport", entity: object, *, per_entity: bool
+) -> list[tuple[str, "Buckets"]]:
     from thermocline.format.coverage import entity_values
 
     if entity is not None:
-        return [(_label(entity_values(held.key(entity))), held.buckets(entity))]
+        return [(_entity_label(entity_values(held.key(entity))), held.buckets(entity))]
     if held.has_entities and per_entity and held.coverage.entities:
-        return [(_label(entity_values(key)), part) for key, part in held.coverage.entities.items()]
+        return [
+            (_entity_label(entity_values(key)), part)
+            for key, part in held.coverage.entities.items()
+        ]
     return [("", held.coverage.whole)]
 
 
-def _label(values: Iterable[object]) -> str:
+def _entity_label(values: Iterable[object]) -> str:
     return visible(", ".join("null" if value is None else str(value) for value in values))
 
 
-def _worst_first(
+def _order_worst_first(
     parts: Sequence[tuple[str, "Buckets"]], first: int, after: int
 ) -> tuple[list[tuple[str, "Buckets", str]], int]:
-    """Return the least complete parts with their shares, and how many are left out."""
-    held = counts([buckets for _, buckets in parts], first, after)
+    """Return the least complete parts with their shares, and how many parts are omitted."""
+    held = count_buckets([buckets for _, buckets in parts], first, after)
     order = sorted(range(len(parts)), key=lambda place: (held[place], parts[place][0]))
     shown = [(*parts[place], share_text(held[place], after - first)) for place in order[:LANES_MAX]]
     return shown, len(parts) - len(shown)
 
 
-def _ranges(first: int, after: int, room: int) -> list[tuple[int, int]]:
+def _block_ranges(first: int, after: int, room: int) -> list[tuple[int, int]]:
     """Return the buckets of each block: whole buckets a block, or whole blocks a bucket."""
     count = after - first
     if count <= room:
@@ -169,11 +176,11 @@ def _ranges(first: int, after: int, room: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _levels(buckets: "Buckets", ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    return tuple(level(buckets.count(low, high), high - low) for low, high in ranges)
+def _block_levels(buckets: "Buckets", ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    return tuple(block_level(buckets.count(low, high), high - low) for low, high in ranges)
 
 
-def _legend(bucket: str, count: int, blocks: int, width: int) -> tuple[str, ...]:
+def _make_legend(bucket: str, count: int, blocks: int, width: int) -> tuple[str, ...]:
     if blocks >= count:
         each = blocks // count
         scale = f"one bucket of {bucket} is {each} block{'s' if each > 1 else ''}"

@@ -1,7 +1,7 @@
-"""Small texts for people: sizes, shares and times, and text made harmless and made to fit.
+"""Small texts for people: sizes, shares and times, and text that is escaped and cut to a width.
 
 - A share is written as 100 % only if all is held, and as 0 % only if nothing is.
-- Text that comes from data never steers a terminal.
+- Control characters in data never reach a terminal.
 """
 
 import unicodedata
@@ -23,7 +23,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def share_text(held: int, total: int) -> str:
-    """Return a share in per cent, cut off and never rounded up to all or down to nothing."""
+    """Return a share in per cent, truncated; only all is 100 %, and only nothing is 0 %."""
     if not total or not held:
         return "0 %"
     if held == total:
@@ -32,13 +32,13 @@ def share_text(held: int, total: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %" if tenths else "<0.1 %"
 
 
-def moment(instant: int) -> datetime:
-    """Return the datetime of an instant; the end of the last bucket there is counts as its last."""
+def display_time(instant: int) -> datetime:
+    """Return the datetime of an instant; an instant above `TIME_MAX` becomes `TIME_MAX`."""
     return to_datetime(min(instant, TIME_MAX))
 
 
 def clock_text(time: datetime) -> str:
-    """Return a time as short as it can be: without clock at midnight, without empty seconds."""
+    """Return a time in short form: without a clock at midnight, without seconds if they are 0."""
     day = f"{time.year:04d}-{time.month:02d}-{time.day:02d}"
     if (time.hour, time.minute, time.second) == (0, 0, 0):
         return day
@@ -46,50 +46,52 @@ def clock_text(time: datetime) -> str:
 
 
 def visible(text: str) -> str:
-    """Return the text with every character that steers a terminal made visible."""
+    """Return the text with every control character made visible."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(character if _is_plain(character) else _named(character) for character in text)
+    return "".join(
+        character if _is_plain(character) else _name_control(character) for character in text
+    )
 
 
-def columns_wide(text: str) -> int:
+def text_width(text: str) -> int:
     """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
-    return sum(_character_wide(character) for character in text)
+    return sum(_character_width(character) for character in text)
 
 
-def shortened(text: str, width: int) -> str:
-    """Return the text, cut with an ellipsis where it is wider than `width` columns."""
-    if columns_wide(text) <= width:
+def shorten(text: str, width: int) -> str:
+    """Return the text, cut with an ellipsis if it is wider than `width` columns."""
+    if text_width(text) <= width:
         return text
     kept, used = [], 0
     for character in text:
-        used += _character_wide(character)
+        used += _character_width(character)
         if used > width - 1:
             break
         kept.append(character)
     return "".join(kept) + "…" if width > 0 else ""
 
 
-def padded(text: str, width: int) -> str:
+def pad(text: str, width: int) -> str:
     """Return the text, filled with spaces to `width` columns."""
-    return text + " " * max(0, width - columns_wide(text))
+    return text + " " * max(0, width - text_width(text))
 
 
 def _is_plain(character: str) -> bool:
-    # Cf holds the marks that turn the direction of writing; Zl and Zp break lines.
+    # Cf contains the marks that change the direction of writing; Zl and Zp break lines.
     return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def _named(character: str) -> str:
+def _name_control(character: str) -> str:
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)
     return "␡" if code == 0x7F else f"\\u{code:04x}"
 
 
-def _character_wide(character: str) -> int:
+def _character_width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

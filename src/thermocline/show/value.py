@@ -1,11 +1,12 @@
-"""Arrow values as JSON and as text, the same in every format that is not Arrow itself.
+"""Arrow values as JSON and as text, the same in every format except Arrow.
 
 In:   Arrow arrays of any type
 Out:  values that JSON can hold, or texts; None for null
 
-- Times are ISO 8601; those with a zone end in `Z`, those without have none.
-- Decimals keep every digit; float32 is written as short as it was, not as its float64.
-- What JSON cannot hold is text: `NaN`, `Infinity`, bytes in hexadecimal, durations as `PT5S`.
+- Times are ISO 8601; times with a zone end in `Z`, times without a zone do not.
+- Decimals keep every digit; float32 has its shortest form, not that of the same float64.
+- Values that JSON cannot hold are text: `NaN`, `Infinity`, bytes in hexadecimal, durations as
+  `PT5S`.
 """
 
 import math
@@ -19,24 +20,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, TIME_MAX, TIME_MIN, written
+from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, TIME_MAX, TIME_MIN, format_instant
 
 _JSON_INTEGERS = range(-(1 << 63), 1 << 64)
-"""What the JSON writer takes as a number; larger ones are written digit by digit."""
+"""Integers that the JSON writer takes as numbers; larger ones are written digit by digit."""
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """Return the values as JSON can hold them; give `as_json` them to write."""
+    """Return the values as JSON can hold them; `as_json` writes them."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _extended(array)
+        return _extension_values(array)
     for is_kind, convert in _CONVERSIONS:
         if is_kind(kind):
             return convert(array)
     return [value if isinstance(value, _PLAIN) else str(value) for value in array.to_pylist()]
 
 
-def texts(array: pa.Array) -> list[str | None]:
+def text_values(array: pa.Array) -> list[str | None]:
     """Return the values as texts."""
     kind = array.type
     if kinds.is_integer(kind) or kinds.is_boolean(kind):
@@ -48,11 +49,11 @@ def texts(array: pa.Array) -> list[str | None]:
 
 def as_json(value: Any) -> bytes:
     """Return JSON without spaces; decimals and large numbers keep every digit."""
-    return orjson.dumps(value, default=_unusual, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(value, default=_encode_other, option=orjson.OPT_NON_STR_KEYS)
 
 
 def duration_text(months: int, days: int, nanoseconds: int) -> str:
-    """Return a duration in ISO 8601, such as `P1DT90S`; a sign is that of its part."""
+    """Return a duration in ISO 8601, such as `P1DT90S`; each part has its sign."""
     clock = _seconds_text(nanoseconds) if nanoseconds else ""
     parts = (f"{months}M" if months else "") + (f"{days}D" if days else "")
     return f"P{parts}{f'T{clock}' if clock else ''}" if parts or clock else "PT0S"
@@ -77,7 +78,7 @@ def _text(value: Any) -> str | None:
             return as_json(value).decode()
 
 
-def _unusual(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     return orjson.Fragment(format(value, "f")) if isinstance(value, Decimal) else str(value)
 
 
@@ -95,15 +96,15 @@ def _timestamps(array: pa.Array) -> list[Any]:
     if ends["min"] is None:
         return [None] * len(array)
     if ends["min"] * unit >= TIME_MIN and ends["max"] * unit <= TIME_MAX:
-        return _written_at_once(array, has_zone=has_zone)
+        return _format_timestamps(array, has_zone=has_zone)
     return [
         None if value is None else _time_text(value * unit, has_zone=has_zone)
         for value in numbers.to_pylist()
     ]
 
 
-def _written_at_once(array: pa.Array, *, has_zone: bool) -> list[Any]:
-    """Write times that a calendar holds as `written` does, a whole column at once."""
+def _format_timestamps(array: pa.Array, *, has_zone: bool) -> list[Any]:
+    """Return times in the calendar's range as `written` does, a whole column at once."""
     unit = "ns" if array.type.unit == "ns" else "us"
     found = array.cast(pa.timestamp(unit, tz="UTC" if has_zone else None)).cast(pa.string())
     found = pc.replace_substring(found, pattern=" ", replacement="T")
@@ -114,9 +115,9 @@ def _written_at_once(array: pa.Array, *, has_zone: bool) -> list[Any]:
 
 def _time_text(instant: int, *, has_zone: bool) -> str:
     if not TIME_MIN <= instant <= TIME_MAX:
-        # The engine's infinities, and years that no calendar of ours can write.
+        # The engine's infinities, and years outside of the calendar's range.
         return "infinity" if instant > 0 else "-infinity"
-    text = written(instant)
+    text = format_instant(instant)
     return text if has_zone else text[:-1]
 
 
@@ -134,14 +135,15 @@ def _intervals(array: pa.Array) -> list[Any]:
 
 def _floats(array: pa.Array) -> list[Any]:
     if array.type.bit_width == 64:
-        return [_finite(value) for value in array.to_pylist()]
+        return [_finite_or_text(value) for value in array.to_pylist()]
     narrow = np.float32 if array.type.bit_width == 32 else np.float16
     return [
-        None if value is None else _finite(float(str(narrow(value)))) for value in array.to_pylist()
+        None if value is None else _finite_or_text(float(str(narrow(value))))
+        for value in array.to_pylist()
     ]
 
 
-def _finite(value: float | None) -> float | str | None:
+def _finite_or_text(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     if math.isnan(value):
@@ -152,10 +154,10 @@ def _finite(value: float | None) -> float | str | None:
 def _decimals(array: pa.Array) -> list[Any]:
     if array.type.scale > 0:
         return list(array.to_pylist())
-    return [_whole(value) for value in array.to_pylist()]
+    return [_whole_or_decimal(value) for value in array.to_pylist()]
 
 
-def _whole(value: Decimal | None) -> Decimal | int | None:
+def _whole_or_decimal(value: Decimal | None) -> Decimal | int | None:
     return int(value) if value is not None and int(value) in _JSON_INTEGERS else value
 
 
@@ -183,7 +185,7 @@ def _nested_value(scalar: pa.Scalar) -> Any:
         return None
     if isinstance(scalar, pa.StructScalar):
         names = [field.name for field in scalar.type]
-        return {name: _one(scalar[place]) for place, name in enumerate(names)}
+        return {name: _single_value(scalar[place]) for place, name in enumerate(names)}
     if isinstance(scalar, pa.MapScalar):
         entries = scalar.values
         keys = [_text(key) or "" for key in json_values(entries.field(0))]
@@ -191,11 +193,11 @@ def _nested_value(scalar: pa.Scalar) -> Any:
     return json_values(scalar.values)
 
 
-def _one(scalar: pa.Scalar) -> Any:
+def _single_value(scalar: pa.Scalar) -> Any:
     return json_values(pa.array([scalar], type=scalar.type))[0]
 
 
-def _extended(array: pa.Array) -> list[Any]:
+def _extension_values(array: pa.Array) -> list[Any]:
     if str(array.type).startswith("extension<arrow.uuid"):
         return [None if value is None else str(value) for value in array.to_pylist()]
     return json_values(array.storage)

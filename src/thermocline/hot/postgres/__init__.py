@@ -1,1 +1,1 @@
-"""The hot tier of entities: rows by key in PostgreSQL, each change noted until the lake has it."""
+"""The hot tier of entities: rows by key in PostgreSQL, with a row per change until its export."""

@@ -1,1 +1,1 @@
-"""The append-only tier: a journal of Arrow batches, and the rows of it in memory."""
+"""The append-only tier: a journal of Arrow batches, and its rows in memory."""

@@ -1,14 +1,14 @@
-"""The hot rows of one table in memory: immutable batches, merged as they become many.
+"""The hot rows of one table in memory: immutable batches, merged when there are many.
 
-In:   batches in the order of their lsns, once they are durable
+In:   durable batches, in the order of their lsns
 Out:  parts, shared by reference
 
-- The parts are one tuple that is replaced, never changed: a snapshot is one reference.
+- The parts are one immutable tuple that each write replaces: a snapshot is one reference.
 - Sixteen parts of one size become one of the next, up to `MERGED_ROWS_MAX` rows: a thousand small
-  writes are a few dozen parts, each row is copied a few times, and large writes are never copied.
-- What a flush has frozen is not merged with what came after: no part straddles a mark.
+  writes become a few dozen parts, each row is copied a few times, large writes are never copied.
+- Frozen parts are not merged with later ones: no part straddles a mark.
 
-One writer at a time; snapshots need no lock.
+Only one thread writes at a time; snapshots need no lock.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from thermocline.format.action import Mark
-from thermocline.format.blank import made_alike
-from thermocline.hot.tier import Frozen, HotPart, HotSnapshot
+from thermocline.format.log.action import Mark
+from thermocline.format.null_columns import unify_columns
+from thermocline.hot.tier import FrozenParts, HotPart, HotSnapshot
 from thermocline.hot.wal.frame import Lsn
 
 FAN_IN = 16
@@ -35,7 +35,7 @@ class TableBuffer:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of all parts."""
+        """The memory that all parts occupy."""
         return sum(part.size_bytes for part in self._snapshot.parts)
 
     def add(
@@ -46,15 +46,15 @@ class TableBuffer:
         size_bytes: int,
         requests: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Take in rows that are durable; the next snapshot has them."""
+        """Add durable rows; the next snapshot has them."""
         part = HotPart(Mark(lsn), schema_id, batch, size_bytes, requests)
         parts = [*self._snapshot.parts, part]
         self._levels.append(0)
         while self._has_run(parts):
             level = self._levels[-1] + 1
-            parts[-FAN_IN:] = [_merged(parts[-FAN_IN:])]
+            parts[-FAN_IN:] = [_merge_parts(parts[-FAN_IN:])]
             self._levels[-FAN_IN:] = [level]
-        self._put(self._snapshot.mark, parts)
+        self._replace_parts(self._snapshot.mark, parts)
 
     def _has_run(self, parts: list[HotPart]) -> bool:
         last = parts[-FAN_IN:]
@@ -66,34 +66,34 @@ class TableBuffer:
         )
 
     def snapshot(self) -> HotSnapshot:
-        """Return the rows of now."""
+        """Return the current rows."""
         return self._snapshot
 
-    def freeze(self) -> Frozen | None:
-        """Fix what the next flush takes: all there is, or again what an unretired one took."""
+    def freeze(self) -> FrozenParts | None:
+        """Return what the next flush takes: what an unretired flush froze, else all parts."""
         parts = self._snapshot.parts
         if not self._frozen_count:
             self._frozen_count = len(parts)
         if not self._frozen_count:
             return None
         frozen = parts[: self._frozen_count]
-        return Frozen(frozen[-1].mark, frozen)
+        return FrozenParts(frozen[-1].mark, frozen)
 
     def retire(self, mark: Mark) -> int:
-        """Forget the parts up to a mark; return how many bytes that freed."""
+        """Drop the parts up to a mark; return the number of bytes freed."""
         gone = [part for part in self._snapshot.parts if part.mark <= mark]
         kept = [part for part in self._snapshot.parts if part.mark > mark]
         self._levels = self._levels[len(gone) :]
         self._frozen_count = max(0, self._frozen_count - len(gone))
-        self._put(Mark(max(mark, self._snapshot.mark)), kept)
+        self._replace_parts(Mark(max(mark, self._snapshot.mark)), kept)
         return sum(part.size_bytes for part in gone)
 
-    def _put(self, mark: Mark, parts: list[HotPart]) -> None:
+    def _replace_parts(self, mark: Mark, parts: list[HotPart]) -> None:
         self._snapshot = HotSnapshot(self._snapshot.source, mark, tuple(parts))
 
 
-def _merged(parts: list[HotPart]) -> HotPart:
-    batch = pa.concat_batches(made_alike([part.batch for part in parts]))
+def _merge_parts(parts: list[HotPart]) -> HotPart:
+    batch = pa.concat_batches(unify_columns([part.batch for part in parts]))
     requests = {key: count for part in parts for key, count in part.requests.items()}
     size_bytes = batch.get_total_buffer_size()
     return HotPart(parts[-1].mark, parts[-1].schema_id, batch, size_bytes, requests)

@@ -1,18 +1,18 @@
-"""The folder of a journal: every name in it, what it says it is, and how far it is durable.
+"""The folder of a journal: its file names, its identity file, its lock and its watermark.
 
-    journal/journal.json               its id, and the oldest file that must be there
+    journal/journal.json               the journal's id, and the number of its oldest file
     journal/00000000000000000001.wal   frames, in files by counter
-    journal/lock                       held by the one process that writes, and so is the folder
+    journal/lock                       locked by the one writing process, like the folder itself
     journal/durable                    how far readers in other processes may read
-    journal/retired.json               what tables had taken over from files that were removed
-    journal/quarantine/                what repair or recovery set aside
-    journal/.….tmp                     a file that has no name yet; no part of the journal
+    journal/retired.json               each table's last lsn in the files that were removed
+    journal/quarantine/                what repair or a person set aside
+    journal/.….tmp                     a file before its rename; not part of the journal
 
-- `oldest` is written down before a file is removed: a file that is missing and should not be is
-  noticed, and one that should be gone is not read again.
-- `journal.json` carries a checksum: a wrong `oldest` would pass files over in silence.
-- `durable` is written over in place after each sync and never synced itself. It can be old or torn
-  after a power cut, never ahead of the truth: its checksum and its order see to that.
+- The writer stores `oldest` before it removes a file. So a reader notices a file that is missing,
+  and does not read a file that should be gone.
+- `journal.json` has a checksum: with a wrong `oldest` a reader would silently skip files.
+- The writer overwrites `durable` in place after each sync, and never fsyncs it. After a power cut
+  it can be old or torn, but never ahead of the frames: its checksum and the write order ensure it.
 """
 
 import os
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import google_crc32c
 import orjson
 
-from thermocline.disk import Disk, Lock, translated
+from thermocline.disk import Disk, Lock, translate_errors
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.hot.wal.frame import Lsn
 
@@ -44,8 +44,8 @@ DURABLE_READS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which journal this is, and the number of its oldest file; 0 before there is one."""
+class JournalIdentity:
+    """The id of a journal and the number of its oldest file; 0 before the first file."""
 
     journal_id: bytes
     oldest: int = NO_FILE_YET
@@ -53,10 +53,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a journal has got: acknowledged and visible, and of that, durable.
+    """The last lsn of a journal that is acknowledged and visible, and the last durable one.
 
-    The acknowledged frames end at `end` in file `number`. `boot_id` names the run of the machine
-    in which it was written: after another boot it may be behind.
+    The acknowledged frames end at `end` in file `number`. `boot_id` names the boot of the machine
+    in which the watermark was written: after another boot it may be behind.
     """
 
     journal_id: bytes
@@ -68,78 +68,79 @@ class Watermark:
 
 
 def file_path(folder: str, number: int) -> str:
-    """Return the path of a file of frames."""
+    """Return the path of the journal file with this number."""
     return f"{folder}/{number:020d}{SUFFIX}"
 
 
 def file_number(name: str) -> int | None:
-    """Return the number of a file of frames, or None for any other name."""
+    """Return the number of a journal file, or None for any other name."""
     digits = name.removesuffix(SUFFIX)
     is_one = name.endswith(SUFFIX) and len(digits) == 20 and digits.isascii() and digits.isdigit()
     return int(digits) if is_one else None
 
 
-def numbers(disk: Disk, folder: str) -> list[int]:
-    """Return the numbers of the files of frames that are there, in order."""
-    with translated(folder):
+def list_file_numbers(disk: Disk, folder: str) -> list[int]:
+    """Return the numbers of the existing journal files, in order."""
+    with translate_errors(folder):
         entries = disk.entries(folder)
     return sorted(n for entry in entries if (n := file_number(entry.name)) is not None)
 
 
 def temporary_path(folder: str) -> str:
-    """Return a path that nobody has: a file is made there and then given its name."""
+    """Return a new unique path: a file is written there and then renamed."""
     return f"{folder}/.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
 
 
 def remove_temporaries(disk: Disk, folder: str) -> None:
-    """Remove what dead processes left under temporary names, as far as the disk lets us."""
+    """Remove temporary files of dead processes; errors of the disk are ignored."""
     with suppress(OSError):
         for entry in disk.entries(folder):
             if entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX):
                 disk.unlink(f"{folder}/{entry.name}")
 
 
-def read_identity(disk: Disk, folder: str) -> Identity | None:
-    """Return what the journal says it is, or None when there is no journal here."""
+def read_identity(disk: Disk, folder: str) -> JournalIdentity | None:
+    """Return the identity of the journal, or None when the folder has no journal."""
     path = f"{folder}/{IDENTITY_NAME}"
-    with translated(path):
+    with translate_errors(path):
         try:
             data = disk.read(path)
         except FileNotFoundError:
             return None
     try:
         found = orjson.loads(data)
-        identity = Identity(uuid.UUID(hex=found["journal_id"]).bytes, int(found["oldest"]))
+        identity = JournalIdentity(uuid.UUID(hex=found["journal_id"]).bytes, int(found["oldest"]))
         if _identity_bytes(identity) != data:
             raise ValueError("its checksum or form differs")
         return identity
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "restore it from a copy; without it nobody knows which files belong to the journal"
-        raise Corruption("not the identity of a journal", hint=hint, path=path) from error
+        hint = "restore it from a copy: it says which files belong to the journal"
+        raise Corruption("the journal's identity file is damaged", hint=hint, path=path) from error
 
 
-def identity_of(disk: Disk, folder: str) -> Identity:
-    """Return what the journal in a folder says it is; `NotFound` when there is none."""
+def require_identity(disk: Disk, folder: str) -> JournalIdentity:
+    """Return the identity of the journal in a folder; `NotFound` when there is no journal."""
     found = read_identity(disk, folder)
     if found is not None:
         return found
-    with translated(folder):
+    with translate_errors(folder):
         is_there = disk.size(folder) is not None
-    if is_there and numbers(disk, folder):
+    if is_there and list_file_numbers(disk, folder):
         hint = "restore journal.json from a copy; without it nobody knows which files belong to it"
-        raise Corruption("a journal's files without its identity", hint=hint, folder=folder)
+        path = f"{folder}/{IDENTITY_NAME}"
+        raise Corruption("a journal's files without its identity", hint=hint, path=path)
     raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
 
 
-def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
-    """Write down what the journal is; it is durable and whole when this returns."""
+def write_identity(disk: Disk, folder: str, identity: JournalIdentity) -> None:
+    """Write the identity file; it is durable and whole when this returns."""
     path = f"{folder}/{IDENTITY_NAME}"
-    with translated(path):
+    with translate_errors(path):
         replace_file(disk, folder, path, _identity_bytes(identity))
 
 
 def replace_file(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
-    """Put a file in the place of another at once; it and its name are durable afterwards."""
+    """Replace a file atomically; the new bytes and the name are durable when this returns."""
     temporary = temporary_path(folder)
     try:
         writer = disk.create(temporary)
@@ -158,7 +159,7 @@ def replace_file(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
 
 
 def replace_unsynced(disk: Disk, folder: str, path: str, data: bytes) -> None:
-    """Put a small file in the place of another at once; after a power cut it may be either."""
+    """Replace a small file atomically without fsync; a power cut may leave the old or the new."""
     temporary = temporary_path(folder)
     try:
         writer = disk.create(temporary)
@@ -175,36 +176,36 @@ def replace_unsynced(disk: Disk, folder: str, path: str, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JournalLock:
-    """What the owner of a journal holds: the file `lock`, and the folder itself."""
+    """The two locks of a journal's owner: the file `lock`, and the folder itself."""
 
     file: Lock
     folder: Lock
 
     def release(self) -> None:
-        """Let go of both."""
+        """Release both locks."""
         self.folder.release()
         self.file.release()
 
 
-def held(disk: Disk, folder: str, *, hint: str) -> JournalLock:
-    """Return the lock of a journal; `Conflict` with this hint while a process holds it.
+def lock_journal(disk: Disk, folder: str, *, hint: str) -> JournalLock:
+    """Lock a journal; `Conflict` with this hint while another process holds the lock.
 
-    The folder itself is held as well: a `lock` that somebody removes, and that a second process
-    makes again, lets no second owner in.
+    The folder is locked as well: if a person removes `lock` and a second process creates it again,
+    that process still cannot become a second owner.
     """
     path = f"{folder}/{LOCK_NAME}"
-    with translated(path):
+    with translate_errors(path):
         try:
             file = disk.lock(path, f"{os.getpid()}\n".encode())
         except BlockingIOError as error:
             process = disk.read(path).decode(errors="replace").strip()
-            raise _taken(hint, folder=folder, process=process) from error
+            raise _lock_conflict(hint, folder=folder, process=process) from error
         try:
             return JournalLock(file, disk.lock_folder(folder))
         except BlockingIOError as error:
             file.release()
-            raise _taken(
-                f"{hint}; the file `{LOCK_NAME}` was removed while that process runs, leave it",
+            raise _lock_conflict(
+                f"{hint}; the file `{LOCK_NAME}` was removed while that process runs: keep it",
                 folder=folder,
             ) from error
         except BaseException:
@@ -212,11 +213,11 @@ def held(disk: Disk, folder: str, *, hint: str) -> JournalLock:
             raise
 
 
-def _taken(hint: str, **facts: object) -> Conflict:
+def _lock_conflict(hint: str, **facts: object) -> Conflict:
     return Conflict("another process writes this journal", hint=hint, **facts)
 
 
-def _identity_bytes(identity: Identity) -> bytes:
+def _identity_bytes(identity: JournalIdentity) -> bytes:
     journal_id = uuid.UUID(bytes=identity.journal_id).hex
     body = {"journal_id": journal_id, "oldest": identity.oldest}
     return orjson.dumps({**body, "crc32c": google_crc32c.value(orjson.dumps(body))})
@@ -237,7 +238,7 @@ def encode_watermark(mark: Watermark) -> bytes:
 
 
 def decode_watermark(data: bytes) -> Watermark | None:
-    """Return the watermark, or None when these bytes are none."""
+    """Return the watermark in these bytes, or None when they are torn or of another kind."""
     if len(data) != _DURABLE.size + _CRC.size:
         return None
     body = data[: _DURABLE.size]
@@ -250,15 +251,15 @@ def decode_watermark(data: bytes) -> Watermark | None:
 
 
 def read_watermark(disk: Disk, folder: str, journal_id: bytes) -> Watermark | None:
-    """Return how far the journal has got, or None when that is not written down.
+    """Return the watermark of a journal, or None when no valid one exists.
 
-    A reader may meet a writer half way; it looks again while the bytes change, a bounded number
-    of times.
+    A reader may read while the writer overwrites the file; it reads again while the bytes change,
+    at most `DURABLE_READS_MAX` times.
     """
     path = f"{folder}/{DURABLE_NAME}"
     last: bytes | None = None
     for _ in range(DURABLE_READS_MAX):
-        with translated(path):
+        with translate_errors(path):
             try:
                 data = disk.read(path)
             except FileNotFoundError:

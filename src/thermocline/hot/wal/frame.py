@@ -19,19 +19,19 @@
                                                   +  4  CRC32C of journal id, bytes 0 to 68
                                                         and the payload
 
-- All numbers are little-endian. A header's checksum is looked at before any of its numbers, so a
-  length is believed only when it is the one that was written, and is bounded all the same.
+- All numbers are little-endian. A reader verifies a header's checksum before it uses any number,
+  so it only trusts a length that was written; it checks the length's limit all the same.
 - A frame belongs to its file: its header has the file's salt, and the checksum covers the journal's
-  id. Bytes that the disk had in that place are no frame, not even those of an earlier file of the
-  same number with the same lsns.
-- A payload belongs to its header: its checksum goes on from the header's. Where a torn write left
-  the first sectors of a frame, the last sectors of an older one do not make it whole.
-- Format 1 had the number of the file in the place of a frame's salt, the number of the file before
-  in the place of a file's, and a checksum of the payload alone. It is read, and written where a
-  repair keeps frames of it; new files are of format 2.
-- `durable` is what tells a torn end from damage: a frame that says an earlier one was durable
-  proves that the earlier one had been whole.
-- A file's end is written in the next file's header, never into the file itself.
+  id. So a reader rejects stale bytes of the disk, even those of an earlier file with the same
+  number and the same lsns.
+- A payload belongs to its header: its checksum continues the header's. If a torn write left the
+  first sectors of a frame, the last sectors of an older frame do not complete it.
+- Format 1 has the file's number instead of a frame's salt, the previous file's number instead of a
+  file's salt, and a checksum of the payload alone. Thermocline reads it, and writes it where a
+  repair keeps frames of it; new files have format 2.
+- `durable` distinguishes a torn end from damage: if a frame says that an earlier frame was
+  durable, the earlier frame had been whole.
+- A file's end is stored in the next file's header, never in the file itself.
 """
 
 import struct
@@ -64,10 +64,10 @@ FRAME_HEADER_BYTES = _FRAME.size + _CRC.size
 CHECKSUM_BYTES = _CRC.size
 
 
-class Tag(NamedTuple):
-    """What the frames of one file share with those of no other; in format 1 its number is the salt.
+class FileTag(NamedTuple):
+    """What the frames of one file, and only they, have in common; format 1: salt = file number.
 
-    Of two files with one number, of which one was lost in a crash, the tags differ.
+    If a crash loses a file, its successor with the same number has another tag.
     """
 
     version: int
@@ -76,7 +76,7 @@ class Tag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a journal's file says about itself and about where the one before it ends."""
+    """The header of a journal file; `previous_end` is where the file before it ends."""
 
     journal_id: bytes
     number: int
@@ -86,13 +86,13 @@ class FileHeader:
     version: int = FORMAT_VERSION
 
     @property
-    def tag(self) -> Tag:
-        """What every frame of this file must have."""
-        return Tag(self.version, self.salt)
+    def tag(self) -> FileTag:
+        """The tag that every frame of this file must have."""
+        return FileTag(self.version, self.salt)
 
 
 class FrameHeader(NamedTuple):
-    """What a frame says about itself."""
+    """The header of one frame."""
 
     kind: int
     codec: int
@@ -107,18 +107,18 @@ class FrameHeader(NamedTuple):
     version: int = FORMAT_VERSION
 
     @property
-    def tag(self) -> Tag:
-        """Which file it was written for."""
-        return Tag(self.version, self.salt)
+    def tag(self) -> FileTag:
+        """The tag of the file that the frame was written for."""
+        return FileTag(self.version, self.salt)
 
     @property
     def span(self) -> int:
-        """How many lsns it stands for: a hole stands for all that are lost in it."""
+        """The number of lsns of this frame: 1, or for a hole those that it replaces."""
         return self.schema_id if self.kind == KIND_HOLE else 1
 
     @property
     def size_bytes(self) -> int:
-        """The whole frame: header, payload and checksum."""
+        """The size of the whole frame: header, payload and checksum."""
         return FRAME_HEADER_BYTES + self.length + CHECKSUM_BYTES
 
 
@@ -140,7 +140,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """Return the header of a file, or None when these bytes are none.
+    """Return the header of a file, or None when the bytes are not a whole header.
 
     `Unsupported` for a whole header of a newer format.
     """
@@ -181,9 +181,9 @@ def encode_frame(journal_id: bytes, header: FrameHeader, payload: bytes) -> list
 
 
 def decode_frame_header(journal_id: bytes, data: bytes, offset: int = 0) -> FrameHeader | None:
-    """Return the header of a frame at an offset, or None when these bytes are none.
+    """Return the header of a frame at an offset, or None when the bytes are not a whole header.
 
-    Whose it is, its tag tells. `Unsupported` for a whole header of a newer format.
+    The caller compares its tag with the file's. `Unsupported` for a header of a newer format.
     """
     if len(data) - offset < FRAME_HEADER_BYTES:
         return None
@@ -203,9 +203,9 @@ def decode_frame_header(journal_id: bytes, data: bytes, offset: int = 0) -> Fram
 
 
 def whole_payload(header: FrameHeader, data: bytes, offset: int = 0) -> bytes | None:
-    """Return the payload of the frame at an offset, or None when it is not the one written there.
+    """Return the payload of the frame at an offset, or None when its checksum differs.
 
-    `header` is what `decode_frame_header` found at that very offset.
+    `header` is what `decode_frame_header` returned for the same offset.
     """
     start = offset + FRAME_HEADER_BYTES
     end = start + header.length
@@ -217,16 +217,16 @@ def whole_payload(header: FrameHeader, data: bytes, offset: int = 0) -> bytes | 
 
 
 def _payload_crc(header: FrameHeader, header_crc: int, payload: bytes) -> int:
-    # Not of bytes 68 to 72 as well: a CRC over bytes and their own CRC is the same for all bytes.
+    # Bytes 68 to 72 are left out: the CRC over bytes and their own CRC is the same for all bytes.
     seed = 0 if header.version == UNSALTED_VERSION else header_crc
     return google_crc32c.extend(seed, payload)
 
 
 def check_lengths(header: FrameHeader, path: str, offset: int) -> None:
-    """Raise `Corruption` for lengths that no writer writes."""
+    """Raise `Corruption` for lengths above the limit that writers keep."""
     if max(header.length, header.raw_length) > PAYLOAD_BYTES_MAX:
         raise Corruption(
-            "a frame is longer than any that is written",
+            "a frame is longer than the limit",
             hint="`thermocline journal inspect` explains; `journal repair` sets it aside",
             path=path,
             offset=offset,

@@ -1,31 +1,33 @@
-"""Writes the journal: one write and one sync for a whole group, files by counter.
+"""Writes the journal: one write and one fsync for a whole group, files by counter.
 
 In:   groups of entries
-Out:  lsns; the entries are durable when `append` returns, under the policy `always`
+Out:  lsns; under the policy `always` the entries are durable when `append` returns
 
-- A new file gets its name when its bytes are durable, and the name is durable before anyone is
-  answered. Its header says where the file before it ends, so that file is never touched again:
-  not even when only the name of the new one may have got through.
-- A write that fails is cut off again, and then it definitely did not happen. A sync that fails is
-  never repeated: the file is given up, and what was not yet durable begins a new one.
-- When that fails too, nobody knows whether the next start will find those frames:
-  `OutcomeUnknown`. The next group tries a new file, so that a disk that heals needs no restart.
-- The watermark is a hint for readers in other processes. When it cannot be written in place, a new
-  file takes its place; when that fails, it is removed, and such readers read every whole frame.
-  The durable rows are acknowledged all the same. Only when an old watermark can be neither
-  replaced nor removed are the rows `OutcomeUnknown`: another process would not see them.
-- A journal whose identity file is no longer the one that this process read or wrote has another
-  owner, or its folder was replaced. It is fenced: nothing is acknowledged, no file is made or
-  removed in the folder any more.
-- What an earlier process left without a proof that it is durable is written again before this
-  journal is used: the kernel may have dropped it and still show it, and a sync would not tell.
-- Every file has a salt of its own, and its frames carry it: where the disk shows bytes of an
-  earlier file of that number, they are no frames. A file that was cut is not written to again,
-  because what was cut off has the same salt; if no frame is in it, the next one takes its place.
-- What is not durable is kept in memory, under every policy; it is at most one file and one group.
-- One thread at a time; `group.py` sees to that.
+- A new file gets its name once its bytes are durable, and the name is durable before any request
+  is answered. Its header says where the previous file ends, so the journal never writes to the
+  previous file again: not even if only the new file's name may have reached the disk.
+- After a failed write the journal truncates the file, and then the write definitely did not
+  happen. It never repeats a failed fsync: it abandons the file, and writes the entries that are
+  not durable to a new one.
+- If that fails too, it is unknown whether the next start will find those frames:
+  `OutcomeUnknown`. The next group tries a new file, so a disk that recovers needs no restart.
+- The watermark is a hint for readers in other processes. If it cannot be written in place, a new
+  file replaces it; if that fails, it is removed, and such readers read every whole frame. The
+  durable rows are acknowledged all the same. Only if an old watermark can be neither replaced nor
+  removed, the rows are `OutcomeUnknown`: another process would not see them.
+- If the identity file is not the one that this process read or wrote, the journal has another
+  owner, or its folder was replaced. It is fenced: it acknowledges no write, and creates and removes
+  no file in the folder.
+- Frames of an earlier process that are not proved durable are written again before this journal is
+  used: the kernel may have dropped their pages and still show them, and an fsync would not fail.
+- Every file has its own salt, which its frames repeat: stale bytes of an earlier file with the same
+  number are not frames. A truncated file is not written to again, because the bytes cut off have
+  the same salt; if it has no frame, the next file takes its number.
+- Entries that are not durable are kept in memory, under every policy: at most one file and one
+  group.
+- Only one thread uses it at a time; `group.py` ensures that.
 
-It does not know what rows are, nor which of them the lake has.
+It knows neither the content of rows nor which of them the lake has.
 """
 
 import secrets
@@ -35,12 +37,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from thermocline.config import Sync
-from thermocline.disk import Disk, Pin, Slot, Writer, translated, translation
+from thermocline.disk import Disk, FileWriter, OpenFile, Slot, translate_error, translate_errors
 from thermocline.errors import OutcomeUnknown, ThermoclineError, Unavailable
 from thermocline.hot.wal.folder import (
     DURABLE_NAME,
     IDENTITY_NAME,
-    Identity,
+    JournalIdentity,
     Watermark,
     encode_watermark,
     file_path,
@@ -60,14 +62,14 @@ from thermocline.hot.wal.frame import (
     encode_file_header,
     encode_frame,
 )
-from thermocline.hot.wal.reader import Frame, Tail
+from thermocline.hot.wal.reader import Frame, JournalTail
 
 FILE_BYTES_MAX = 16 << 20
 PROBE_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One write on its way into the journal."""
 
     table_id: bytes
@@ -81,15 +83,15 @@ class Entry:
 class Journal:
     """The journal of a process that holds its lock, ready for the next group.
 
-    When this is made, every frame up to the tail is durable.
+    Once constructed, every frame up to the tail is durable.
     """
 
     def __init__(
         self,
         disk: Disk,
         folder: str,
-        identity: Identity,
-        tail: Tail,
+        identity: JournalIdentity,
+        tail: JournalTail,
         *,
         sync: Sync = Sync.ALWAYS,
         file_bytes_max: int = FILE_BYTES_MAX,
@@ -102,24 +104,24 @@ class Journal:
         self._sync = sync
         self._file_bytes_max = file_bytes_max
         self._now_ns, self._new_salt = now_ns, new_salt
-        self._writer: Writer | None = None
+        self._writer: FileWriter | None = None
         self._number, self._end, self._salt = tail.number, tail.end, 0
         self._durable_end = tail.end
         self._previous_end: int | None = None
         self._next_lsn = tail.next_lsn
         self._durable = Lsn(tail.next_lsn - 1)
-        self._unsynced: list[tuple[Entry, Lsn]] = []
+        self._unsynced: list[tuple[JournalEntry, Lsn]] = []
         self._slot: Slot | None = None
         self._leftover = tail.leftover
-        self._passed: list[int] = []
+        self._unremoved_numbers: list[int] = []
         self._failed_bytes = 0
         self.watermark_error: OSError | None = None
-        self.fenced: ThermoclineError | None = None
-        self._pin: Pin | None = None
+        self.fence_error: ThermoclineError | None = None
+        self._pin: OpenFile | None = None
         self.first_lsn = Lsn(1)  # no frame of the open file is before it
         try:
             if tail.unproved:
-                self._adopt(tail.unproved)
+                self._rewrite_unproved(tail.unproved)
         except BaseException:
             self._unpin()
             raise
@@ -127,18 +129,18 @@ class Journal:
 
     @property
     def next_lsn(self) -> Lsn:
-        """The lsn that the next entry gets."""
+        """The lsn of the next entry."""
         return self._next_lsn
 
     @property
     def number(self) -> int:
-        """The number of the file that frames go into, or last went into."""
+        """The number of the file that was last written to."""
         return self._number
 
-    def append(self, entries: Sequence[Entry]) -> list[Lsn]:
+    def append(self, entries: Sequence[JournalEntry]) -> list[Lsn]:
         """Write a group of entries and return their lsns.
 
-        When this returns they are durable, except under a laxer policy. Any error but
+        When this returns they are durable, if the policy is `always`. Any error but
         `OutcomeUnknown` means that none of them is in the journal.
         """
         self.check_owned()
@@ -161,50 +163,50 @@ class Journal:
         return [lsn for _, lsn in placed]
 
     def sync(self) -> None:
-        """Make all that was written durable; where the file fails, in a new one."""
+        """Make all written entries durable; if the file fails, in a new file."""
         if not self._unsynced:
             return
-        error = self._synced()
+        error = self._sync_file()
         if error is not None:
             path = file_path(self._folder, self._number)
             try:
                 self._open_next()
             except ThermoclineError as second:
-                raise _unknown(path, error) from second
+                raise _outcome_unknown(path, error) from second
         if self._sync is not Sync.ALWAYS:
             self.publish()
 
     def rotate(self) -> None:
-        """Go on in a new file; it is durable, with its name, when this returns."""
+        """Start a new file; the file and its name are durable when this returns."""
         number = self._number
         if self._writer is not None:
             self.sync()
         if self._number == number:
             self._open_next()
         if not self.identity.oldest:
-            self._identify(Identity(self.identity.journal_id, 1))
+            self._replace_identity(JournalIdentity(self.identity.journal_id, 1))
 
     def trim(self, oldest: int) -> None:
-        """Remove the files before a number; it is written down first."""
+        """Remove the files before a number; the identity file gets that number first."""
         oldest = min(oldest, self._number)
         if oldest > self.identity.oldest:
             first = self.identity.oldest
-            self._identify(Identity(self.identity.journal_id, oldest))
-            self._passed += range(max(first, 1), oldest)
-        elif self._passed:
+            self._replace_identity(JournalIdentity(self.identity.journal_id, oldest))
+            self._unremoved_numbers += range(max(first, 1), oldest)
+        elif self._unremoved_numbers:
             self.check_owned()
-        for number in list(self._passed):
-            with suppress(OSError):  # nobody reads one that stays; the next trim or start goes on
+        for number in list(self._unremoved_numbers):
+            with suppress(OSError):  # readers ignore the file; the next trim or start retries
                 with suppress(FileNotFoundError):
                     self._disk.unlink(file_path(self._folder, number))
-                self._passed.remove(number)
+                self._unremoved_numbers.remove(number)
 
     def publish(self) -> None:
         """Write the watermark: how far readers in other processes may read.
 
-        Where it cannot be written it is removed, and `watermark_error` says why: the rows are
-        durable all the same, and a reader without it reads every whole frame. `OutcomeUnknown`
-        when an old watermark stays: a reader would trust it and miss these rows.
+        If it cannot be written it is removed, and `watermark_error` holds the error: the rows are
+        durable all the same, and a reader without a watermark reads every whole frame.
+        `OutcomeUnknown` if an old watermark stays: a reader would trust it and miss these rows.
         """
         visible = Lsn(self._next_lsn - 1)
         mark = Watermark(
@@ -224,7 +226,7 @@ class Journal:
         except OSError as error:
             self._close_slot()
             try:
-                # The place of the file on the disk may be what fails: use another one.
+                # Only these blocks of the disk may be bad: write a new file elsewhere.
                 replace_unsynced(self._disk, self._folder, path, data)
                 self.watermark_error = None
             except OSError:
@@ -233,18 +235,18 @@ class Journal:
                     with suppress(FileNotFoundError):
                         self._disk.unlink(path)
                 except OSError:
-                    raise _unknown(path, error) from error
+                    raise _outcome_unknown(path, error) from error
 
     def probe(self) -> None:
-        """Find out whether the next group could be written, in the way that it would be.
+        """Test whether the next group can be written, with the same disk calls.
 
-        When this returns, a file of the size of the last failed write could be made durable in the
-        folder, the journal has an open file if it lost one to a failure, and the watermark was
-        tried if it was behind. It raises what the next group would meet.
+        When this returns, a file of the size of the last failed write was made durable in the
+        folder; the journal has an open file again if a failure closed it; and the watermark was
+        written if it was behind. It raises the error that the next group would get.
         """
         self.check_owned()
         temporary = temporary_path(self._folder)
-        with translated(temporary):
+        with translate_errors(temporary):
             try:
                 writer = self._disk.create(temporary)
                 try:
@@ -263,11 +265,11 @@ class Journal:
             self.publish()
 
     def check_owned(self) -> None:
-        """Raise `Unavailable` when another process may own the journal; then nothing was done."""
-        if self.fenced is not None:
-            raise self.fenced
+        """Raise `Unavailable` if another process may own the journal; it changes nothing."""
+        if self.fence_error is not None:
+            raise self.fence_error
         path = f"{self._folder}/{IDENTITY_NAME}"
-        with translated(path):
+        with translate_errors(path):
             if self._pin is None:
                 self._pin = self._disk.pin(path)
                 found = read_identity(self._disk, self._folder)
@@ -275,19 +277,19 @@ class Journal:
             else:
                 is_ours = self._pin.is_current()
         if not is_ours:
-            self.fenced = Unavailable(
+            self.fence_error = Unavailable(
                 "the journal was replaced or taken over while this process wrote it",
-                hint="stop this process; if a second one serves the lake, look which folder has "
-                "the rows, and start one process only",
+                hint="stop this process; if a second process serves the lake, find out which "
+                "folder has the rows, and start only one process",
                 path=path,
             )
-            raise self.fenced
+            raise self.fence_error
 
     def seal(self) -> None:
-        """Make all durable and go on in a new file, whose header proves where the frames end.
+        """Make all entries durable and start a new file; its header proves where the frames end.
 
-        Without that proof they are durable all the same, but damage to the last of them would
-        pass for a torn end. A file without frames is not left.
+        Without that proof the frames are durable all the same, but damage to the last of them
+        would look like a torn end. A file without frames stays open.
         """
         self.sync()
         if self._end > FILE_HEADER_BYTES:
@@ -295,7 +297,7 @@ class Journal:
             self.publish()
 
     def close(self) -> None:
-        """Make all durable and let go of the files."""
+        """Make all entries durable and close the files."""
         try:
             self.sync()
             with suppress(ThermoclineError):
@@ -318,22 +320,22 @@ class Journal:
                 pin.close()
 
     def _check_still_owned(self) -> None:
-        """Check after a sync, before any answer, that the rows are in the journal of the folder.
+        """Check after the fsync, before any answer, that the rows are in the folder's journal.
 
-        They cannot be taken back: only what is certain fences the journal here. Where the look
-        itself fails, the lock and the look before the write decide.
+        The rows are written and cannot be withdrawn, so only a certain finding fences the journal.
+        If the check itself fails, the lock and the check before the write decide.
         """
         with suppress(ThermoclineError):
             self.check_owned()
-        if self.fenced is not None:
+        if self.fence_error is not None:
             raise OutcomeUnknown(
                 "the rows are durable in a journal that was replaced meanwhile",
-                hint=self.fenced.hint,
-                **self.fenced.facts,
-            ) from self.fenced
+                hint=self.fence_error.hint,
+                **self.fence_error.facts,
+            ) from self.fence_error
 
-    def _identify(self, identity: Identity) -> None:
-        """Replace the identity file; from then on the new one is the one that is checked."""
+    def _replace_identity(self, identity: JournalIdentity) -> None:
+        """Replace the identity file; later ownership checks compare with the new one."""
         self.check_owned()
         self._unpin()
         write_identity(self._disk, self._folder, identity)
@@ -341,15 +343,15 @@ class Journal:
         with suppress(ThermoclineError):  # the next check pins it
             self.check_owned()
 
-    def _adopt(self, frames: Sequence[Frame]) -> None:
+    def _rewrite_unproved(self, frames: Sequence[Frame]) -> None:
         """Write frames of an earlier process again, in a new file."""
         first = frames[0]
-        self._unsynced = [(_entry(frame), frame.header.lsn) for frame in frames]
+        self._unsynced = [(_entry_of(frame), frame.header.lsn) for frame in frames]
         self._end = self._durable_end = first.offset
         self._durable = Lsn(first.header.lsn - 1)
         self._open_next()
 
-    def _frame(self, entry: Entry, lsn: Lsn, salt: int) -> bytes:
+    def _encode_entry(self, entry: JournalEntry, lsn: Lsn, salt: int) -> bytes:
         header = FrameHeader(
             entry.kind,
             entry.codec,
@@ -364,33 +366,33 @@ class Journal:
         )
         return b"".join(encode_frame(self.identity.journal_id, header, entry.payload))
 
-    def _write(self, placed: Sequence[tuple[Entry, Lsn]]) -> None:
+    def _write(self, placed: Sequence[tuple[JournalEntry, Lsn]]) -> None:
         assert self._writer is not None
-        data = b"".join(self._frame(entry, lsn, self._salt) for entry, lsn in placed)
+        data = b"".join(self._encode_entry(entry, lsn, self._salt) for entry, lsn in placed)
         try:
             self._writer.write(data)
         except OSError as error:
             self._failed_bytes = len(data)
-            raise self._after_failed_write(error) from error
+            raise self._undo_failed_write(error) from error
         self._end += len(data)
 
-    def _after_failed_write(self, error: OSError) -> ThermoclineError:
-        """Cut half a group off again; the error then says that it definitely did not happen."""
+    def _undo_failed_write(self, error: OSError) -> ThermoclineError:
+        """Cut off a partly written group; return an error that says whether that is certain."""
         assert self._writer is not None
         path = file_path(self._folder, self._number)
         try:
             self._writer.cut(self._end)
         except OSError:
             self._give_up()
-            return _unknown(path, error)
-        if self._synced() is not None:
-            return _unknown(path, error)
-        # The disk may still have what was cut off, and show it where the next group is torn.
+            return _outcome_unknown(path, error)
+        if self._sync_file() is not None:
+            return _outcome_unknown(path, error)
+        # The disk may still hold the bytes cut off, and show them where the next group is torn.
         self._give_up()
-        return translation(error, path)
+        return translate_error(error, path)
 
-    def _synced(self) -> OSError | None:
-        """Sync the file; return the error that makes it one to give up."""
+    def _sync_file(self) -> OSError | None:
+        """Fsync the file; on failure abandon the file and return the error."""
         if self._writer is None:
             return OSError("the file was given up")
         try:
@@ -398,24 +400,24 @@ class Journal:
         except OSError as error:
             self._give_up()
             return error
-        self._settle()
+        self._note_durable()
         return None
 
-    def _settle(self) -> None:
-        """Note that every frame with an lsn is in a file and durable there."""
+    def _note_durable(self) -> None:
+        """Record that every frame with an lsn is durable in a file."""
         self._durable_end = self._end
         self._durable = Lsn(self._next_lsn - 1)
         self._unsynced.clear()
 
     def _give_up(self) -> None:
-        """Never write to this file again: what of it is durable ends where it last did."""
+        """Stop writing to this file; its durable part ends at the last successful fsync."""
         self._retire_writer()
         self._end = self._durable_end
 
     def _open_next(self) -> None:
-        """Go on in a new file that begins with what is not durable; then all of it is."""
+        """Start a new file with all entries that are not durable; then they are durable."""
         self.check_owned()
-        with translated(self._folder):
+        with translate_errors(self._folder):
             self._remove_leftover()
         number, end, salt = self._number + 1, self._durable_end, self._new_salt()
         if self._is_bare and self._previous_end is not None:
@@ -423,29 +425,29 @@ class Journal:
         path = file_path(self._folder, number)
         first = self._unsynced[0][1] if self._unsynced else self._next_lsn
         header = FileHeader(self.identity.journal_id, number, first, salt, end)
-        frames = [self._frame(entry, lsn, salt) for entry, lsn in self._unsynced]
+        frames = [self._encode_entry(entry, lsn, salt) for entry, lsn in self._unsynced]
         data = b"".join([encode_file_header(header), *frames])
-        with translated(path):
-            writer = self._named(path, data)
+        with translate_errors(path):
+            writer = self._create_file(path, data)
         self._retire_writer()
         self._writer, self._number, self._end, self._salt = writer, number, len(data), salt
         self._previous_end, self.first_lsn = end, first
-        self._settle()
+        self._note_durable()
 
     @property
     def _is_bare(self) -> bool:
-        """Whether the file was given up before a frame was in it that anybody could have read."""
+        """Whether the file was abandoned before it had a durable frame."""
         is_empty = self._durable_end == FILE_HEADER_BYTES and not self._unsynced
         return self._writer is None and is_empty
 
-    def _named(self, path: str, data: bytes) -> Writer:
-        """Return a new file with these bytes; they and its name are durable.
+    def _create_file(self, path: str, data: bytes) -> FileWriter:
+        """Return a new file with these bytes; the bytes and the name are durable.
 
-        The name comes last, so that no file without a whole header is ever found, and what was
-        moved is found in the old file or in the new one whenever the process dies.
+        The name comes last: so no start finds a file without a whole header, and it finds moved
+        entries in the old file or in the new one, whenever the process dies.
         """
         temporary = temporary_path(self._folder)
-        writer: Writer | None = None
+        writer: FileWriter | None = None
         try:
             writer = self._disk.create(temporary)
             writer.write(data)
@@ -464,7 +466,7 @@ class Journal:
 
     def _link(self, temporary: str, path: str) -> None:
         if path == file_path(self._folder, self._number):
-            # Whichever of the two a start finds, nobody was answered from it.
+            # A start may find either file: no request was acknowledged from the old one.
             self._disk.rename(temporary, path)
             self._disk.sync_folder(self._folder)
             return
@@ -472,10 +474,10 @@ class Journal:
             self._disk.link(temporary, path)
             self._disk.sync_folder(self._folder)
         except FileExistsError:
-            raise  # it is not ours to remove
+            raise  # another process made it: keep it
         except OSError:
-            # Order matters: the name may be found at the next start, and with it the end of the
-            # file before; nothing may be written behind that end.
+            # Order matters: the next start may find the name, and with it the end of the previous
+            # file; the journal must write nothing after that end.
             self._give_up()
             self._leftover = path
             with suppress(OSError):
@@ -485,21 +487,21 @@ class Journal:
     def _retire_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            # Its bytes are synced, or begin the next file: nothing hangs on this close.
+            # Its bytes are durable, or are copied to the next file: a failed close loses nothing.
             with suppress(OSError):
                 writer.close()
 
     def _remove_leftover(self) -> None:
-        """Remove a file that was not finished: the next one needs its name."""
+        """Remove an unfinished file: the next file needs its name."""
         if self._leftover is not None:
             with suppress(FileNotFoundError):
                 self._disk.unlink(self._leftover)
             self._leftover = None
 
 
-def _entry(frame: Frame) -> Entry:
+def _entry_of(frame: Frame) -> JournalEntry:
     header = frame.header
-    return Entry(
+    return JournalEntry(
         header.table_id,
         header.schema_id,
         frame.payload,
@@ -509,10 +511,10 @@ def _entry(frame: Frame) -> Entry:
     )
 
 
-def _unknown(path: str, error: OSError) -> OutcomeUnknown:
+def _outcome_unknown(path: str, error: OSError) -> OutcomeUnknown:
     return OutcomeUnknown(
-        "the disk failed, and whether the rows will be found after a restart is not known",
-        hint="look at the disk; send the rows again with the same idempotency key: without one "
+        "the disk failed, and it is unknown whether a restart will find the rows",
+        hint="check the disk; send the rows again with the same idempotency key: without one "
         "they may be stored twice",
         path=path,
         error=str(error),

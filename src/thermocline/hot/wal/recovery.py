@@ -1,17 +1,17 @@
-"""Brings a journal's rows back into memory when its process starts.
+"""Replays a journal's rows into memory when its process starts.
 
-In:   the frames of a journal, and for each table the mark that its lake has reached
-Out:  buffers with every row that no version contains; where the journal goes on
+In:   the frames of a journal, and for each table the mark in its log
+Out:  buffers with every row that no version contains; where the journal continues
 
-- Frames up to a table's mark are in the lake and are passed over: a flush that was interrupted
-  between commit and retire is not read twice.
-- What is read is made durable first: frames of a process that was killed may exist in the
-  kernel's memory alone, and must not be seen and then lost.
-- A frame whose bytes are right but that cannot be decoded as rows, or whose table has no name, is
-  acknowledged rows. The start is refused, unless a person has put the frame into the quarantine
-  (`quarantine.py`): then it is counted, and the rest is replayed.
-- Small writes are read many at a time: what one of them costs is mostly its beginning.
-- Nothing in the journal is changed, so that a crash in the middle is followed by the same again.
+- Frames up to a table's mark are in the lake and are skipped: so rows of a flush that was
+  interrupted between commit and retire are not read twice.
+- The files are fsynced before they are read: frames of a killed process may exist only in the
+  kernel's memory, and must not be visible and then lost.
+- A whole frame that cannot be decoded, or whose table does not exist, holds acknowledged rows. So
+  the start is refused, unless a person has put the frame into the quarantine (`quarantine.py`):
+  then the frame is counted, and the rest is replayed.
+- Small writes are decoded many at a time: opening a stream is most of the cost of one.
+- Replay does not change the journal's frames, so after a crash halfway the next start repeats it.
 """
 
 from contextlib import suppress
@@ -19,30 +19,30 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Corruption
-from thermocline.format.action import Mark
-from thermocline.format.blank import made_alike
+from thermocline.format.log.action import Mark
+from thermocline.format.null_columns import unify_columns
 from thermocline.hot.wal.buffer import TableBuffer
-from thermocline.hot.wal.damage import Damage, decode_hole
 from thermocline.hot.wal.folder import file_number, file_path
 from thermocline.hot.wal.frame import KIND_HOLE, FrameHeader
-from thermocline.hot.wal.payload import TOGETHER_BYTES, Stored, decode_frames
-from thermocline.hot.wal.quarantine import (
+from thermocline.hot.wal.payload import DECODE_RUN_BYTES, FrameRows, decode_frames
+from thermocline.hot.wal.reader import Frame, JournalReader, JournalTail
+from thermocline.hot.wal.repair.damage import Damage, decode_hole
+from thermocline.hot.wal.repair.quarantine import (
     UNKNOWN_TABLE,
     UNREADABLE,
-    Aside,
     MarkOf,
+    RejectedFrame,
     frame_path,
-    is_kept,
+    is_quarantined,
     refusal,
 )
-from thermocline.hot.wal.reader import Frame, JournalReader, Tail
 
 
 @dataclass(slots=True)
-class Recovered:
-    """What was found: rows brought back, bytes that did not count, frames set aside."""
+class RecoveryReport:
+    """The result of a replay: rows restored, bytes of the torn end, quarantined frames."""
 
     frames: int = 0
     rows: int = 0
@@ -53,8 +53,8 @@ class Recovered:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Frames of one table and schema, to be read together."""
+class _PendingFrames:
+    """Frames of one table and schema that will be decoded together."""
 
     buffer: TableBuffer
     frames: list[Frame] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Waiting:
 
 
 class Recovery:
-    """One start of a journal."""
+    """One replay of a journal."""
 
     def __init__(self, disk: Disk, folder: str, mark_of: MarkOf, source: str) -> None:
         self._disk = disk
@@ -70,63 +70,63 @@ class Recovery:
         self._mark_of = mark_of
         self._source = source
         self._marks: dict[bytes, Mark | None] = {}
-        self._waiting: dict[bytes, _Waiting] = {}
-        self._refused: list[Aside] = []
-        self.found = Recovered()
+        self._pending: dict[bytes, _PendingFrames] = {}
+        self._refused: list[RejectedFrame] = []
+        self.report = RecoveryReport()
         self.buffers: dict[bytes, TableBuffer] = {}
 
-    def run(self, reader: JournalReader) -> Tail:
+    def run(self, reader: JournalReader) -> JournalTail:
         """Replay the journal and return where it ends.
 
         `Corruption` when it has rows that no table can take and that no person has set aside.
         """
         if reader.files:
-            with translated(reader.files[-1].path):
+            with translate_errors(reader.files[-1].path):
                 self._disk.sync_file(reader.files[-1].path)
                 self._disk.sync_folder(self._folder)
         for frame in reader.frames():
             self._replay(frame)
-        for waiting in self._waiting.values():
-            self._apply(waiting)
+        for waiting in self._pending.values():
+            self._restore_rows(waiting)
         if self._refused:
             raise refusal(self._folder, self._refused)
         assert reader.tail is not None
-        self.found.cut_bytes = reader.tail.cut_bytes
-        self._remove_remains(reader)
+        self.report.cut_bytes = reader.tail.cut_bytes
+        self._remove_leftovers(reader)
         return reader.tail
 
     def _replay(self, frame: Frame) -> None:
         header = frame.header
-        self.found.frames += 1
+        self.report.frames += 1
         if header.kind == KIND_HOLE:
-            self.found.holes.append(_hole(frame))
+            self.report.holes.append(_hole_damage(frame))
             return
-        mark = self._mark(header.table_id)
+        mark = self._reached_mark(header.table_id)
         if mark is None:
-            self._pass_over(frame, UNKNOWN_TABLE)
+            self._skip_or_refuse(frame, UNKNOWN_TABLE)
             return
-        self.found.last_lsns.setdefault(frame.number, {})[header.table_id] = header.lsn
+        self.report.last_lsns.setdefault(frame.number, {})[header.table_id] = header.lsn
         if header.lsn <= mark:
             return
-        waiting = self._waiting.get(header.table_id)
+        waiting = self._pending.get(header.table_id)
         if waiting is None:
-            waiting = _Waiting(TableBuffer(self._source, mark))
-            self._waiting[header.table_id] = waiting
+            waiting = _PendingFrames(TableBuffer(self._source, mark))
+            self._pending[header.table_id] = waiting
         if waiting.frames and waiting.frames[-1].header.schema_id != header.schema_id:
-            self._apply(waiting)
+            self._restore_rows(waiting)
         waiting.frames.append(frame)
         waiting.size_bytes += header.raw_length
-        if waiting.size_bytes >= TOGETHER_BYTES:
-            self._apply(waiting)
+        if waiting.size_bytes >= DECODE_RUN_BYTES:
+            self._restore_rows(waiting)
 
-    def _apply(self, waiting: _Waiting) -> None:
-        """Bring back the rows of a table's frames that wait, as one part."""
+    def _restore_rows(self, waiting: _PendingFrames) -> None:
+        """Restore the rows of a table's pending frames as one part."""
         frames, waiting.frames, waiting.size_bytes = waiting.frames, [], 0
-        held: list[tuple[FrameHeader, Stored]] = []
+        held: list[tuple[FrameHeader, FrameRows]] = []
         found = decode_frames([(frame.header, frame.payload) for frame in frames])
         for frame, stored in zip(frames, found, strict=True):
             if isinstance(stored, Corruption):
-                self._pass_over(frame, UNREADABLE)
+                self._skip_or_refuse(frame, UNREADABLE)
             else:
                 held.append((frame.header, stored))
         if not held:
@@ -134,48 +134,48 @@ class Recovery:
         last, (rows, _) = held[-1]
         size_bytes = last.raw_length
         if len(held) > 1:
-            rows = _one_batch([stored.batch for _, stored in held])
+            rows = _combine_batches([stored.batch for _, stored in held])
             size_bytes = rows.get_total_buffer_size()
         requests = {key: n for _, stored in held for key, n in stored.requests.items()}
         waiting.buffer.add(last.lsn, last.schema_id, rows, size_bytes, requests)
         self.buffers[last.table_id] = waiting.buffer
-        self.found.rows += rows.num_rows
+        self.report.rows += rows.num_rows
 
-    def _mark(self, table_id: bytes) -> Mark | None:
+    def _reached_mark(self, table_id: bytes) -> Mark | None:
         if table_id not in self._marks:
             self._marks[table_id] = self._mark_of(table_id, self._source)
         return self._marks[table_id]
 
-    def _pass_over(self, frame: Frame, why: str) -> None:
-        """Count a frame that a person has set aside; note any other one, to refuse the start."""
-        if is_kept(self._disk, self._folder, bytes.fromhex(self._source), frame):
-            self.found.quarantined.append(frame_path(self._folder, frame))
+    def _skip_or_refuse(self, frame: Frame, why: str) -> None:
+        """Count a frame that a person has set aside; for any other, the start will be refused."""
+        if is_quarantined(self._disk, self._folder, bytes.fromhex(self._source), frame):
+            self.report.quarantined.append(frame_path(self._folder, frame))
             return
         header = frame.header
-        self._refused.append(Aside(header.lsn, header.table_id.hex(), frame.path, why))
+        self._refused.append(RejectedFrame(header.lsn, header.table_id.hex(), frame.path, why))
 
-    def _remove_remains(self, reader: JournalReader) -> None:
-        """Remove what is no part of the journal: an unfinished file, files already trimmed."""
+    def _remove_leftovers(self, reader: JournalReader) -> None:
+        """Remove files that are not part of the journal: unfinished and already trimmed ones."""
         if reader.leftover is not None:
-            with translated(reader.leftover):
+            with translate_errors(reader.leftover):
                 self._disk.unlink(reader.leftover)
-        with translated(self._folder):
+        with translate_errors(self._folder):
             entries = self._disk.entries(self._folder)
         for entry in entries:
             number = file_number(entry.name)
             if number is not None and number < reader.identity.oldest:
-                with suppress(OSError):  # it is not read, and the next start tries again
+                with suppress(OSError):  # readers ignore the file; the next start retries
                     self._disk.unlink(file_path(self._folder, number))
 
 
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     # Twice as fast as `concat_batches`.
-    table = pa.Table.from_batches(made_alike(batches)).combine_chunks()
+    table = pa.Table.from_batches(unify_columns(batches)).combine_chunks()
     return next(iter(table.to_batches()), batches[0])
 
 
-def _hole(frame: Frame) -> Damage:
-    """Return what is known of a hole; its lsns are its frame's, whatever its payload says."""
+def _hole_damage(frame: Frame) -> Damage:
+    """Return the damage that a hole records; its lsns are the frame's, not the payload's."""
     first, last = frame.header.lsn, frame.header.lsn + frame.header.span - 1
     try:
         return replace(decode_hole(frame.payload), first_lsn=first, last_lsn=last)

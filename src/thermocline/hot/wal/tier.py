@@ -1,16 +1,16 @@
-"""The write-ahead tier of one node: one journal for all tables, the rows of each in memory.
+"""The write-ahead tier of one node: one journal for all tables, and their rows in memory.
 
-In:   rows that have their table's columns; marks of flushes that were committed
+In:   rows that have their table's columns; marks of committed flushes
 Out:  durable rows; snapshots; journal files removed once every table has passed them
 
 - A write is answered when it is durable and in the buffer: the next snapshot has it.
-- Memory has a ceiling. Past it a write waits for a flush, a bounded time, and is then refused;
-  nothing that was taken is dropped.
-- A journal file goes when each table's retired mark has passed all it has in it. Snapshots hold
-  their batches in memory and need no file. The open file stays until it is full, or
-  until somebody asks for a flush of a table that has nothing hot and has rows in it.
-- One process owns a journal. A second one is refused, with the first one's number. An owner whose
-  journal was replaced under it answers no write and flushes nothing.
+- Memory has a limit. Above it a write waits a bounded time for a flush, and is then refused;
+  accepted rows are never dropped.
+- A journal file is removed when each table's retired mark has passed the table's last lsn in it.
+  Snapshots hold their batches in memory and need no file. The open file stays until it is full, or
+  until a client flushes a table that has no hot rows but has frames in it.
+- One process owns a journal. A second process is refused, and gets the owner's process id. An owner
+  whose journal was replaced acknowledges no write and flushes nothing.
 """
 
 import os
@@ -25,27 +25,27 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from thermocline.config import Sync, WalSettings
-from thermocline.disk import Disk, translated
+from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Corruption, Overloaded, ThermoclineError
-from thermocline.format.action import Mark
-from thermocline.hot.tier import Frozen, HotSnapshot
+from thermocline.format.log.action import Mark
+from thermocline.hot.tier import FrozenParts, HotSnapshot
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.folder import (
     IDENTITY_NAME,
-    Identity,
+    JournalIdentity,
     JournalLock,
-    held,
+    lock_journal,
     read_identity,
     write_identity,
 )
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.group import GroupCommit, Request
-from thermocline.hot.wal.journal import Entry, Journal
+from thermocline.hot.wal.group_commit import GroupCommit, WriteRequest
+from thermocline.hot.wal.journal import Journal, JournalEntry
 from thermocline.hot.wal.payload import Payload, encode_rows
-from thermocline.hot.wal.quarantine import MarkOf, list_quarantine
 from thermocline.hot.wal.reader import JournalReader
-from thermocline.hot.wal.recovery import Recovered, Recovery
-from thermocline.hot.wal.retired import read_retired, write_retired
+from thermocline.hot.wal.recovery import Recovery, RecoveryReport
+from thermocline.hot.wal.repair.quarantine import MarkOf, list_quarantine
+from thermocline.hot.wal.retired_marks import read_retired, write_retired
 
 
 class WalTier:
@@ -61,14 +61,14 @@ class WalTier:
         expected: str | None = None,
         now_ns: Callable[[], int] = clock.time_ns,
     ) -> None:
-        """Take the journal's lock and replay it; `expected` is the id it must have."""
+        """Lock the journal and replay it; `expected` is the id that it must have."""
         self._settings = settings or WalSettings()
         self._disk = disk
         self._folder = folder
         self._mark_of = mark_of
-        self._lock = _locked(disk, folder)
+        self._lock = _lock_folder(disk, folder)
         try:
-            identity = _identity(disk, folder, expected)
+            identity = _open_identity(disk, folder, expected)
             self.source = uuid.UUID(bytes=identity.journal_id).hex
             self._journal_id = identity.journal_id
             self._retired = read_retired(disk, folder, identity.journal_id)
@@ -92,10 +92,10 @@ class WalTier:
         except BaseException:
             self._lock.release()
             raise
-        self.recovered: Recovered = recovery.found
-        self.quarantined = 0
+        self.recovery_report: RecoveryReport = recovery.report
+        self.quarantined_count = 0
         self.count_quarantined()
-        self._last_lsns = recovery.found.last_lsns
+        self._last_lsns = recovery.report.last_lsns
         self._changed = threading.Condition()
         self._tables = {key: WalTable(self, key, found) for key, found in recovery.buffers.items()}
         self._hot_bytes = sum(table.buffer.size_bytes for table in self._tables.values())
@@ -109,11 +109,11 @@ class WalTier:
         self._is_open = True
 
     def count_quarantined(self) -> int:
-        """Count what a person has set aside and not removed yet; `quarantined` remembers it."""
-        # A folder that cannot be listed now is listed at the next look; the last count stays.
+        """Count the files in the quarantine, and store the number in `quarantined`."""
+        # If the folder cannot be listed, the last count stays until the next call.
         with suppress(ThermoclineError):
-            self.quarantined = len(list_quarantine(self._disk, self._folder))
-        return self.quarantined
+            self.quarantined_count = len(list_quarantine(self._disk, self._folder))
+        return self.quarantined_count
 
     def table(self, table_id: bytes) -> "WalTable":
         """Return the hot half of a table."""
@@ -124,7 +124,7 @@ class WalTier:
             return self._tables[table_id]
 
     def tables(self) -> list["WalTable"]:
-        """Return the hot halves that were asked for or recovered."""
+        """Return the hot halves of all tables that were recovered or used."""
         with self._changed:
             return list(self._tables.values())
 
@@ -135,16 +135,16 @@ class WalTier:
 
     @property
     def hot_bytes(self) -> int:
-        """The memory of all hot rows, and of those on their way."""
+        """The memory of all hot rows and of all reservations."""
         return self._hot_bytes
 
     @property
     def hot_bytes_max(self) -> int:
-        """The ceiling."""
+        """The limit of `hot_bytes`."""
         return self._settings.hot_bytes_max
 
     def reserve(self, size_bytes: int, wait_s: float | None) -> None:
-        """Make room for rows; wait for a flush where there is none, then `Overloaded`."""
+        """Reserve memory for rows; above the limit wait for a flush, then raise `Overloaded`."""
         end_s = clock.monotonic() + (self._settings.write_wait_s if wait_s is None else wait_s)
         with self._changed:
             while self._hot_bytes and self._hot_bytes + size_bytes > self.hot_bytes_max:
@@ -152,7 +152,7 @@ class WalTier:
                 left_s = end_s - clock.monotonic()
                 if left_s <= 0 or not self._changed.wait(left_s):
                     raise Overloaded(
-                        "as many rows are hot as the limit allows",
+                        "hot rows have reached their memory limit",
                         hint="send less, or later: a flush makes room",
                         hot_bytes=self._hot_bytes,
                         hot_bytes_max=self.hot_bytes_max,
@@ -162,7 +162,7 @@ class WalTier:
                 self.on_pressure()
 
     def release(self, size_bytes: int) -> None:
-        """Give room back."""
+        """Release reserved memory."""
         with self._changed:
             self._hot_bytes -= size_bytes
             self._changed.notify_all()
@@ -175,61 +175,61 @@ class WalTier:
         payload: Payload,
         reserved_bytes: int,
     ) -> None:
-        """Make durable rows visible, in the room reserved for them.
+        """Make durable rows visible, in the memory reserved for them.
 
-        Called by the journal's thread alone.
+        Only the journal thread calls this.
         """
         with self._changed:
             before = table.buffer.size_bytes
-            # Its buffers lie in the bytes that room was made for, and keep all of them.
+            # The batch's buffers are slices of the reserved bytes, and keep all of them alive.
             table.buffer.add(lsn, schema_id, payload.batch, reserved_bytes, payload.requests)
             table.hot_since_s = table.hot_since_s or clock.monotonic()
             self._hot_bytes += table.buffer.size_bytes - before - reserved_bytes
             self._changed.notify_all()
             self._last_lsns.setdefault(self._journal.number, {})[table.table_id] = lsn
 
-    def freeze(self, table: "WalTable") -> Frozen | None:
-        """Fix what the next flush of a table carries.
+    def freeze(self, table: "WalTable") -> FrozenParts | None:
+        """Return what the next flush of a table carries, or None when it has no hot rows.
 
-        All of it is durable in the journal first, under any policy: a mark that is ahead of the
-        journal would make the next start pass over rows that come after.
+        These rows are durable in the journal first, under any policy: if a mark were ahead of the
+        journal, the next start would skip rows that come later.
 
-        With nothing to fix, the table's rows leave the journal's open file as well. A flush by the
-        clock passes such a table over: whoever asks wants its rows in the lake, and nowhere else.
+        Without hot rows, the table's frames leave the journal's open file as well. The flush clock
+        skips such a table, so a client asked for this flush and wants the rows only in the lake.
         """
         with self._changed:
             frozen = table.buffer.freeze()
         if frozen is None:
-            # A file that cannot be left now is left at the next flush that is asked for.
+            # If this fails, the next explicit flush tries again.
             with suppress(ThermoclineError):
-                self.leave(table)
+                self.leave_open_file(table)
             return None
-        with self.group.paused() as journal:
-            # Rows of a journal that another process took over may be in that process's flush, too.
+        with self.group.pause() as journal:
+            # If another process took the journal over, its flush may carry these rows too.
             journal.check_owned()
             if self._settings.sync is not Sync.ALWAYS:
                 journal.sync()
         return frozen
 
     def retire(self, table: "WalTable", mark: Mark) -> None:
-        """Forget rows that a version contains, and journal files that nobody needs any more."""
+        """Drop rows that a version contains, and remove journal files that no table needs."""
         with self._changed:
             self._hot_bytes -= table.buffer.retire(mark)
             table.hot_since_s = clock.monotonic() if table.buffer.snapshot().parts else None
             self._changed.notify_all()
-        # A file that cannot be removed now is tried again at the next flush.
+        # If a file cannot be removed now, the next flush tries again.
         with suppress(ThermoclineError):
             self.trim()
 
-    def leave(self, table: "WalTable") -> None:
-        """Seal the open journal file if it may have frames of a table; remove what can go.
+    def leave_open_file(self, table: "WalTable") -> None:
+        """Seal the open journal file if it may have frames of a table; remove passed files.
 
-        Invariant: no frame of the table that is in the journal when this is called is in the open
-        file when it returns. Once every table has passed those frames' file, it goes like any
-        other: now, or at the flush that passes it. When this raises, nothing is lost: the rows are
-        durable where they were, and the next write finds its file.
+        Invariant: when this returns, no frame that the table had in the journal at the call is in
+        the open file. Once every table has passed the file of those frames, it is removed like any
+        other: now, or at the flush that passes it. If this raises, no row is lost: the rows stay
+        durable in their file, and the next write can be appended.
         """
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             hot = table.snapshot()
             last = max([hot.mark, *(part.mark for part in hot.parts)])
             if self._is_open and last >= journal.first_lsn:
@@ -238,14 +238,14 @@ class WalTier:
 
     def trim(self) -> None:
         """Remove the journal files that every table has passed."""
-        with self.group.paused() as journal:
+        with self.group.pause() as journal:
             with self._changed:
                 oldest = journal.number
                 for number in sorted(self._last_lsns):
                     if number < oldest and not self._is_passed(number):
                         oldest = number
                 passed = [n for n in self._last_lsns if n < oldest]
-            # Order matters: what the tables must have is durable before the journal forgets it.
+            # Order matters: `retired.json` is durable before the journal removes the files.
             self._note_retired(passed)
             with self._changed:
                 for number in passed:
@@ -253,7 +253,7 @@ class WalTier:
             journal.trim(oldest)
 
     def _note_retired(self, numbers: list[int]) -> None:
-        """Write down what tables have taken over from files that are about to go."""
+        """Store each table's last lsn in the files that are about to be removed."""
         marks = dict(self._retired)
         for number in numbers:
             for table_id, lsn in self._last_lsns[number].items():
@@ -263,7 +263,7 @@ class WalTier:
             self._retired = marks
 
     def retired_mark(self, table_id: bytes) -> Mark:
-        """Return the mark that a table's log had when files with its rows were removed."""
+        """Return the mark that a table's log must have: files with its rows were removed."""
         return self._retired.get(table_id, Mark(0))
 
     def _is_passed(self, number: int) -> bool:
@@ -275,14 +275,14 @@ class WalTier:
         )
 
     def close(self) -> None:
-        """Write what is queued, make it durable and let go of the journal."""
-        with self.group.paused():
-            self._is_open = False  # whoever flushes still makes no file behind its back
+        """Write the queued requests, make them durable, close the journal and release its lock."""
+        with self.group.pause():
+            self._is_open = False  # a flush that still runs creates no file any more
         try:
             self.group.stop()
-            # What every table has passed need not be replayed at the next start.
+            # The next start does not replay files that every table has passed.
             with suppress(ThermoclineError):
-                with self.group.paused() as journal:
+                with self.group.pause() as journal:
                     journal.seal()
                 self.trim()
             self.group.close()
@@ -301,7 +301,7 @@ class WalTable:
 
     @property
     def source(self) -> str:
-        """The name under which a version carries this journal's mark."""
+        """The name under which a lake version stores this journal's mark."""
         return self._tier.source
 
     def submit(
@@ -329,9 +329,11 @@ class WalTable:
             if reserved:  # it was never applied
                 tier.release(reserved.pop())
 
-        entry = Entry(self.table_id, schema_id, payload.data, payload.codec, payload.raw_length)
+        entry = JournalEntry(
+            self.table_id, schema_id, payload.data, payload.codec, payload.raw_length
+        )
         try:
-            future = tier.group.submit(Request(entry, apply))
+            future = tier.group.submit(WriteRequest(entry, apply))
         except BaseException:
             give_back()
             raise
@@ -342,43 +344,43 @@ class WalTable:
         """Return every row acknowledged before this call that no retired flush has taken."""
         return self.buffer.snapshot()
 
-    def freeze(self) -> Frozen | None:
-        """Fix what the next flush carries, or None when there is nothing."""
+    def freeze(self) -> FrozenParts | None:
+        """Return what the next flush carries, or None when there are no hot rows."""
         return self._tier.freeze(self)
 
-    def leave(self) -> None:
-        """Let the table's rows leave the journal's open file, which is sealed."""
-        self._tier.leave(self)
+    def leave_open_file(self) -> None:
+        """Seal the journal's open file if it may have frames of this table."""
+        self._tier.leave_open_file(self)
 
     def retire(self, mark: Mark) -> None:
-        """Forget the rows up to a mark: a committed version has them."""
+        """Drop the rows up to a mark: a committed version has them."""
         self._tier.retire(self, mark)
 
 
-def _locked(disk: Disk, folder: str) -> JournalLock:
-    """Return the lock of a journal, its folder made if need be; `Conflict` when it is taken."""
-    with translated(folder):
+def _lock_folder(disk: Disk, folder: str) -> JournalLock:
+    """Create the journal's folder if it is missing, and lock it; `Conflict` when it is locked."""
+    with translate_errors(folder):
         if disk.size(folder) is None:
             with suppress(FileExistsError):
                 disk.make_folder(folder, is_private=True)
-        # Even a folder that was there: whoever made it may have died before this.
+        # Even for an existing folder: its creator may have crashed before this fsync.
         disk.sync_folder(os.path.dirname(folder))
-    return held(disk, folder, hint="stop it, or open the lake for reading only")
+    return lock_journal(disk, folder, hint="stop it, or open the lake for reading only")
 
 
-def _identity(disk: Disk, folder: str, expected: str | None) -> Identity:
-    """Return what the journal says it is; a new journal only where none is expected."""
+def _open_identity(disk: Disk, folder: str, expected: str | None) -> JournalIdentity:
+    """Return the identity of the journal; create a journal only if none is expected."""
     identity = read_identity(disk, folder)
     if expected is not None and (identity is None or identity.journal_id.hex() != expected):
         raise Corruption(
-            "the journal of this lake is missing or another one",
-            hint="a disk that is not mounted looks like this; its rows that were not flushed "
-            "are in no other place",
+            "the lake's journal is missing or belongs to another lake",
+            hint="check that its disk is mounted: rows that were not flushed are only in the "
+            "lake's own journal",
             path=f"{folder}/{IDENTITY_NAME}",
             expected=expected,
             found=identity and identity.journal_id.hex(),
         )
     if identity is None:
-        identity = Identity(uuid.uuid4().bytes)
+        identity = JournalIdentity(uuid.uuid4().bytes)
         write_identity(disk, folder, identity)
     return identity

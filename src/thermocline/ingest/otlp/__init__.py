@@ -4,5 +4,5 @@
     body ─► json ─────┘                           │
     body ─► fast: wire, scan, in the common shape ┘
 
-Nothing here opens a file, asks the time or keeps rows.
+Nothing here opens a file, reads the clock or keeps rows.
 """

@@ -1,19 +1,19 @@
-"""What OTLP's clients are answered: the bytes of a success, a partial one, or a failure.
+"""Encodes the response to an OTLP client: a success, a partial success, or a failure.
 
-In:   what decoding came to; or a code, a message and when to try again
+In:   the outcome of decoding; or a code, a message and the delay before a retry
 Out:  the bytes of a response in the encoding of the request
 
-- A full success has no partial success in it: no bytes in protobuf, `{}` in JSON.
-- A failure is a `google.rpc.Status`. With a delay it carries `google.rpc.RetryInfo`, without
-  which gRPC's clients take "resource exhausted" for final.
-- Messages are cut to a length, so that an answer is small whatever the request was.
+- A full success has no partial success field: no bytes in protobuf, `{}` in JSON.
+- A failure is a `google.rpc.Status`. With a delay it carries `google.rpc.RetryInfo`; without it,
+  gRPC clients do not retry "resource exhausted".
+- Messages are truncated, so that a response is small for every request.
 
-Which status line or trailer goes with it is the server's to say.
+The server chooses the status line or trailer.
 """
 
 import orjson
 
-from thermocline.ingest.otlp.outcome import Decoded
+from thermocline.ingest.otlp.outcome import DecodedRequest
 
 MESSAGE_BYTES_MAX = 4_096
 ENCODINGS = ("protobuf", "json")
@@ -26,49 +26,55 @@ _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 _VARINT, _LENGTH = 0, 2
 
 
-def success(decoded: Decoded, encoding: str) -> bytes:
-    """Return the response to a request that was taken, wholly or in part."""
+def encode_success(decoded: DecodedRequest, encoding: str) -> bytes:
+    """Return the response to a request that was accepted, completely or in part."""
     if not decoded.is_partial:
         return b"" if encoding == "protobuf" else b"{}"
-    message = _cut(decoded.message)
+    message = _truncate(decoded.message)
     if encoding == "json":
-        # 64-bit integers are texts in protobuf's JSON.
+        # In protobuf's JSON, 64-bit integers are texts.
         partial = {_REJECTED[decoded.signal]: str(decoded.rejected), "errorMessage": message}
         return orjson.dumps({"partialSuccess": partial})
-    return _bytes(1, _integer(1, decoded.rejected) + _bytes(2, message.encode()))
+    return _encode_bytes(
+        1, _encode_integer(1, decoded.rejected) + _encode_bytes(2, message.encode())
+    )
 
 
-def failure(code: int, message: str, encoding: str, *, retry_after_s: float | None = None) -> bytes:
+def encode_failure(
+    code: int, message: str, encoding: str, *, retry_after_s: float | None = None
+) -> bytes:
     """Return a `google.rpc.Status`; `code` is one of gRPC's."""
-    text = _cut(message)
+    text = _truncate(message)
     if encoding == "json":
         status: dict[str, object] = {"code": code, "message": text}
         if retry_after_s is not None:
             delay = f"{retry_after_s:.3f}s"
             status["details"] = [{"@type": _RETRY_INFO, "retryDelay": delay}]
         return orjson.dumps(status)
-    body = _integer(1, code) + _bytes(2, text.encode())
+    body = _encode_integer(1, code) + _encode_bytes(2, text.encode())
     if retry_after_s is not None:
         seconds, nanos = divmod(round(retry_after_s * 1_000_000_000), 1_000_000_000)
-        delay_message = _bytes(1, _integer(1, seconds) + _integer(2, nanos))
-        body += _bytes(3, _bytes(1, _RETRY_INFO.encode()) + _bytes(2, delay_message))
+        delay_message = _encode_bytes(1, _encode_integer(1, seconds) + _encode_integer(2, nanos))
+        body += _encode_bytes(
+            3, _encode_bytes(1, _RETRY_INFO.encode()) + _encode_bytes(2, delay_message)
+        )
     return body
 
 
-def _cut(message: str) -> str:
+def _truncate(message: str) -> str:
     return message.encode(errors="replace")[:MESSAGE_BYTES_MAX].decode(errors="ignore")
 
 
-def _integer(field: int, value: int) -> bytes:
-    """Return a field of a number that is not negative; zero is absent."""
-    return _varint(field << 3 | _VARINT) + _varint(value) if value else b""
+def _encode_integer(field: int, value: int) -> bytes:
+    """Return the field of a number from 0; zero is encoded as absent."""
+    return _encode_varint(field << 3 | _VARINT) + _encode_varint(value) if value else b""
 
 
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | _LENGTH) + _varint(len(value)) + value
+def _encode_bytes(field: int, value: bytes) -> bytes:
+    return _encode_varint(field << 3 | _LENGTH) + _encode_varint(len(value)) + value
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)

@@ -1,12 +1,12 @@
-"""Requests with texts that are not Unicode: the items that hold them are taken out, and counted.
+"""Removes and counts the items of a request with texts that are not Unicode.
 
 In:   a request that protobuf's parser refused, or a JSON document with lone surrogates
 Out:  the request without those items; the tally has their number and the reason
 
-- A bad text in a resource or a scope takes all items below it; one in a metric's own fields takes
-  all its points; one in an exemplar, an event or a link takes its point or its span.
-- Bytes that are malformed in another way are `Malformed`: the request is refused as a whole.
-- An item of another signal, which is known by a field of a wrong wire type, is counted as such.
+- A bad text in a resource or scope removes all items below it; in the fields of a metric, all its
+  points; in an exemplar, event or link, its point or span.
+- Bytes that are malformed in another way raise `MalformedMessage`: the whole request is refused.
+- An item with a field of a wrong wire type is of another signal, and is counted as such.
 """
 
 import functools
@@ -20,7 +20,7 @@ NO_ITEMS = "a text is not valid UTF-8, in a resource, scope or metric without it
 MESSAGES_DEEP_MAX = 100
 ITEM_DEPTH = 3
 _VARINT, _FIXED64, _LENGTH, _GROUP, _GROUP_END, _FIXED32 = range(6)
-_KINDS = frozenset({5, 7, 9, 10, 11})  # a metric's data
+_KINDS = frozenset({5, 7, 9, 10, 11})  # the fields of a metric's data
 _WIRE_LEVELS: dict[str, tuple[frozenset[int], ...]] = {
     "metrics": (*map(frozenset, ({1}, {2}, {2})), _KINDS, frozenset({1})),
     "logs": tuple(map(frozenset, ({1}, {2}, {2}))),
@@ -29,8 +29,8 @@ _WIRE_LEVELS: dict[str, tuple[frozenset[int], ...]] = {
 _Levels = tuple[frozenset[Any], ...]
 
 
-class Malformed(Exception):
-    """Bytes that are no message, whatever their texts are."""
+class MalformedMessage(Exception):
+    """The bytes are not a message, regardless of their texts."""
 
 
 class _Field(NamedTuple):
@@ -43,22 +43,24 @@ class _Field(NamedTuple):
     end: int
 
 
-def without_bad_texts(signal: str, request: Any, data: bytes, tally: Tally) -> bytes:
-    """Return the bytes of a request without the items that hold a bad text; `Malformed`."""
-    kept = _prune(request.DESCRIPTOR, data, _WIRE_LEVELS[signal], 0, tally)
+def remove_bad_texts(signal: str, request: Any, data: bytes, tally: Tally) -> bytes:
+    """Return a request without the items that have a bad text, or raise `MalformedMessage`."""
+    kept = _prune_message(request.DESCRIPTOR, data, _WIRE_LEVELS[signal], 0, tally)
     return b"" if kept is None else kept
 
 
-def _prune(kind: Any, data: bytes, levels: _Levels, depth: int, tally: Tally) -> bytes | None:
-    """Return a message without the bad items below it, None when it is to be left out."""
-    fields = list(_split(data))
+def _prune_message(
+    kind: Any, data: bytes, levels: _Levels, depth: int, tally: Tally
+) -> bytes | None:
+    """Return a message without the bad items below it; None when the caller must omit it."""
+    fields = list(_split_fields(data))
     if depth == ITEM_DEPTH and _is_foreign(kind, fields):
         tally.reject(FOREIGN, "")
         return None
     below = levels[0] if levels else frozenset()
     others = [field for field in fields if not _is_below(field, below)]
     if _has_bad_text(kind, b"".join([data[field.start : field.end] for field in others])):
-        count = _count(data, levels)
+        count = _count_items(data, levels)
         if count:
             tally.reject(NOT_UNICODE, "", count)
         else:
@@ -71,10 +73,12 @@ def _prune(kind: Any, data: bytes, levels: _Levels, depth: int, tally: Tally) ->
         part = data[field.start : field.end]
         if _is_below(field, below):
             inner = kind.fields_by_number[field.number].message_type
-            kept = _prune(inner, data[field.value : field.end], levels[1:], depth + 1, tally)
+            kept = _prune_message(
+                inner, data[field.value : field.end], levels[1:], depth + 1, tally
+            )
             if kept is None:
                 continue
-            part = _varint(field.number << 3 | _LENGTH) + _varint(len(kept)) + kept
+            part = _encode_varint(field.number << 3 | _LENGTH) + _encode_varint(len(kept)) + kept
         parts.append(part)
     return b"".join(parts)
 
@@ -83,19 +87,19 @@ def _is_below(field: _Field, numbers: frozenset[int]) -> bool:
     return field.wire == _LENGTH and field.number in numbers
 
 
-def _count(data: bytes, levels: _Levels) -> int:
-    """Return how many items a message of these levels holds."""
+def _count_items(data: bytes, levels: _Levels) -> int:
+    """Return how many items a message with these levels has."""
     if not levels:
         return 1
     return sum(
-        _count(data[field.value : field.end], levels[1:])
-        for field in _split(data)
+        _count_items(data[field.value : field.end], levels[1:])
+        for field in _split_fields(data)
         if _is_below(field, levels[0])
     )
 
 
 def _has_bad_text(kind: Any, data: bytes) -> bool:
-    """Tell whether a message has a bad text; `Malformed` if it is wrong in another way."""
+    """Tell whether a message has a bad text; `MalformedMessage` if it has another fault."""
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
@@ -104,15 +108,15 @@ def _has_bad_text(kind: Any, data: bytes) -> bool:
     except DecodeError:
         if _find_bad_text(kind, data, 0):
             return True
-        raise Malformed from None
+        raise MalformedMessage from None
     return False
 
 
 def _find_bad_text(kind: Any, data: bytes, depth: int) -> bool:
     if depth > MESSAGES_DEEP_MAX:
-        raise Malformed
+        raise MalformedMessage
     is_bad = False
-    for field in _split(data):
+    for field in _split_fields(data):
         known = kind.fields_by_number.get(field.number)
         if known is None or field.wire != _LENGTH:
             continue
@@ -128,13 +132,13 @@ def _find_bad_text(kind: Any, data: bytes, depth: int) -> bool:
 
 
 def _is_foreign(kind: Any, fields: list[_Field]) -> bool:
-    wires = _wires(kind)
+    wires = _wire_types(kind)
     return any(wires.get(field.number, field.wire) != field.wire for field in fields)
 
 
 @functools.cache
-def _wires(kind: Any) -> dict[int, int]:
-    """Return the wire types of a message's fields by number; those of repeated numbers vary."""
+def _wire_types(kind: Any) -> dict[int, int]:
+    """Return the wire type by field number, without repeated numbers, which may be packed."""
     found = {}
     for field in kind.fields:
         if field.type in (field.TYPE_DOUBLE, field.TYPE_FIXED64, field.TYPE_SFIXED64):
@@ -148,22 +152,22 @@ def _wires(kind: Any) -> dict[int, int]:
     return found
 
 
-def _split(data: bytes) -> Iterator[_Field]:
+def _split_fields(data: bytes) -> Iterator[_Field]:
     at = 0
     while at < len(data):
         start = at
         tag, value = _read_varint(data, at)
-        at = _after(data, value, tag, 0)
+        at = _skip_value(data, value, tag, 0)
         if tag & 7 == _LENGTH:
             value = at - _read_varint(data, value)[0]
         yield _Field(tag >> 3, tag & 7, start, value, at)
 
 
-def _after(data: bytes, at: int, tag: int, depth: int) -> int:
-    """Return the place after a field's value."""
+def _skip_value(data: bytes, at: int, tag: int, depth: int) -> int:
+    """Return the position after a field's value."""
     wire = tag & 7
     if tag < 8 or depth > MESSAGES_DEEP_MAX:
-        raise Malformed
+        raise MalformedMessage
     if wire == _VARINT:
         at = _read_varint(data, at)[1]
     elif wire == _LENGTH:
@@ -174,12 +178,12 @@ def _after(data: bytes, at: int, tag: int, depth: int) -> int:
     elif wire == _GROUP:
         inner, at = _read_varint(data, at)
         while inner != tag - _GROUP + _GROUP_END:
-            at = _after(data, at, inner, depth + 1)
+            at = _skip_value(data, at, inner, depth + 1)
             inner, at = _read_varint(data, at)
     else:
-        raise Malformed
+        raise MalformedMessage
     if at > len(data):
-        raise Malformed
+        raise MalformedMessage
     return at
 
 
@@ -187,14 +191,14 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for place in range(10):
         if at + place >= len(data):
-            raise Malformed
+            raise MalformedMessage
         value |= (data[at + place] & 127) << 7 * place
         if data[at + place] < 128:
             return value, at + place + 1
-    raise Malformed
+    raise MalformedMessage
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -203,26 +207,26 @@ def _varint(value: int) -> bytes:
     return bytes(written)
 
 
-def _names(*names: str) -> frozenset[str]:
+def json_names(*fields: str) -> frozenset[str]:
     """Return names of the JSON mapping: as they are, and in lowerCamelCase."""
-    camel = [one[0] + one.title().replace("_", "")[1:] for one in names]
-    return frozenset([*names, *camel])
+    camel = [one[0] + one.title().replace("_", "")[1:] for one in fields]
+    return frozenset([*fields, *camel])
 
 
-_DATA = _names("gauge", "sum", "histogram", "exponential_histogram", "summary")
+DATA = json_names("gauge", "sum", "histogram", "exponential_histogram", "summary")
 _JSON_LEVELS: dict[str, tuple[frozenset[str], ...]] = {
     "metrics": (
-        *(_names(one) for one in ("resource_metrics", "scope_metrics", "metrics")),
-        _DATA,
-        _names("data_points"),
+        *(json_names(one) for one in ("resource_metrics", "scope_metrics", "metrics")),
+        DATA,
+        json_names("data_points"),
     ),
-    "logs": tuple(_names(one) for one in ("resource_logs", "scope_logs", "log_records")),
-    "traces": tuple(_names(one) for one in ("resource_spans", "scope_spans", "spans")),
+    "logs": tuple(json_names(one) for one in ("resource_logs", "scope_logs", "log_records")),
+    "traces": tuple(json_names(one) for one in ("resource_spans", "scope_spans", "spans")),
 }
 
 
-def without_lone_surrogates(signal: str, document: Any, tally: Tally) -> Any:
-    """Return a JSON document without the items that hold a lone surrogate."""
+def remove_lone_surrogates(signal: str, document: Any, tally: Tally) -> Any:
+    """Return a JSON document without the items that have a lone surrogate."""
     kept = _prune_document(document, _JSON_LEVELS[signal], tally)
     return {} if kept is None else kept
 

@@ -1,11 +1,11 @@
-"""Metrics to rows: numbers to one table, what has buckets or quantiles to another.
+"""Converts metrics to rows: numbers to one table, buckets and quantiles to another.
 
 In:   an `ExportMetricsServiceRequest` message, limits
 Out:  batches of `metric_points` and `metric_histograms`, and the tally
 
-- A point is refused, alone and with its reason, when the data model says that it cannot be: no
-  time, no value although no flag says so, buckets that do not match their bounds, no temporality.
-- A point that says "no recorded value" is kept with null values: it ends a series.
+- A point that violates the data model is refused alone, with its reason: no time, no value without
+  the flag for it, buckets that do not match their bounds, no temporality.
+- A point with the flag "no recorded value" is kept with null values: it ends a series.
 - `series_id` is the same for two points exactly when they belong to one stream: same resource,
   scope, name, type, unit, temporality, monotonicity and attributes (64 bits of a hash: among ten
   million streams of one name, two meet with a chance of one in 370,000).
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, digest, is_foreign, origins
-from thermocline.ingest.otlp.outcome import FOREIGN, Decoded, Limits, Tally
-from thermocline.ingest.otlp.records import noted_identifier
+from thermocline.ingest.otlp.origin import NS_MAX, Origin, digest, is_foreign, scopes_with_origin
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.records import parse_identifier
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, rows_batch
-from thermocline.ingest.otlp.value import Values
+from thermocline.ingest.otlp.value import ValueRenderer
 
 SERIES_FACTOR = 0x9E37_79B9_7F4A_7C15
 NO_RECORDED_VALUE = 1
@@ -42,19 +42,19 @@ _Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
-    """What all points of one metric share: its columns, and a hash of its identity."""
+class MetricStream:
+    """The part that all points of one metric share: its columns, and a hash of its identity."""
 
     columns: _Row
     name: str
     identity: int
 
 
-def metrics_batches(request: Any, limits: Limits, tally: Tally) -> Decoded:
+def metrics_batches(request: Any, limits: DecodeLimits, tally: Tally) -> DecodedRequest:
     """Return the points of a request as batches."""
-    values = Values(limits, tally)
+    values = ValueRenderer(limits, tally)
     points = PointRows(values, tally)
-    for origin, scope in origins(request.resource_metrics, "scope_metrics", values):
+    for origin, scope in scopes_with_origin(request.resource_metrics, "scope_metrics", values):
         for metric in scope.metrics:
             if is_foreign(metric):
                 tally.reject(FOREIGN, metric.name)
@@ -62,11 +62,11 @@ def metrics_batches(request: Any, limits: Limits, tally: Tally) -> Decoded:
             points.add_metric(origin, metric)
     found = {METRIC_POINTS: points.numbers, METRIC_HISTOGRAMS: points.histograms}
     tally.accepted = sum(map(len, found.values()))
-    return tally.decoded({t.name: rows_batch(t, rows) for t, rows in found.items() if rows})
+    return tally.outcome({t.name: rows_batch(t, rows) for t, rows in found.items() if rows})
 
 
-def stream_of(origin: Origin, metric: Any, values: Values) -> Stream:
-    """Return what the points of a metric share; its data must be of a known kind."""
+def stream_of(origin: Origin, metric: Any, values: ValueRenderer) -> MetricStream:
+    """Return the stream of a metric; its data must be of a known kind."""
     kind = metric.WhichOneof("data")
     data = getattr(metric, kind)
     has_temporality = kind in WITH_TEMPORALITY
@@ -79,7 +79,7 @@ def stream_of(origin: Origin, metric: Any, values: Values) -> Stream:
     identity = digest(
         *origin.identity, name, kind, unit or "", temporality or "", str(is_monotonic)
     )
-    return Stream((*origin.columns, *columns), name, identity)
+    return MetricStream((*origin.columns, *columns), name, identity)
 
 
 def series_id(identity: int, attributes: int) -> int:
@@ -88,11 +88,13 @@ def series_id(identity: int, attributes: int) -> int:
     return mixed - (1 << 64) if mixed > NS_MAX else mixed
 
 
-def exemplar_rows(exemplars: Any, values: Values, tally: Tally) -> list[dict[str, Any]] | None:
-    """Return the exemplars of a point as a cell of their column."""
+def exemplar_rows(
+    exemplars: Any, values: ValueRenderer, tally: Tally
+) -> list[dict[str, Any]] | None:
+    """Return the exemplars of a point as the value of their column."""
     found = []
     for exemplar in exemplars:
-        value, value_int = _number(exemplar)
+        value, value_int = _number_value(exemplar)
         time_ns = exemplar.time_unix_nano
         if time_ns > NS_MAX:
             tally.note(EXEMPLAR_BEYOND)
@@ -102,8 +104,8 @@ def exemplar_rows(exemplars: Any, values: Values, tally: Tally) -> list[dict[str
                 "ts_ns": time_ns or None,
                 "value": value,
                 "value_int": value_int,
-                "trace_id": noted_identifier(exemplar.trace_id, 16, tally),
-                "span_id": noted_identifier(exemplar.span_id, 8, tally),
+                "trace_id": parse_identifier(exemplar.trace_id, 16, tally),
+                "span_id": parse_identifier(exemplar.span_id, 8, tally),
                 "attributes": values.attributes(exemplar.filtered_attributes),
             }
         )
@@ -113,12 +115,12 @@ def exemplar_rows(exemplars: Any, values: Values, tally: Tally) -> list[dict[str
 class PointRows:
     """Collects the rows of points, metric by metric."""
 
-    def __init__(self, values: Values, tally: Tally) -> None:
+    def __init__(self, values: ValueRenderer, tally: Tally) -> None:
         self.numbers: list[_Row] = []
         self.histograms: list[_Row] = []
         self._values = values
         self._tally = tally
-        self._adders: dict[str, Callable[[Stream, Any], str | None]] = {
+        self._adders: dict[str, Callable[[MetricStream, Any], str | None]] = {
             "gauge": self._add_number,
             "sum": self._add_number,
             "histogram": self._add_histogram,
@@ -127,7 +129,7 @@ class PointRows:
         }
 
     def add_metric(self, origin: Origin, metric: Any) -> None:
-        """Add the points of one metric; those that cannot be are counted in the tally."""
+        """Add the points of one metric; invalid points are counted in the tally."""
         kind = metric.WhichOneof("data")
         if kind is None:
             self._tally.note(NO_DATA)
@@ -140,13 +142,13 @@ class PointRows:
             return
         add = self._adders[kind]
         for point in data.data_points:
-            reason = _time_trouble(point) or add(stream, point)
+            reason = _time_fault(point) or add(stream, point)
             if reason:
                 self._tally.reject(reason, stream.name)
             elif point.start_time_unix_nano > point.time_unix_nano:
                 self._tally.note(START_LATE)
 
-    def _shared(self, stream: Stream, point: Any, exemplars: Any) -> _Row:
+    def _shared_cells(self, stream: MetricStream, point: Any, exemplars: Any) -> _Row:
         time_ns = point.time_unix_nano
         attributes = self._values.attributes(point.attributes)
         return (
@@ -160,16 +162,16 @@ class PointRows:
             exemplar_rows(exemplars, self._values, self._tally),
         )
 
-    def _add_number(self, stream: Stream, point: Any) -> str | None:
+    def _add_number(self, stream: MetricStream, point: Any) -> str | None:
         value = value_int = None
         if not point.flags & NO_RECORDED_VALUE:
-            value, value_int = _number(point)
+            value, value_int = _number_value(point)
             if value is None:
                 return NO_VALUE
-        self.numbers.append((*self._shared(stream, point, point.exemplars), value, value_int))
+        self.numbers.append((*self._shared_cells(stream, point, point.exemplars), value, value_int))
         return None
 
-    def _add_histogram(self, stream: Stream, point: Any) -> str | None:
+    def _add_histogram(self, stream: MetricStream, point: Any) -> str | None:
         cells: _Row = (None,) * 6
         if not point.flags & NO_RECORDED_VALUE:
             counts, bounds = list(point.bucket_counts), list(point.explicit_bounds)
@@ -180,11 +182,11 @@ class PointRows:
             if max(point.count, *counts, 0) > NS_MAX:
                 return COUNT_BEYOND
             cells = (point.count, *_sum_min_max(point), bounds, counts)
-        shared = self._shared(stream, point, point.exemplars)
+        shared = self._shared_cells(stream, point, point.exemplars)
         self.histograms.append((*shared, *cells, *(None,) * 8))
         return None
 
-    def _add_exponential(self, stream: Stream, point: Any) -> str | None:
+    def _add_exponential(self, stream: MetricStream, point: Any) -> str | None:
         cells: _Row = (None,) * 13
         if not point.flags & NO_RECORDED_VALUE:
             sides = [_buckets(point, "positive"), _buckets(point, "negative")]
@@ -193,11 +195,11 @@ class PointRows:
                 return COUNT_BEYOND
             zero = (point.scale, point.zero_count, point.zero_threshold)
             cells = (point.count, *_sum_min_max(point), None, None, *zero, *sides[0], *sides[1])
-        shared = self._shared(stream, point, point.exemplars)
+        shared = self._shared_cells(stream, point, point.exemplars)
         self.histograms.append((*shared, *cells, None))
         return None
 
-    def _add_summary(self, stream: Stream, point: Any) -> str | None:
+    def _add_summary(self, stream: MetricStream, point: Any) -> str | None:
         count = total = quantiles = None
         if not point.flags & NO_RECORDED_VALUE:
             if point.count > NS_MAX:
@@ -206,12 +208,12 @@ class PointRows:
             quantiles = [
                 {"quantile": one.quantile, "value": one.value} for one in point.quantile_values
             ]
-        shared = self._shared(stream, point, ())
+        shared = self._shared_cells(stream, point, ())
         self.histograms.append((*shared, count, total, *(None,) * 11, quantiles))
         return None
 
 
-def _time_trouble(point: Any) -> str | None:
+def _time_fault(point: Any) -> str | None:
     if not point.time_unix_nano:
         return NO_TIME
     if point.time_unix_nano > NS_MAX or point.start_time_unix_nano > NS_MAX:
@@ -219,7 +221,7 @@ def _time_trouble(point: Any) -> str | None:
     return None
 
 
-def _number(point: Any) -> tuple[float | None, int | None]:
+def _number_value(point: Any) -> tuple[float | None, int | None]:
     kind = point.WhichOneof("value")
     if kind == "as_int":
         return float(point.as_int), point.as_int

@@ -1,10 +1,10 @@
-"""What decoding a request came to: batches, and a tally of what was refused or changed.
+"""The outcome of decoding a request: batches, and a tally of refused and changed items.
 
-In:   limits; one note for each thing refused, cut or dropped
-Out:  `Decoded`, with the counts and the message of OTLP's partial success
+In:   limits; one note for each item or value that is refused, truncated or dropped
+Out:  `DecodedRequest`, with the counts and the message of OTLP's partial success
 
-- Nothing is refused, cut or dropped without a note; every note is in the message.
-- The message is bounded: reasons are a fixed set, and one example is named, cut short.
+- Every refused, truncated or dropped part has a note, and every note is in the message.
+- The message is bounded: reasons are a fixed set, and only one truncated example is named.
 """
 
 from collections import Counter
@@ -15,12 +15,13 @@ import pyarrow as pa
 
 EXAMPLE_LENGTH_MAX = 100
 FOREIGN = "an item of another signal"
+UNKNOWN = "items under names that OTLP does not have, ignored"
 ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one item may carry. What exceeds it is cut or dropped, counted and told."""
+class DecodeLimits:
+    """Limits of one item. Larger parts are truncated or dropped, counted and reported."""
 
     attributes_max: int = 1_024
     key_bytes_max: int = 1_024
@@ -30,8 +31,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """The rows of one request, by table, and what the sender must be told."""
+class DecodedRequest:
+    """The rows of one request by table, with the counts and the message for the client."""
 
     signal: str
     batches: Mapping[str, pa.RecordBatch]
@@ -41,7 +42,7 @@ class Decoded:
 
     @property
     def is_partial(self) -> bool:
-        """Whether something was refused, or is worth a warning: the answer has to say so."""
+        """Whether the response must report refused items or warnings."""
         return bool(self.rejected or self.message)
 
 
@@ -52,45 +53,58 @@ class Tally:
     signal: str
     accepted: int = 0
     _rejected: Counter[str] = field(default_factory=Counter)
-    _noted: Counter[str] = field(default_factory=Counter)
+    _notes: Counter[str] = field(default_factory=Counter)
     _example: str = ""
+    _unknown: str = ""
 
     def reject(self, reason: str, name: str, count: int = 1) -> None:
-        """Count items that were refused, and remember the name of the first."""
+        """Count refused items, and keep the name of the first as an example."""
         if not self._rejected:
             self._example = name[:EXAMPLE_LENGTH_MAX]
         self._rejected[reason] += count
 
     def note(self, what: str, count: int = 1) -> None:
-        """Count things that were taken, but changed or odd."""
-        self._noted[what] += count
+        """Count parts that were accepted with a change or a warning."""
+        self._notes[what] += count
+
+    def note_unknown(self, names: str) -> None:
+        """Count a place where items are expected, and where only unknown names are."""
+        self._unknown = self._unknown or names[:EXAMPLE_LENGTH_MAX]
+        self.note(UNKNOWN)
 
     @property
-    def is_noted(self) -> bool:
-        """Whether anything was refused or noted yet."""
-        return bool(self._rejected or self._noted)
+    def unknown(self) -> str | None:
+        """The unknown names of the first such place, when the request has no other item."""
+        return None if self.accepted or self._rejected else self._unknown or None
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether anything was refused or noted so far."""
+        return bool(self._rejected or self._notes)
 
     @property
     def is_foreign(self) -> bool:
         """Whether all items were refused because they are of another signal."""
         return not self.accepted and set(self._rejected) == {FOREIGN}
 
-    def decoded(self, batches: Mapping[str, pa.RecordBatch]) -> Decoded:
+    def outcome(self, batches: Mapping[str, pa.RecordBatch]) -> DecodedRequest:
         """Return the outcome with these batches."""
         rejected = self._rejected.total()
-        return Decoded(self.signal, batches, self.accepted, rejected, self._message(rejected))
+        return DecodedRequest(
+            self.signal, batches, self.accepted, rejected, self._format_message(rejected)
+        )
 
-    def _message(self, rejected: int) -> str:
+    def _format_message(self, rejected: int) -> str:
         parts = []
         if rejected:
             total = rejected + self.accepted
-            reasons = _listed(self._rejected)
+            reasons = _list_counts(self._rejected)
             first = f" (the first is of {self._example!r})" if self._example else ""
             parts.append(f"refused {rejected} of {total} {ITEMS[self.signal]}: {reasons}{first}")
-        if self._noted:
-            parts.append(f"taken with changes or doubts: {_listed(self._noted)}")
+        if self._notes:
+            parts.append(f"accepted with changes or warnings: {_list_counts(self._notes)}")
         return "; ".join(parts)
 
 
-def _listed(counts: Counter[str]) -> str:
+def _list_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())

@@ -1,12 +1,13 @@
-"""OTLP in protobuf's encoding: the bytes of a request to batches.
+"""Decodes OTLP in protobuf to batches.
 
 In:   the bytes of an `Export{Metrics,Logs,Trace}ServiceRequest`, inflated
-Out:  `Decoded`: batches by table, and what the sender must be told
+Out:  `DecodedRequest`: batches by table, with counts and a message for the client
 
 - Bytes that are no such message, that are nested deeper than protobuf's own limit, or whose items
   are all of another signal: `Invalid`, and nothing of them is taken.
 - An item with a text that is not UTF-8 is refused alone, and counted (`bad_text.py`).
-- Fields that this version does not know are ignored, as the specification says.
+- Fields that this version does not know are ignored, as the specification says. A resource that
+  has such fields and no scopes is told; a request of nothing else is `Invalid`.
 - Requests in the common shape are decoded by compiled code once `warm_up` has returned; the
   outcome is the same.
 - The protobuf library is imported when the first request is decoded, the compiler by `warm_up`.
@@ -16,36 +17,38 @@ from typing import Any
 
 from thermocline.errors import Invalid
 from thermocline.ingest.inflate import Data
-from thermocline.ingest.otlp.outcome import Decoded, Limits, Tally
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
 
 SIGNALS = ("metrics", "logs", "traces")
 
-_warm: set[str] = set()  # signals; a set's `add` and `in` need no lock
+_warm_signals: set[str] = set()  # signals; a set's `add` and `in` need no lock
 
 
 def decode_protobuf(
-    signal: str, data: bytes, *, arrived_ns: int, limits: Limits | None = None
-) -> Decoded:
-    """Return the rows of a request; `Invalid` when the bytes are none.
+    signal: str, data: bytes, *, arrived_ns: int, limits: DecodeLimits | None = None
+) -> DecodedRequest:
+    """Return the rows of a request; `Invalid` when the bytes are not a request of this signal.
 
-    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records that have none.
+    `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
-    limits = limits or Limits()
-    if signal in _warm:
-        decoded = _compiled(signal, data, arrived_ns, limits)
+    limits = limits or DecodeLimits()
+    if signal in _warm_signals:
+        decoded = _decode_compiled(signal, data, arrived_ns, limits)
         if decoded is not None:
             return decoded
     return decode_official(signal, data, arrived_ns=arrived_ns, limits=limits)
 
 
-def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> Decoded | None:
-    """Return the rows of a request that has nothing to refuse and nothing to tell, else None.
+def decode_fast(
+    signal: str, data: Data, *, arrived_ns: int, limits: DecodeLimits
+) -> DecodedRequest | None:
+    """Return the rows of a request without anything to refuse or to note, else None.
 
-    None says nothing about the request. Once `warm_up` has returned it is decided without the
-    official library, so that asking costs little.
+    None does not mean that the request is invalid. After `warm_up` returned, this never uses the
+    official library, so that a None is cheap.
     """
-    if signal in _warm:
-        return _compiled(signal, data, arrived_ns, limits)
+    if signal in _warm_signals:
+        return _decode_compiled(signal, data, arrived_ns, limits)
     if signal == "metrics":
         return None
     try:
@@ -55,59 +58,72 @@ def decode_fast(signal: str, data: Data, *, arrived_ns: int, limits: Limits) -> 
     return None if decoded.is_partial else decoded
 
 
-def _compiled(signal: str, data: Data, arrived_ns: int, limits: Limits) -> Decoded | None:
+def _decode_compiled(
+    signal: str, data: Data, arrived_ns: int, limits: DecodeLimits
+) -> DecodedRequest | None:
     if signal == "metrics":
-        from thermocline.ingest.otlp.fast import decode_metrics
+        from thermocline.ingest.otlp.compiled.metrics import decode_metrics
 
         return decode_metrics(data, limits)
-    from thermocline.ingest.otlp.fast_records import decode_records
+    from thermocline.ingest.otlp.compiled.records import decode_records
 
     return decode_records(signal, data, limits, arrived_ns)
 
 
 def warm_up() -> None:
-    """Make the fast way ready, signal by signal; until one is, the official way is used for it.
+    """Compile the fast decoder, signal by signal; until then the official decoder handles a signal.
 
-    Compiling takes up to half a minute once for an installation, and less than a second when the
-    result is found in the cache. Call it in a thread beside the first requests.
+    Compiling takes up to half a minute once for an installation, and less than a second with the
+    cached result. Call it in a thread beside the first requests.
     """
     request = empty_message("metrics")
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="warm")
     metric.gauge.data_points.add(time_unix_nano=1, as_int=1)
-    _warm_up("metrics", request)
+    _warm_up_signal("metrics", request)
     request = empty_message("logs")
     record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=1)
     record.body.string_value = "warm"
-    _warm_up("logs", request)
+    _warm_up_signal("logs", request)
     request = empty_message("traces")
     request.resource_spans.add().scope_spans.add().spans.add(
         trace_id=bytes([1] * 16), span_id=bytes([1] * 8), start_time_unix_nano=1
     )
-    _warm_up("traces", request)
+    _warm_up_signal("traces", request)
 
 
-def _warm_up(signal: str, request: Any) -> None:
-    _compiled(signal, request.SerializeToString(), 1, Limits())
-    _warm.add(signal)
+def _warm_up_signal(signal: str, request: Any) -> None:
+    _decode_compiled(signal, request.SerializeToString(), 1, DecodeLimits())
+    _warm_signals.add(signal)
 
 
-def decode_official(signal: str, data: bytes, *, arrived_ns: int, limits: Limits) -> Decoded:
-    """Return the same, always by the official protobuf library."""
+def decode_official(
+    signal: str, data: bytes, *, arrived_ns: int, limits: DecodeLimits
+) -> DecodedRequest:
+    """Return the same rows, always decoded by the official protobuf library."""
     tally = Tally(signal)
-    return message_batches(signal, _message(signal, data, tally), arrived_ns, limits, tally)
+    return message_batches(signal, _parse_message(signal, data, tally), arrived_ns, limits, tally)
 
 
 def message_batches(
-    signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally
-) -> Decoded:
-    """Return the rows of a request that is a message already; the tally may have items refused."""
-    decoded = _batches(signal, message, arrived_ns, limits, tally)
+    signal: str, message: Any, arrived_ns: int, limits: DecodeLimits, tally: Tally
+) -> DecodedRequest:
+    """Return the rows of a parsed request; the tally may already have refused items."""
+    decoded = _decode_message(signal, message, arrived_ns, limits, tally)
     if tally.is_foreign:
-        raise _not_a_request(signal)
+        raise _not_a_request_error(signal)
+    if tally.unknown is not None:
+        raise Invalid(
+            "all items are under names that OTLP does not have",
+            hint="name the fields as OTLP 1.x does; update the exporter",
+            signal=signal,
+            got=tally.unknown,
+        )
     return decoded
 
 
-def _batches(signal: str, message: Any, arrived_ns: int, limits: Limits, tally: Tally) -> Decoded:
+def _decode_message(
+    signal: str, message: Any, arrived_ns: int, limits: DecodeLimits, tally: Tally
+) -> DecodedRequest:
     if signal == "metrics":
         from thermocline.ingest.otlp.metrics import metrics_batches
 
@@ -122,7 +138,7 @@ def _batches(signal: str, message: Any, arrived_ns: int, limits: Limits, tally: 
 
 
 def empty_message(signal: str) -> Any:
-    """Return a request of a signal with nothing in it."""
+    """Return an empty request of a signal."""
     if signal == "metrics":
         from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
             ExportMetricsServiceRequest,
@@ -141,13 +157,13 @@ def empty_message(signal: str) -> Any:
         )
 
         return ExportTraceServiceRequest()
-    raise Invalid("no such signal", hint="metrics, logs or traces", signal=signal)
+    raise Invalid("no such signal", hint="use metrics, logs or traces", signal=signal)
 
 
-def _message(signal: str, data: bytes, tally: Tally) -> Any:
+def _parse_message(signal: str, data: bytes, tally: Tally) -> Any:
     from google.protobuf.message import DecodeError
 
-    from thermocline.ingest.otlp.bad_text import Malformed, without_bad_texts
+    from thermocline.ingest.otlp.bad_text import MalformedMessage, remove_bad_texts
 
     message = empty_message(signal)
     try:
@@ -155,15 +171,15 @@ def _message(signal: str, data: bytes, tally: Tally) -> Any:
     except DecodeError:
         message = empty_message(signal)
         try:
-            message.ParseFromString(without_bad_texts(signal, message, data, tally))
-        except (DecodeError, Malformed) as error:
-            raise _not_a_request(signal) from error
+            message.ParseFromString(remove_bad_texts(signal, message, data, tally))
+        except (DecodeError, MalformedMessage) as error:
+            raise _not_a_request_error(signal) from error
     return message
 
 
-def _not_a_request(signal: str) -> Invalid:
+def _not_a_request_error(signal: str) -> Invalid:
     return Invalid(
         "the body is not a request of this signal in protobuf",
-        hint="check that the exporter's signal and content type go with the path",
+        hint="check that the exporter's signal and content type match the path",
         signal=signal,
     )

@@ -1,30 +1,38 @@
-"""Log records to rows.
+"""Converts log records to rows.
 
 In:   an `ExportLogsServiceRequest` message, limits, the time of arrival
 Out:  a batch of `logs`, and the tally
 
-- `ts` is the time of the event; where that is unknown, the time it was observed; where that is
-  unknown too, the time of arrival. `time_ns` and `observed_ns` are what the sender said, or null.
+- `ts` is the time of the event; if that is unknown, the time it was observed; if that is unknown
+  too, the time of arrival. `time_ns` and `observed_ns` are the client's values, or null.
 - A body that is not a text is kept with its types in `body_json`, and as readable text in `body`.
-- An identifier that is none (of another length) is left out, and noted.
+- An identifier of a wrong length is omitted and noted.
 """
 
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, identifier, is_foreign, origins
-from thermocline.ingest.otlp.outcome import FOREIGN, Decoded, Limits, Tally
+from thermocline.ingest.otlp.origin import (
+    NS_MAX,
+    Origin,
+    is_foreign,
+    scopes_with_origin,
+    valid_identifier,
+)
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
 from thermocline.ingest.otlp.tables import LOGS, rows_batch
-from thermocline.ingest.otlp.value import Values
+from thermocline.ingest.otlp.value import ValueRenderer
 
 TIME_BEYOND = "a time is beyond int64"
 BAD_ID = "trace or span id of a wrong length, left out"
 
 
-def logs_batches(request: Any, limits: Limits, arrived_ns: int, tally: Tally) -> Decoded:
+def logs_batches(
+    request: Any, limits: DecodeLimits, arrived_ns: int, tally: Tally
+) -> DecodedRequest:
     """Return the log records of a request as a batch."""
-    values = Values(limits, tally)
+    values = ValueRenderer(limits, tally)
     rows = []
-    for origin, scope in origins(request.resource_logs, "scope_logs", values):
+    for origin, scope in scopes_with_origin(request.resource_logs, "scope_logs", values):
         for record in scope.log_records:
             if is_foreign(record):
                 tally.reject(FOREIGN, record.event_name)
@@ -34,18 +42,18 @@ def logs_batches(request: Any, limits: Limits, arrived_ns: int, tally: Tally) ->
                 continue
             rows.append(_row(origin, record, values, tally, arrived_ns))
     tally.accepted = len(rows)
-    return tally.decoded({LOGS.name: rows_batch(LOGS, rows)} if rows else {})
+    return tally.outcome({LOGS.name: rows_batch(LOGS, rows)} if rows else {})
 
 
-def noted_identifier(value: bytes, length: int, tally: Tally) -> bytes | None:
-    """Return an identifier or None; one of a wrong length is noted."""
+def parse_identifier(value: bytes, length: int, tally: Tally) -> bytes | None:
+    """Return an identifier or None; note one of a wrong length."""
     if value and len(value) != length:
         tally.note(BAD_ID)
-    return identifier(value, length)
+    return valid_identifier(value, length)
 
 
 def _row(
-    origin: Origin, record: Any, values: Values, tally: Tally, arrived_ns: int
+    origin: Origin, record: Any, values: ValueRenderer, tally: Tally, arrived_ns: int
 ) -> tuple[Any, ...]:
     time_ns, observed_ns = record.time_unix_nano, record.observed_time_unix_nano
     ts_ns = time_ns or observed_ns or arrived_ns
@@ -63,7 +71,7 @@ def _row(
         *body,
         attributes,
         record.dropped_attributes_count + dropped,
-        noted_identifier(record.trace_id, 16, tally),
-        noted_identifier(record.span_id, 8, tally),
+        parse_identifier(record.trace_id, 16, tally),
+        parse_identifier(record.span_id, 8, tally),
         record.flags,
     )

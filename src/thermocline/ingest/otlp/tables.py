@@ -1,26 +1,26 @@
-"""The tables that OpenTelemetry's signals become: names, columns, and how each is made.
+"""The tables of OpenTelemetry's signals: names, columns, and the options to create each.
 
 In:   nothing
 Out:  `TABLES` by name: Arrow schema, time column, bucket, entity columns
 
 How values are kept:
 
-- **Times** are exact: `ts_ns` is the int64 of nanoseconds, `ts` the same instant cut to
-  microseconds, which every engine can read, and the time column. A time that is absent is null.
+- **Times** are exact: `ts_ns` is the int64 of nanoseconds. `ts`, the time column, is the same
+  instant truncated to microseconds, which every engine can read. An absent time is null.
 - **Attributes** are JSON text, one canonical text for one set, keys in order. Exporters repeat
   few distinct sets, so the column is a dictionary: the text is made and stored once. Types are
   kept: a string is a JSON string, a bool a bool, an int64 a number without point or exponent, a
   double a number with one, an array an array, a key-value list an object, an empty value null.
-  What JSON has no word for is an object with one key: `{"bytesValue": base64}`,
+  A value that JSON cannot express is an object with one key: `{"bytesValue": base64}`,
   `{"doubleValue": "NaN" | "Infinity" | "-Infinity"}`; a key-value list that would look like one of
-  them is written `{"kvlistValue": {...}}`. `value.py` reads all of it back.
+  them is written `{"kvlistValue": {...}}`. `value.py` reads all of these back.
 - **Numbers**: `value` is the double that SQL works with; `value_int` is set, exactly, where the
   point was an int64. Unsigned counts beyond int64 are refused, so every integer is an int64.
 - **Identifiers** are bytes: 16 for traces, 8 for spans; null when absent.
-- **Enumerations** are texts in lower case; a number that has no name yet is its digits.
-- A text that is absent (protobuf does not tell it from an empty one) is null, except names.
+- **Enumerations** are texts in lower case; a number without a known name is written as digits.
+- An absent text (in protobuf the same as an empty one) is null, except names.
 
-Which columns there are is documented in `docs/otlp.md`; a test compares.
+`docs/otlp.md` documents the columns; a test compares.
 """
 
 from dataclasses import dataclass
@@ -144,7 +144,7 @@ _SPAN = [
 
 @dataclass(frozen=True, slots=True)
 class OtlpTable:
-    """One table of a signal, and what it needs to be created."""
+    """One table of a signal, with the options to create it."""
 
     name: str
     schema: pa.Schema
@@ -153,8 +153,8 @@ class OtlpTable:
     entity_columns: tuple[str, ...] = ("service_name",)
     overlap: str = "allow"
 
-    def creation(self) -> dict[str, Any]:
-        """Return the keywords with which a lake's `create_table` makes this table."""
+    def creation_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `create_table` for this table."""
         return {
             "time_column": self.time_column,
             "bucket": self.bucket,

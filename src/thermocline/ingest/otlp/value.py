@@ -1,13 +1,13 @@
-"""Attribute values as canonical JSON text that keeps their types, and back.
+"""Renders attribute values as canonical JSON text that keeps their types, and reads it back.
 
 In:   `AnyValue` and `KeyValue` messages
 Out:  the text of `tables.py`; from a text, Python values again
 
 - One set of attributes has one text: keys are in order, in nested lists too.
-- A key that comes twice keeps its last value; what a limit cuts or drops is noted in the tally, and
-  `attributes_and_dropped` counts the attributes that a limit dropped.
-- `read_attributes(text)` gives back every value and its type: str, bool, int, float, bytes, list,
-  dict, None. The bits of a NaN are not kept, here only.
+- A key given twice keeps its last value. The tally notes values that a limit truncates or drops,
+  and `attributes_and_dropped` counts the attributes that a limit dropped.
+- `read_attributes(text)` returns every value with its type: str, bool, int, float, bytes, list,
+  dict, None. Only the payload bits of a NaN are lost.
 """
 
 import base64
@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from thermocline.ingest.otlp.outcome import Limits, Tally
+from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAGS = frozenset({"bytesValue", "doubleValue", "kvlistValue"})
@@ -33,13 +33,13 @@ TEXT_CUT = "text too long, cut"
 BODY_CUT = "body too long, cut"
 
 
-class Values:
+class ValueRenderer:
     """Renders the values of one request within its limits."""
 
-    def __init__(self, limits: Limits, tally: Tally) -> None:
+    def __init__(self, limits: DecodeLimits, tally: Tally) -> None:
         self._limits = limits
         self._tally = tally
-        # Four bytes at most a character: shorter texts are within the limits for sure.
+        # A character has at most four bytes: texts up to these lengths are within the limits.
         self._key_length_safe = limits.key_bytes_max // 4
         self._value_length_safe = limits.value_bytes_max // 4
 
@@ -53,7 +53,7 @@ class Values:
         return (dump(found) if found else "{}"), dropped
 
     def attribute_values(self, pairs: Iterable[Any]) -> tuple[dict[str, Any], int]:
-        """Return a set of attributes as what its text is made of, and how many were dropped."""
+        """Return a set of attributes as JSON values, and how many of them a limit dropped."""
         found: dict[str, Any] = {}
         dropped = 0
         for pair in pairs:
@@ -64,7 +64,7 @@ class Values:
             elif kind == "int_value":
                 plain = value.int_value
             else:
-                plain = self._bounded(value, kind)
+                plain = self._render_bounded(value, kind)
             if not key and pair.key_strindex:
                 self._tally.note(BY_INDEX)
             if key in found:
@@ -79,7 +79,7 @@ class Values:
         return found, dropped
 
     def _is_refused(self, key: str, count: int) -> bool:
-        """Tell whether a key is too long, or one too many."""
+        """Tell whether a key is too long, or past the limit of attributes."""
         if count >= self._limits.attributes_max:
             self._tally.note(TOO_MANY)
             return True
@@ -88,9 +88,14 @@ class Values:
             self._tally.note(KEY_TOO_LONG)
         return is_long
 
+    def note_unknown(self, names: str) -> None:
+        """Note names or fields that are unknown in a place where items are expected, if any."""
+        if names:
+            self._tally.note_unknown(names)
+
     def text(self, value: str) -> str:
-        """Return a text of an item, cut to the limit of values."""
-        return self._cut(value, self._limits.value_bytes_max, TEXT_CUT)
+        """Return a text of an item, truncated to the limit of values."""
+        return self._truncate(value, self._limits.value_bytes_max, TEXT_CUT)
 
     def optional_text(self, value: str) -> str | None:
         """Return a text of an item, None when it is absent."""
@@ -101,29 +106,29 @@ class Values:
         limit = self._limits.body_bytes_max
         kind = value.WhichOneof("value")
         if kind == "string_value":
-            return self._cut(value.string_value, limit, BODY_CUT), None
-        text = dump(self._plain(value, 0))
+            return self._truncate(value.string_value, limit, BODY_CUT), None
+        text = dump(self._plain_value(value, 0))
         if _is_longer(text, limit):
-            return self._cut(text, limit, BODY_CUT), None
+            return self._truncate(text, limit, BODY_CUT), None
         return (None if text == "null" else text), text
 
-    def _bounded(self, value: Any, kind: str | None) -> Any:
-        """Return an attribute's value within the limit of its length."""
+    def _render_bounded(self, value: Any, kind: str | None) -> Any:
+        """Return an attribute's value, truncated or dropped past the limit of its length."""
         if kind == "string_value":
-            return self._cut(value.string_value, self._limits.value_bytes_max, CUT)
-        plain = self._plain(value, 0)
+            return self._truncate(value.string_value, self._limits.value_bytes_max, CUT)
+        plain = self._plain_value(value, 0)
         is_compound = kind in ("array_value", "kvlist_value", "bytes_value")
         if is_compound and _is_longer(dump(plain), self._limits.value_bytes_max):
             self._tally.note(TOO_LONG)
             return _DROPPED
         return plain
 
-    def _plain(self, value: Any, depth: int) -> Any:
+    def _plain_value(self, value: Any, depth: int) -> Any:
         kind = value.WhichOneof("value")
         if kind in ("string_value", "bool_value", "int_value"):
             return getattr(value, kind)
         if kind == "double_value":
-            return _double(value.double_value)
+            return _plain_double(value.double_value)
         if kind == "bytes_value":
             return {"bytesValue": base64.b64encode(value.bytes_value).decode()}
         if kind in ("array_value", "kvlist_value"):
@@ -131,25 +136,25 @@ class Values:
                 self._tally.note(TOO_DEEP)
                 return None
             if kind == "array_value":
-                return [self._plain(one, depth + 1) for one in value.array_value.values]
-            return self._listed(value.kvlist_value.values, depth + 1)
+                return [self._plain_value(one, depth + 1) for one in value.array_value.values]
+            return self._plain_pairs(value.kvlist_value.values, depth + 1)
         if kind == "string_value_strindex":
             self._tally.note(BY_INDEX)
         return None
 
-    def _listed(self, pairs: Iterable[Any], depth: int) -> dict[str, Any]:
+    def _plain_pairs(self, pairs: Iterable[Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for pair in pairs:
             if not pair.key and pair.key_strindex:
                 self._tally.note(BY_INDEX)
             if pair.key in found:
                 self._tally.note(TWICE)
-            found[pair.key] = self._plain(pair.value, depth)
+            found[pair.key] = self._plain_value(pair.value, depth)
         if len(found) == 1 and not _TAGS.isdisjoint(found):
             return {"kvlistValue": found}
         return found
 
-    def _cut(self, text: str, limit_bytes: int, note: str) -> str:
+    def _truncate(self, text: str, limit_bytes: int, note: str) -> str:
         if not _is_longer(text, limit_bytes):
             return text
         self._tally.note(note)
@@ -160,23 +165,23 @@ _DROPPED = object()
 
 
 def dump(value: Any) -> str:
-    """Return the canonical text of a value that is made of what JSON has."""
+    """Return the canonical text of a JSON value."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def read_attributes(text: str) -> dict[str, Any]:
-    """Return the attributes of a text with their values as Python's: the inverse of the column."""
-    return {key: _read(value) for key, value in orjson.loads(text).items()}
+    """Return the attributes of a column's text as Python values: the inverse of rendering."""
+    return {key: _restore_value(value) for key, value in orjson.loads(text).items()}
 
 
 def read_value(text: str) -> Any:
     """Return the value of a typed JSON text, such as `body_json`."""
-    return _read(orjson.loads(text))
+    return _restore_value(orjson.loads(text))
 
 
-def _read(value: Any) -> Any:
+def _restore_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(one) for one in value]
+        return [_restore_value(one) for one in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -187,10 +192,10 @@ def _read(value: Any) -> Any:
             return _NOT_FINITE[held]
         if key == "kvlistValue":
             value = held
-    return {key: _read(one) for key, one in value.items()}
+    return {key: _restore_value(one) for key, one in value.items()}
 
 
-def _double(value: float) -> Any:
+def _plain_double(value: float) -> Any:
     if math.isfinite(value):
         return value
     if math.isnan(value):
@@ -199,5 +204,5 @@ def _double(value: float) -> Any:
 
 
 def _is_longer(text: str, limit_bytes: int) -> bool:
-    # Four bytes at most a character: only texts near the limit must be encoded to know.
+    # A character has at most four bytes, so only texts near the limit must be encoded.
     return len(text) * 4 > limit_bytes and len(text.encode()) > limit_bytes

@@ -1,1 +1,1 @@
-"""The HTTP API: one table of routes, from which routing, access and the OpenAPI page are made."""
+"""The HTTP API: one table of routes defines routing, access control and the OpenAPI page."""

@@ -1,1 +1,1 @@
-"""The console: a page over the API, as files that were built from `console/` at the root."""
+"""The console, a web page over the API: its files, built from `console/` at the root."""

@@ -1,13 +1,13 @@
-"""The files of the console, as they are sent.
+"""The files of the console, ready to send.
 
 In:   the name of a file
-Out:  its bytes, plain or compressed, their type, and the policy that the page lives under
+Out:  its bytes, plain and compressed, their type, and the page's content security policy
 
 - The files are part of the package: a machine without a network or a JavaScript toolchain serves
-  them. They are built from `console/` at the root, and `record.json` says from which sources.
-- The policy lets the page load its own files and ask its own node, and nothing else: no script or
-  style inside the page, no other host, no markup made from text.
-- Only names that were built are found: a name never becomes a path.
+  them. They are built from `console/` at the root, and `record.json` names the sources.
+- The policy lets the page load files of its own origin and send requests to its own node. It
+  forbids inline scripts and styles, other hosts, and markup made from text.
+- A name is looked up among the built files and never becomes a path.
 """
 
 import gzip
@@ -35,7 +35,7 @@ MEDIA_TYPES = tuple(media.split(";")[0] for media in _TYPES.values())
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file: what it is, its tag, and its bytes in both forms."""
+    """One file: its type, its ETag, and its bytes plain and compressed."""
 
     media_type: str
     tag: str
@@ -45,14 +45,14 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return every file by its name; read and compressed once."""
+    """Return every file by its name; each is read and compressed once."""
     built = files("thermocline.server.console").joinpath("built")
     found = [built.joinpath(PAGE), *built.joinpath("console").iterdir()]
     return {one.name: _asset(one.name, one.read_bytes()) for one in found if _type(one.name)}
 
 
 def asset(name: str) -> Asset:
-    """Return a file; `NotFound` when none of this name was built."""
+    """Return a file; `NotFound` when no built file has this name."""
     found = assets().get(name)
     if found is None:
         raise NotFound("the console has no such file", hint="open the page at /")

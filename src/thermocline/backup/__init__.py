@@ -1,0 +1,1 @@
+"""Copies of a lake, made while it is written, and restored."""

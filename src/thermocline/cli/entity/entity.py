@@ -1,0 +1,306 @@
+"""Commands about entities: create, get, replace, patch, delete, list, history, export, import.
+
+- They call a node, or open a lake that no other process has open; see `reach.py`.
+- Documents come from a file or stdin (`-`), as JSON, and keep every digit both ways.
+- If an answer is not exact, stderr and `--json` say so.
+"""
+
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import AtOption, JsonOption, parse_at
+from thermocline.cli.entity.entity_import import import_lines
+from thermocline.cli.entity.schema import print_exact_json, read_bytes
+from thermocline.cli.entity.target import (
+    KeyFileOption,
+    LakeOption,
+    PostgresOption,
+    TypeArgument,
+    UrlOption,
+    open_target,
+)
+from thermocline.cli.terminal.terminal import print_line
+from thermocline.errors import NotFound
+
+if TYPE_CHECKING:
+    from thermocline.hot.postgres.store.operation import StoredEntity, WriteResult
+
+
+class ModeWord(StrEnum):
+    """How to answer when PostgreSQL is down."""
+
+    STRICT = "strict"
+    BEST_EFFORT = "best_effort"
+    CACHED = "cached"
+
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The entity's key.")]
+DocumentArgument = Annotated[
+    str, typer.Argument(metavar="DOCUMENT", help="A file with a JSON document; - is stdin.")
+]
+IfMatchOption = Annotated[
+    int | None,
+    typer.Option("--if-match", metavar="N", help="Only if this is still the entity's version."),
+]
+
+
+def create(
+    type: TypeArgument,  # noqa: A002
+    document: DocumentArgument,
+    id: Annotated[  # noqa: A002
+        str | None, typer.Option("--id", metavar="ID", help="Its key; generated without it.")
+    ] = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create an entity. A key that exists is a conflict."""
+    data = read_bytes(document)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).create(data, id), is_json=json)
+
+
+def show(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    at: AtOption = None,
+    mode: Annotated[
+        ModeWord | None,
+        typer.Option("--mode", help="How to answer when PostgreSQL is down.", show_default=False),
+    ] = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show an entity, now or as it was at a version of the lake or an instant."""
+    facts: dict[str, Any] = {"as_of": None, "warning": ""}
+    with open_target(url, key_file, lake, postgres) as opened:
+        entities = opened.entity(type)
+        if at is not None:
+            found = entities.read(id, at=parse_at(at))
+        else:
+            answer = entities.find(id, mode=None if mode is None else mode.value)
+            found = answer.entity
+            facts = {"as_of": _time_text(answer.as_of), "warning": answer.warning}
+    if facts["warning"]:
+        print(f"warning: {facts['warning']} ({facts['as_of']})", file=sys.stderr)
+    if found is None:
+        told = {name: value for name, value in facts.items() if value}
+        raise NotFound("no such entity", hint="`entity list` lists them", id=id, **told)
+    print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
+
+
+def replace(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    document: DocumentArgument,
+    if_match: IfMatchOption = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Replace an entity's document, or create the entity."""
+    data = read_bytes(document)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).replace(id, data, if_match), is_json=json)
+
+
+def patch(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    document: Annotated[
+        str, typer.Argument(metavar="PATCH", help="A file with a JSON merge patch; - is stdin.")
+    ],
+    if_match: IfMatchOption = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change some properties of an entity; null removes one."""
+    data = read_bytes(document)
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).patch(id, data, if_match), is_json=json)
+
+
+def delete(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    if_match: IfMatchOption = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete an entity. Versions of the lake that have it keep it."""
+    with open_target(url, key_file, lake, postgres) as opened:
+        _print_written(type, opened.entity(type).delete(id, if_match), is_json=json)
+
+
+def list_entities(
+    type: TypeArgument,  # noqa: A002
+    filter: Annotated[  # noqa: A002
+        str | None,
+        typer.Option("--filter", metavar="JSON", help='{"field": ..., "op": ..., "value": ...}'),
+    ] = None,
+    sort: Annotated[
+        list[str] | None,
+        typer.Option("--sort", metavar="FIELD", help="Order by it; -FIELD the other way round."),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--field", metavar="NAME", help="Only this property; may be given again."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="How many of them.")
+    ] = 100,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Where the page before ended.")
+    ] = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List entities, a page at a time, one a line: key, version, document."""
+    from thermocline.contract.document.text import decode, encode_text
+    from thermocline.hot.postgres.page.filter import parse_filter
+
+    wanted = None if filter is None else parse_filter(decode(filter.encode()))
+    with open_target(url, key_file, lake, postgres) as opened:
+        page = opened.entity(type).page(wanted, sort or (), field or None, after, limit)
+    if json:
+        entities = [_entity_json(one) for one in page.entities]
+        print_exact_json({"type": type, "entities": entities, "after": page.after})
+        return
+    for one in page.entities:
+        print_line(f"{one.id}  {one.ver}  {encode_text(one.document)}")
+    if page.after is not None:
+        print(f"there are more: --after {page.after}", file=sys.stderr)
+
+
+def history(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show an entity as it was at each export that changed it, and as it is now."""
+    from thermocline.contract.document.text import encode_text
+
+    with open_target(url, key_file, lake, postgres) as opened:
+        found = opened.entity(type).history(id)
+    if not found:
+        raise NotFound("no such entity", hint="`entity list` lists them", id=id)
+    if json:
+        told = [asdict(one) | {"at": _time_text(one.at)} for one in found]
+        print_exact_json({"type": type, "id": id, "revisions": told})
+        return
+    for one in found:
+        where = "hot" if one.version is None else f"version {one.version}"
+        what = "deleted" if one.document is None else encode_text(one.document)
+        print_line(f"{_time_text(one.at)}  {where}  {'' if one.ver is None else one.ver}  {what}")
+
+
+def export(
+    type: TypeArgument,  # noqa: A002
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    lake: LakeOption = None,
+    postgres: PostgresOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Export every current change into the lake, in one version."""
+    with open_target(url, key_file, lake, postgres) as opened:
+        done = opened.entity(type).export()
+    if json:
+        told = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
+        print_exact_json({"type": type, "exported": told})
+    elif done is None:
+        print_line("nothing has changed since the last export")
+    else:
+        print_line(
+            f"exported {done.keys:,} keys, {done.rows:,} of them rows (version {done.version:,})"
+        )
+
+
+def _entity_json(one: "StoredEntity") -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "ver": one.ver,
+        "schema_version": one.schema_version,
+        "written_at": _time_text(one.written_at),
+        "document": one.document,
+    }
+
+
+def _time_text(when: Any) -> str:
+    from thermocline.format.instant import format_instant, from_datetime
+
+    return format_instant(from_datetime(when))
+
+
+def _print_written(type: str, done: "WriteResult", *, is_json: bool) -> None:  # noqa: A002
+    if is_json:
+        print_exact_json({"type": type, "id": done.id, "ver": done.ver, "deed": done.deed.value})
+    else:
+        print_line(f"{done.deed.value} {done.id} (version {done.ver:,})")
+
+
+COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "create",
+        create,
+        (
+            "thermocline entity create order order.json --id o-1",
+            'echo \'{"status": "open"}\' | thermocline entity create order -',
+        ),
+    ),
+    (
+        "get",
+        show,
+        (
+            "thermocline entity get order o-1",
+            "thermocline entity get order o-1 --at 2024-06-01T12:00:00Z",
+            "thermocline entity get order o-1 --mode best_effort --json",
+        ),
+    ),
+    ("replace", replace, ("thermocline entity replace order o-1 order.json --if-match 3",)),
+    ("patch", patch, ("echo '{\"note\": null}' | thermocline entity patch order o-1 -",)),
+    ("delete", delete, ("thermocline entity delete order o-1 --if-match 4",)),
+    (
+        "list",
+        list_entities,
+        (
+            "thermocline entity list order --sort=-quantity --limit 10",
+            """thermocline entity list order --filter '{"field": "total", "op": "is_null"}'""",
+        ),
+    ),
+    ("history", history, ("thermocline entity history order o-1",)),
+    ("export", export, ("thermocline entity export order",)),
+    (
+        "import",
+        import_lines,
+        (
+            "thermocline entity import order orders.ndjson --key number",
+            "thermocline entity import order orders.ndjson --key number --replace --atomic",
+            "thermocline entity import order orders.ndjson --lake lake",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Commands that run, check, copy and administer a node."""

@@ -1,0 +1,70 @@
+"""Commands about tenants: create and list.
+
+- A tenant is a folder below the data folder; a running node sees a new tenant at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from thermocline.cli.argument import JsonOption
+from thermocline.cli.node.node_options import (
+    ConfigOption,
+    DataOption,
+    lake_folder,
+    private_files,
+)
+from thermocline.cli.terminal.terminal import print_line
+
+
+def create(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Lower case letters, digits and underscores."),
+    ],
+    data: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a tenant."""
+    from thermocline.cold.tenants import TenantCatalog
+    from thermocline.disk import OsDisk
+    from thermocline.server.access.audit import Audit
+
+    folder = lake_folder(data, config)
+    with private_files():
+        TenantCatalog(folder, OsDisk()).create(name)
+    Audit(folder).record_action("create tenant", "command line", tenant=name)
+    if json:
+        from thermocline.cli.terminal.output import print_json
+
+        print_json({"tenant": name})
+    else:
+        print_line(
+            f"created tenant {name}; `thermocline key create --tenant {name}` creates a key for it"
+        )
+
+
+def list_tenants(
+    data: DataOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """List the tenants and how many tables each has."""
+    from thermocline.cold.catalog import Catalog
+    from thermocline.cold.tenants import TenantCatalog
+    from thermocline.disk import OsDisk
+
+    folder = lake_folder(data, config)
+    tenants = TenantCatalog(folder, OsDisk())
+    told = []
+    for name in tenants:
+        place = "/".join(filter(None, (folder, tenants.folder(name))))
+        told.append({"tenant": name, "tables": len(list(Catalog(place, is_read_only=True)))})
+    if json:
+        from thermocline.cli.terminal.output import print_json
+
+        print_json({"tenants": told})
+        return
+    for one in told:
+        print_line(
+            f"{one['tenant']}  {one['tables']} {'table' if one['tables'] == 1 else 'tables'}"
+        )

@@ -1,0 +1,80 @@
+"""Opens the workspace of a command's jobs: a data folder, a tenant, and the Spark master.
+
+In:   `--data`, `--config`, `--tenant`, `--master`
+Out:  a workspace and a runner of jobs; both are closed at the end
+
+- A command finds the data folder as `serve` does; a node may be running there.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.node.node_options import lake_folder, settings_from
+
+if TYPE_CHECKING:
+    from thermocline.config import NodeSettings
+    from thermocline.pipeline.run.runner import Runner
+    from thermocline.pipeline.run.settings import PipelineSettings
+    from thermocline.pipeline.run.workspace import JobWorkspace
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[*], spark://…, k8s://…, yarn or sc://….",
+        show_default=False,
+    ),
+]
+TenantOption = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="The tenant that owns the tables.")
+]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")]
+
+
+def read_job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
+    """Return the settings of jobs: those of the file, overridden by options."""
+    from thermocline.config import read_settings, settings_in
+    from thermocline.pipeline.run.settings import PipelineSettings, pipeline_settings
+
+    given = {name: value for name, value in options.items() if value is not None}
+    read = read_settings(given, settings_in(PipelineSettings), "option")
+    return replace(pipeline_settings(node.pipeline), **read)
+
+
+@contextmanager
+def open_workspace(
+    data: str | None, config: str | None, tenant: str, **node: str | None
+) -> Iterator["JobWorkspace"]:
+    """Give the block the workspace that the options name; `node` is how to call a running node."""
+    from thermocline.pipeline.run.workspace import JobWorkspace
+
+    settings = settings_from(config, data=data)
+    with JobWorkspace(lake_folder(data, config), tenant, settings=settings.lake, **node) as site:
+        yield site
+
+
+@contextmanager
+def open_runner(
+    data: str | None,
+    config: str | None,
+    master: str | None,
+    tenant: str,
+    *,
+    is_confirmed: bool = False,
+    **node: str | None,
+) -> Iterator["tuple[JobWorkspace, Runner]"]:
+    """Give the block the workspace and a runner of its jobs; stop Spark at the end."""
+    from thermocline.pipeline.run.runner import Runner
+
+    settings = read_job_settings(settings_from(config, data=data), master=master)
+    with open_workspace(data, config, tenant, **node) as site:
+        runner = Runner(site, settings, is_confirmed=is_confirmed)
+        try:
+            yield site, runner
+        finally:
+            runner.sessions.close()

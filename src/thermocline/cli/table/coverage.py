@@ -1,0 +1,207 @@
+"""Commands about time: which stretches a table lacks, and which it holds.
+
+- They read metadata alone: no Parquet file is opened.
+- On a terminal they draw the coverage as bars of blocks above the rows.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thermocline.cli.argument import (
+    AtOption,
+    EndOption,
+    EntityOption,
+    Format,
+    FormatOption,
+    JsonOption,
+    RowsOption,
+    StartOption,
+    TableArgument,
+    parse_at,
+    parse_entity,
+)
+from thermocline.cli.table.target import open_table
+from thermocline.cli.terminal.terminal import answer_console
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from thermocline.cold.coverage_report import CoverageReport
+
+_NOUNS = {"gaps": ("gap", "gaps"), "stretches": ("stretch", "stretches")}
+
+NoEntitiesOption = Annotated[
+    bool,
+    typer.Option("--no-entities", help="A bucket counts as held when any entity has it."),
+]
+
+
+def gaps(
+    table: TableArgument,
+    start: StartOption = None,
+    end: EndOption = None,
+    entity: EntityOption = None,
+    no_entities: NoEntitiesOption = False,
+    at: AtOption = None,
+    rows: RowsOption = 40,
+    form: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which stretches of time are missing."""
+    view = _CoverageView(table, start, end, entity, at, is_split=not no_entities)
+    found = view.held.gaps(start, end, view.entity, per_entity=not no_entities)
+    view.write("gaps", found, rows, form, is_json=json)
+
+
+def coverage(
+    table: TableArgument,
+    start: StartOption = None,
+    end: EndOption = None,
+    entity: EntityOption = None,
+    no_entities: NoEntitiesOption = False,
+    at: AtOption = None,
+    rows: RowsOption = 40,
+    form: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which stretches of time are held."""
+    view = _CoverageView(table, start, end, entity, at, is_split=not no_entities)
+    view.write("stretches", view.stretches(), rows, form, is_json=json)
+
+
+class _CoverageView:
+    """What a table holds in a stretch, and how it is written."""
+
+    def __init__(
+        self,
+        table: str,
+        start: str | None,
+        end: str | None,
+        entity: list[str] | None,
+        at: str | None,
+        *,
+        is_split: bool,
+    ) -> None:
+
+        opened = open_table(table)
+        self.root = opened.root()
+        self.held: CoverageReport = opened.held(parse_at(at))
+        self.entity = parse_entity(entity, self.held)
+        self._start, self._end = start, end
+        self._is_split = is_split
+        self._span = self.held.span(start, end)
+
+    def stretches(self) -> "pa.Table":
+        """Return the held stretches, clipped to the requested stretch."""
+        import numpy as np
+        import pyarrow as pa
+
+        first, after = self._span
+        rows = self.held.runs(per_entity=self._is_split or self.entity is not None)
+        if self.entity is not None:
+            self.held.buckets(self.entity)  # raises for an unknown entity
+            rows = rows.filter(_match_entity(rows, self.entity))
+        width_us = self.held.state.spec.bucket.width_s * 1_000_000
+        begins = rows.column("start").cast(pa.int64()).to_numpy()
+        ends = rows.column("end").cast(pa.int64()).to_numpy()
+        low, high = np.maximum(begins, first * width_us), np.minimum(ends, after * width_us)
+        kind = rows.schema.field("start").type
+        rows = _replace_column(rows, "start", pa.array(low).cast(kind))
+        rows = _replace_column(rows, "end", pa.array(high).cast(kind))
+        rows = _replace_column(rows, "buckets", pa.array((high - low) // width_us))
+        return rows.filter(pa.array(low < high))
+
+    def write(
+        self, what: str, rows: "pa.Table", rows_max: int, form: Format | None, *, is_json: bool
+    ) -> None:
+        """Write the stretches in the requested format."""
+        from thermocline.cli.terminal.output import choose_output, print_json
+
+        output = choose_output(form, is_json=is_json)
+        if output.form is Format.JSON:
+            from thermocline.cli.table.info import rows_json
+
+            print_json({**self._collect_facts(), what: rows_json(rows)})
+            return
+        if output.form is Format.BOX:
+            self._draw(what, rows, rows_max)
+        else:
+            output.write(rows.to_reader())
+        self._warn_of_lost_writes()
+
+    def _warn_of_lost_writes(self) -> None:
+        """Warn on stderr of lost writes, which the rows do not show."""
+        lost = sum(hole.last - hole.first + 1 for hole in self.held.state.holes)
+        if lost:
+            text = f"note: {lost:,} writes were lost in the journal; their rows are in no bucket"
+            print(text, file=sys.stderr)
+
+    def _collect_facts(self) -> dict[str, Any]:
+        from thermocline.cli.table.info import rows_json
+        from thermocline.cold.coverage_report import holes
+        from thermocline.format.instant import format_instant
+
+        state, (first, after) = self.held.state, self._span
+        bucket = state.spec.bucket
+        held, total = self._count_buckets()
+        return {
+            "root": self.root,
+            "version": state.version,
+            "bucket": str(bucket),
+            "start": format_instant(bucket.start(first)) if after > first else None,
+            "end": format_instant(bucket.start(after)) if after > first else None,
+            "buckets": total,
+            "buckets_held": held,
+            "ratio": held / total if total else 0.0,
+            "is_verified": self.held.is_verified and not state.holes,
+            "holes": rows_json(holes(state)),
+        }
+
+    def _count_buckets(self) -> tuple[int, int]:
+        """Return how many buckets are held, and how many there are."""
+        from thermocline.show.facts import count_covered
+
+        first, after = self._span
+        if self.entity is None and self._is_split:
+            return count_covered(self.held, first, after)
+        return self.held.buckets(self.entity).count(first, after), after - first
+
+    def _draw(self, what: str, rows: "pa.Table", rows_max: int) -> None:
+        from thermocline.cli.terminal.box import draw
+        from thermocline.cli.terminal.picture import print_picture
+
+        console = answer_console()
+        print_picture(
+            self.held, console, self._start, self._end, self.entity, per_entity=self._is_split
+        )
+        held, total = self._count_buckets()
+        if rows.num_rows:
+            console.print()
+            word, number = ("missing", total - held) if what == "gaps" else ("held", held)
+            also = f"{number:,} of {total:,} buckets {word}"
+            draw(rows.to_reader(), console, rows_max, _NOUNS[what], also)
+        elif what == "gaps" and total:
+            console.print("\nno gaps: every bucket is held", style="dim")
+
+
+def _replace_column(rows: "pa.Table", name: str, values: Any) -> "pa.Table":
+    return rows.set_column(rows.schema.get_field_index(name), name, values)
+
+
+def _match_entity(rows: "pa.Table", entity: dict[str, Any]) -> Any:
+    """Return for each row whether it belongs to the entity."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = pa.array([True] * rows.num_rows)
+    for name, value in entity.items():
+        column = rows.column(name)
+        same = (
+            pc.is_null(column)
+            if value is None
+            else pc.equal(column, pa.scalar(value).cast(column.type)).fill_null(False)
+        )
+        mask = pc.and_(mask, same)
+    return mask

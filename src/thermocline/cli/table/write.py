@@ -1,0 +1,283 @@
+"""Commands that change a table: create, append, delete, restore, retain, set.
+
+- When a command returns, the change is durable and visible to every reader.
+- Many files are one commit: all of them are appended, or none.
+- `delete` asks for confirmation first.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, overload
+
+import typer
+
+from thermocline.cli.argument import (
+    EndOption,
+    JsonOption,
+    Overlap,
+    StartOption,
+    TableArgument,
+    YesOption,
+    find_files,
+    parse_at,
+    parse_txn,
+)
+from thermocline.cli.table.target import open_table
+from thermocline.cli.terminal.terminal import Progress, confirm, print_line, show_progress
+from thermocline.errors import Invalid
+
+if TYPE_CHECKING:
+    from thermocline.table import TimeSeriesTable
+
+
+def create(
+    table: TableArgument,
+    time_column: Annotated[
+        str, typer.Option("--time-column", metavar="NAME", help="The column that holds the time.")
+    ],
+    bucket: Annotated[
+        str,
+        typer.Option(
+            "--bucket", metavar="WIDTH", help="The width of a bucket, from 1s to 1d: 15m, 1h."
+        ),
+    ],
+    entity_columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entity-column",
+            metavar="NAME",
+            help="A column that tells entities apart, such as symbol. May be given again.",
+        ),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option("--timezone", metavar="ZONE", help="The zone of times without a zone. UTC."),
+    ] = None,
+    overlap: Annotated[
+        Overlap, typer.Option("--overlap", help="What an append into held buckets does.")
+    ] = Overlap.REJECT,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d. No limit."
+        ),
+    ] = None,
+    entities_max: Annotated[
+        int | None,
+        typer.Option("--entities-max", min=1, metavar="N", help="The largest number of entities."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Create an empty table. The first append adds its columns."""
+    from thermocline.table import TimeSeriesTable
+
+    made = TimeSeriesTable.create(
+        table,
+        time_column=time_column,
+        bucket=bucket,
+        entity_columns=entity_columns or (),
+        timezone=timezone,
+        overlap=overlap.value,
+        retention=retention,
+        entities_max=entities_max,
+    )
+    _print_change(made, made.version(), f"created {made.root()}", {}, is_json=json)
+
+
+def append(
+    table: TableArgument,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES", help="Parquet files, or patterns such as june/*.parquet."),
+    ],
+    overlap: Annotated[
+        Overlap | None,
+        typer.Option(
+            "--overlap",
+            help="What to do about buckets already held. The table's policy.",
+            show_default=False,
+        ),
+    ] = None,
+    evolve: Annotated[
+        bool, typer.Option("--evolve", help="Add new columns, and widen types where needed.")
+    ] = False,
+    link: Annotated[
+        bool,
+        typer.Option("--link", help="Share the files' bytes instead of copying them."),
+    ] = False,
+    txn: Annotated[
+        str | None,
+        typer.Option(
+            "--txn", metavar="NAME:NUMBER", help="Append once: a repeated number does nothing."
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Append Parquet files, all of them in one commit."""
+    from thermocline.cold.change.append import AppendOptions
+
+    given = find_files(files)
+    wish = AppendOptions(overlap.value if overlap else None, evolve, parse_txn(txn))
+    opened = open_table(table)
+    before = opened.version()
+    with show_progress("appending") as report:
+        version = opened.cold.append_parquet(_ReportedPaths(given, report), wish, link=link).version
+    if version == before:
+        facts = {"files": len(given), "rows": 0, "segments": 0, "replaced": 0, "appended": False}
+        why = f"{txn} was already appended" if txn else "the files have no rows"
+        _print_change(opened, version, f"nothing to append: {why}", facts, is_json=json)
+        return
+    metrics = opened.cold.log.commit(version).metrics
+    rows, segments, replaced = (int(metrics[k]) for k in ("rows", "segments", "replaced"))
+    facts = {
+        "files": len(given),
+        "rows": rows,
+        "segments": segments,
+        "replaced": replaced,
+        "appended": True,
+    }
+    said = f"appended {_count_text(rows, 'row')} from {_count_text(len(given), 'file')}"
+    if replaced:
+        said += f", replacing rows in {_count_text(replaced, 'segment')}"
+    _print_change(opened, version, said, facts, is_json=json)
+
+
+def delete(
+    table: TableArgument,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="The condition of the rows to delete."),
+    ] = None,
+    start: StartOption = None,
+    end: EndOption = None,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete rows by a condition, a stretch of time, or both. Asks for confirmation."""
+    opened = open_table(table)
+    if where is None and start is None and end is None:
+        raise Invalid(
+            "a delete needs a condition or a stretch of time",
+            hint="give --where, --start or --end; --where true deletes every row",
+        )
+    rows = _count_matching(opened, where, start, end)
+    before = opened.cold.state()
+    if not rows:
+        _print_change(opened, before.version, "no row matches", {"rows": 0}, is_json=json)
+        return
+    would = f"delete {rows:,} of {_count_text(before.totals.rows, 'row')} from {opened.root()}"
+    if not confirm(f"{would}?", is_yes=yes, otherwise=would):
+        print_line("nothing was deleted")
+        raise typer.Exit(1)
+    version = opened.delete(where, start=start, end=end)
+    rows = before.totals.rows - opened.cold.state(version).totals.rows
+    _print_change(
+        opened, version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
+    )
+
+
+def restore(
+    table: TableArgument,
+    at: Annotated[str, typer.Argument(metavar="VERSION|TIME", help="The version, or an instant.")],
+    json: JsonOption = False,
+) -> None:
+    """Restore an old version of the table, as a new version. No version is lost."""
+    opened = open_table(table)
+    wanted = opened.cold.state(parse_at(at)).version
+    version = opened.restore(wanted)
+    _print_change(opened, version, f"restored version {wanted}", {"restored": wanted}, is_json=json)
+
+
+def retain(
+    table: TableArgument,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete even if that deletes every row.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete the rows that are older than the table's retention."""
+    opened = open_table(table)
+    state, rows = opened.cold.retain(is_confirmed=yes)
+    _print_change(
+        opened, state.version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
+    )
+
+
+def set_policy(
+    table: TableArgument,
+    overlap: Annotated[
+        Overlap | None,
+        typer.Option(
+            "--overlap", help="What an append into held buckets does.", show_default=False
+        ),
+    ] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d; forever."
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Change the table's policies for overlap and old rows."""
+    opened = open_table(table)
+    version = opened.version()
+    if overlap is None and retention is None:
+        raise Invalid("nothing to set", hint="give --overlap or --retention")
+    if overlap is not None:
+        version = opened.set_overlap(overlap.value)
+    if retention is not None:
+        version = opened.set_retention(None if retention == "forever" else retention)
+    spec = opened.spec()
+    facts = {"overlap": spec.overlap, "retention": spec.retention}
+    said = f"overlap is {spec.overlap}, retention is {spec.retention or 'forever'}"
+    _print_change(opened, version, said, facts, is_json=json)
+
+
+class _ReportedPaths(Sequence[str]):
+    """Paths that report progress: the append takes each path when it reads the file."""
+
+    def __init__(self, paths: Sequence[str], report: Progress) -> None:
+        self._paths = paths
+        self._report = report
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __iter__(self) -> Iterator[str]:
+        for done, path in enumerate(self._paths):
+            self._report(done, len(self._paths))
+            yield path
+        self._report(len(self._paths), len(self._paths))
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        return self._paths[place]
+
+
+def _count_matching(
+    table: "TimeSeriesTable", where: str | None, start: str | None, end: str | None
+) -> int:
+    columns = [table.spec().time_column] if table.schema().names else []
+    if not columns:
+        return 0
+    return sum(b.num_rows for b in table.scan(columns, where, start=start, end=end))
+
+
+def _count_text(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _print_change(
+    table: "TimeSeriesTable", version: int, said: str, facts: dict[str, Any], *, is_json: bool
+) -> None:
+    if not is_json:
+        print_line(f"{said} (version {version:,})")
+        return
+    from thermocline.cli.terminal.output import print_json
+
+    print_json({"root": table.root(), "version": version, **facts})

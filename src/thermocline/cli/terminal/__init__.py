@@ -1,0 +1,1 @@
+"""Output for people and scripts: boxes, pictures, exports and errors."""

@@ -1,0 +1,1 @@
+"""Care for a table: pins, vacuum, fsck, expunging and repair."""

@@ -1,0 +1,1 @@
+"""Every kind of change to a table, each planned for one commit."""

@@ -1,0 +1,339 @@
+"""Appends: plans the one commit that adds staged data to a table.
+
+In:   staged segments, and the caller's options for overlap and new columns
+Out:  a plan for the transaction
+
+- The plan includes the overlap check, so the check runs again whenever another writer commits
+  first.
+- `replace` removes exactly the buckets (of the entities) that the new data holds, in the commit
+  that adds the new data: repeating a run gives the same table.
+- The first append gives the table its columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.cold.change.remove_buckets import BucketRemoval
+from thermocline.cold.coverage import CoverageIndex
+from thermocline.cold.log.transaction import CommitPlan
+from thermocline.cold.segment.measure import encode_entities
+from thermocline.cold.segment.stage import Stage, StagedSegment, check_writable
+from thermocline.cold.storage.storage import Storage
+from thermocline.errors import Conflict, CoverageOverlapError, Invalid, Overloaded
+from thermocline.format import instant
+from thermocline.format.argument import check_flag
+from thermocline.format.bucket import Bucket
+from thermocline.format.coverage import Buckets, Coverage, empty_coverage, entity_values
+from thermocline.format.log.action import (
+    OVERLAP_POLICIES,
+    Action,
+    AddSegment,
+    Segment,
+    SetTable,
+    SetTxn,
+    TableSpec,
+)
+from thermocline.format.log.commit_note import NoteRequests
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.format.log.state import TableState
+from thermocline.format.schema import ColumnFit, Schema, create_schema, fit_columns
+
+BUCKETS_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """The options of an append."""
+
+    overlap: str | None = None
+    evolve: bool = False
+    txn: tuple[str, int] | None = None
+    requests: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.overlap is not None:
+            check_policy(self.overlap)
+        if self.txn is not None:
+            _check_txn(self.txn)
+        check_flag(self.evolve, "evolve")
+
+
+def check_policy(policy: str) -> str:
+    """Return the policy if it is one; `Invalid` otherwise."""
+    if not isinstance(policy, str) or policy not in OVERLAP_POLICIES:
+        raise Invalid(
+            "not an overlap policy", hint=f"use one of {', '.join(OVERLAP_POLICIES)}", got=policy
+        )
+    return policy
+
+
+def _check_txn(txn: Any) -> None:
+    match txn:
+        case (str(application), int(sequence)) if application and sequence >= 0:
+            return
+    raise Invalid(
+        "txn must be a writer's name and a number",
+        hint="pass a name and a number that increases from 0, such as ('nightly', 7)",
+        got=txn,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AppendColumns:
+    """The table's columns after an append, and whether that changes the table."""
+
+    spec: TableSpec
+    schema_id: int
+    schema: Schema
+    is_new: bool
+
+
+class AppendPlanner:
+    """Plans the append of staged data onto whatever state the table has."""
+
+    def __init__(
+        self, storage: Storage, index: CoverageIndex, stage: Stage, wish: AppendOptions
+    ) -> None:
+        self._storage = storage
+        self._index = index
+        self._stage = stage
+        self._wish = wish
+
+    def plan(self, state: TableState) -> CommitPlan | None:
+        """Return the commit that appends the staged data; None when the table has it already."""
+        wish = self._wish
+        if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
+            return None
+        if wish.requests and wish.requests.keys() <= state.requests.keys():
+            return None
+        columns = plan_columns(state, self._list_schemas(state), evolve=wish.evolve)
+        actions: list[Action] = []
+        if columns.is_new:
+            check_writable(columns.schema)
+            actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
+        segments = [self._fit_segment(staged, columns) for staged in self._stage.staged]
+        policy = wish.overlap or state.spec.overlap
+        coverage = self._unite_staged(state)
+        self._check_entities(state, coverage)
+        removed: list[Action] = []
+        if policy != "allow":
+            self._check_files_apart(state)
+        if policy == "reject":
+            self._check_overlap(state, coverage)
+        elif policy == "replace":
+            removed = self._replace_buckets(state, coverage)
+        actions += [*removed, *(AddSegment(segment) for segment in segments)]
+        if wish.txn:
+            actions.append(SetTxn(*wish.txn))
+        if wish.requests:
+            actions.append(NoteRequests(wish.requests))
+        if not actions:
+            return None
+        looked_at = () if policy == "allow" else _list_windows(state.spec.bucket, segments)
+        rows = sum(segment.row_count for segment in segments)
+        metrics = {"segments": len(segments), "rows": rows, "replaced": len(removed)}
+        return CommitPlan("append", tuple(actions), looked_at, metrics)
+
+    def _fit_segment(self, staged: StagedSegment, columns: AppendColumns) -> Segment:
+        found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
+        if found.must_rewrite or found.unknown or found.wider:
+            raise Conflict(
+                "the table's columns changed while the data was being appended",
+                hint="append it again",
+                column_names=[f.name for f in (*found.unknown, *found.wider)],
+            )
+        segment = staged.segment(columns.schema_id, columns.schema, found, columns.spec)
+        self._index.remember(segment, staged.measured.coverage)
+        return segment
+
+    def _unite_staged(self, state: TableState) -> Coverage:
+        total = empty_coverage(state.spec.bucket.width_s)
+        for staged in self._stage.staged:
+            total = total.union(staged.measured.coverage)
+        return total
+
+    def _check_entities(self, state: TableState, new: Coverage) -> None:
+        if not state.spec.entity_columns:
+            return
+        known = self._index.at(state).entities.keys()
+        count = len(known) + sum(key not in known for key in new.entities)
+        if count > state.spec.entities_max:
+            raise Overloaded(
+                "more entities than the table's limit",
+                hint="raise entities_max, or declare fewer or coarser entity columns",
+                entities=count,
+                entities_max=state.spec.entities_max,
+            )
+
+    def _list_schemas(self, state: TableState) -> list[pa.Schema]:
+        """Return the schemas of the staged data, or, without rows, those that add first columns."""
+        if self._stage.staged:
+            return [staged.arrow for staged in self._stage.staged]
+        return [schema for schema in self._stage.schemas if brings_columns(schema, state)]
+
+    def _find_overlap(self, state: TableState, new: Coverage) -> dict[str, Buckets]:
+        has_entities = bool(state.spec.entity_columns)
+        return self._index.at(state).overlap(new, has_entities=has_entities)
+
+    def _check_files_apart(self, state: TableState) -> None:
+        """Raise when two files of one call hold rows of the same bucket.
+
+        In two calls, the second file would be rejected or would replace the first. Within one call
+        the files have no order that could decide.
+        """
+        total = empty_coverage(state.spec.bucket.width_s)
+        has_entities = bool(state.spec.entity_columns)
+        for source, parts in self._stage.files:
+            here = empty_coverage(state.spec.bucket.width_s)
+            for staged in parts:
+                here = here.union(staged.measured.coverage)
+            found = total.overlap(here, has_entities=has_entities)
+            if found:
+                files = [
+                    name
+                    for name, others in self._stage.files
+                    if any(
+                        one.measured.coverage.overlap(here, has_entities=has_entities)
+                        for one in others
+                    )
+                ]
+                raise overlap_error(state, found, files or [source])
+            total = total.union(here)
+
+    def _check_overlap(self, state: TableState, new: Coverage) -> None:
+        found = self._find_overlap(state, new)
+        if found:
+            raise overlap_error(state, found)
+
+    def _replace_buckets(self, state: TableState, new: Coverage) -> list[Action]:
+        if not self._find_overlap(state, new):
+            return []
+        bucket, has_entities = state.spec.bucket, bool(state.spec.entity_columns)
+        window = TimeWindow(bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1))
+        hollowing = BucketRemoval(self._storage, self._index, self._stage)
+        return hollowing.plan_actions(
+            state, lambda held: held.overlap(new, has_entities=has_entities), window
+        )
+
+
+def plan_columns(
+    state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool
+) -> AppendColumns:
+    """Return the columns after data of these schemas is added; `Invalid` where it does not fit."""
+    schema, spec, is_new = state.schema, state.spec, False
+    for arrow in incoming:
+        if schema.columns and schema.matches_arrow(arrow):
+            continue
+        missing = [name for name in spec.entity_columns if name not in arrow.names]
+        if missing:
+            raise Invalid(
+                "the data lacks columns that the table needs",
+                hint="append data with the table's time and entity columns",
+                missing=missing,
+                columns=arrow.names,
+            )
+        if not schema.columns:
+            schema, is_new = create_schema(apply_zone(arrow, spec), spec.time_column), True
+            check_entities(schema, spec)
+            continue
+        found = fit_columns(arrow, schema, spec.time_column)
+        if (found.unknown or found.wider) and not evolve:
+            raise _evolve_error(found, schema)
+        if found.unknown:
+            schema, is_new = schema.add_columns(found.unknown), True
+        for wider in found.wider:
+            schema, is_new = schema.widen_column(wider.name, wider.type), True
+            check_entities(schema, spec)
+    return AppendColumns(spec, state.schema_id + is_new, schema, is_new)
+
+
+def brings_columns(arrow: pa.Schema, state: TableState) -> bool:
+    """Tell whether data without rows gives a table its first columns.
+
+    Only if every column has a type: a column of type null does not tell the type of later values.
+    """
+    needed = {state.spec.time_column, *state.spec.entity_columns}
+    is_typed = not any(pa.types.is_null(field.type) for field in arrow)
+    return is_typed and not state.schema.columns and needed <= set(arrow.names)
+
+
+def check_entities(schema: Schema, spec: TableSpec) -> None:
+    """Raise unless every entity column exists and has a type that can identify an entity."""
+    if not schema.columns:
+        return
+    for name in spec.entity_columns:
+        schema.column(name)
+    try:
+        # Not `empty_table`, which imports pandas if it is installed: 0.3 s at the first append.
+        nothing = [pa.nulls(0, schema.column(name).type) for name in spec.entity_columns]
+        encode_entities(pa.RecordBatch.from_arrays(nothing, list(spec.entity_columns)), spec)
+    except pa.ArrowException as error:
+        raise Invalid(
+            "an entity column has a type that cannot name an entity",
+            hint="use texts, whole numbers, decimals, dates, times or booleans",
+            entity_columns=list(spec.entity_columns),
+            why=str(error),
+        ) from error
+
+
+def apply_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
+    """Return the schema with its time column as stored: in UTC when the table declares a zone."""
+    place = arrow.get_field_index(spec.time_column)
+    if spec.timezone is None or place < 0 or not pa.types.is_timestamp(arrow.field(place).type):
+        return arrow
+    kind = pa.timestamp(arrow.field(place).type.unit, tz="UTC")
+    return arrow.set(place, pa.field(spec.time_column, kind))
+
+
+def _evolve_error(found: ColumnFit, schema: Schema) -> Invalid:
+    fields = [*found.unknown, *found.wider]
+    return Invalid(
+        "the data has columns, or wider types, that the table does not have",
+        hint="append with evolve=True (--evolve) to add or widen them, or drop them first",
+        columns=[f"{field.name}: {field.type}" for field in fields],
+        table_columns=list(schema.by_name)[:20],
+    )
+
+
+def _list_windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[TimeWindow, ...]:
+    return tuple(
+        TimeWindow(
+            bucket.start(bucket.number_of(s.ts_min)), bucket.start(bucket.number_of(s.ts_max) + 1)
+        )
+        for s in segments
+    )
+
+
+def overlap_error(
+    state: TableState, found: dict[str, Buckets], files: Sequence[str] = ()
+) -> CoverageOverlapError:
+    """Return the error that names the buckets, and entities, that the table already holds.
+
+    `files` are the files of one call that hold the same buckets.
+    """
+    bucket = state.spec.bucket
+    key, buckets = next(iter(sorted(found.items())))
+    first = buckets.numbers()[:BUCKETS_NAMED_MAX].tolist()
+    facts: dict[str, Any] = {
+        "buckets": [instant.format_instant(bucket.start(number)) for number in first],
+        "bucket": str(bucket),
+        "overlapping": sum(len(held) for held in found.values()),
+    }
+    if key:
+        facts["entity"] = dict(zip(state.spec.entity_columns, entity_values(key), strict=True))
+        facts["entities_overlapping"] = len(found)
+    if files:
+        return CoverageOverlapError(
+            "files of one append hold rows in the same buckets",
+            hint="append each file once, or all of them with overlap='allow'",
+            files=list(files)[:BUCKETS_NAMED_MAX],
+            **facts,
+        )
+    return CoverageOverlapError(
+        "the table already holds rows in these buckets",
+        hint="drop the overlapping rows, or append with overlap='replace' or overlap='allow'",
+        **facts,
+    )

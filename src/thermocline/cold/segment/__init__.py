@@ -1,0 +1,1 @@
+"""Segments: rows to Parquet files and back, staged before a commit names them."""

@@ -1,0 +1,319 @@
+"""Measures what a segment holds, from its time and entity columns alone.
+
+In:   record batches of the time column and the entity columns
+Out:  a `Measured`: rows, first and last time, coverage
+
+- Null times are rejected; the error has the number of rows with one.
+- The same rows give the same coverage bytes, in any batches: a lost sidecar can be rebuilt and
+  compared.
+- No other column is decoded.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from thermocline.errors import Invalid, Overloaded
+from thermocline.format import instant
+from thermocline.format.bucket import Bucket
+from thermocline.format.coverage import (
+    Buckets,
+    Coverage,
+    entity_key,
+    entity_values,
+    name_instant,
+    trim_zeros,
+    unite_buckets,
+)
+from thermocline.format.instant import NS_PER_UNIT, TimeNs
+from thermocline.format.log.action import TableSpec
+from thermocline.format.types import plain_type
+
+GRID_CELLS_MAX = 64 << 20
+BLOCK_ROWS = 16_384
+STAT_LENGTH_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMeasurement:
+    """What a segment holds; times are None when it has no rows."""
+
+    row_count: int
+    ts_min: TimeNs | None
+    ts_max: TimeNs | None
+    coverage: Coverage
+
+
+class MeasurementBuilder:
+    """Measures batches one after another; `done` returns the total."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+        self._rows = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._entities: dict[str, list[Buckets]] = {}
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Add one batch that has at least the time column and the entity columns."""
+        if not batch.num_rows:
+            return
+        self._rows += batch.num_rows
+        values, unit = _read_times(batch, self._spec)
+        first, last = _find_bounds(values, unit)
+        self._first = first if self._first is None else min(self._first, first)
+        self._last = last if self._last is None else max(self._last, last)
+        codes, keys = encode_entities(batch, self._spec)
+        self._check_entities(codes, keys)
+        for code, held in _list_buckets_by_code(codes, len(keys), values, self._spec.bucket, unit):
+            self._entities.setdefault(keys[code], []).append(held)
+        if len(self._entities) > self._spec.entities_max:
+            raise self._entity_limit_error(len(self._entities))
+
+    def _check_entities(self, codes: npt.NDArray[np.int64], keys: list[str]) -> None:
+        if len(keys) > self._spec.entities_max:
+            # A dictionary may have values that no row uses; only used values are entities.
+            used = int(np.count_nonzero(np.bincount(codes)))
+            if used > self._spec.entities_max:
+                raise self._entity_limit_error(used)
+
+    def _entity_limit_error(self, count: int) -> Overloaded:
+        return Overloaded(
+            "more entities than the table's limit",
+            hint="raise entities_max, or declare fewer or coarser entity columns",
+            entities=count,
+            entities_max=self._spec.entities_max,
+        )
+
+    def build(self) -> SegmentMeasurement:
+        """Return the measurement of all batches."""
+        entities = {key: unite_buckets(parts) for key, parts in self._entities.items()}
+        whole = unite_buckets(entities.values())
+        if not self._spec.entity_columns:
+            entities = {}
+        coverage = Coverage(self._spec.bucket.width_s, whole, entities)
+        first = None if self._first is None else TimeNs(self._first)
+        last = None if self._last is None else TimeNs(self._last)
+        return SegmentMeasurement(self._rows, first, last, coverage)
+
+
+def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> SegmentMeasurement:
+    """Return what these batches hold."""
+    measuring = MeasurementBuilder(spec)
+    for batch in batches:
+        measuring.add(batch)
+    return measuring.build()
+
+
+def list_entities(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
+    """Return the keys of the entities in a batch; raise what `measure` would raise.
+
+    Empty without entity columns. The limit on the number of entities is not checked.
+    """
+    if not batch.num_rows:
+        return set()
+    _find_bounds(*_read_times(batch, spec))
+    if not spec.entity_columns:
+        return set()
+    codes, keys = encode_entities(batch, spec)
+    return {keys[code] for code in np.flatnonzero(np.bincount(codes)).tolist()}
+
+
+def _read_times(
+    batch: pa.RecordBatch | pa.Table, spec: TableSpec
+) -> tuple[npt.NDArray[np.int64], str]:
+    """Return the times of rows as numbers, and their unit."""
+    times = _combine_chunks(batch.column(spec.time_column))
+    if times.null_count:
+        raise Invalid(
+            "the time column has nulls",
+            hint="drop or fix the rows that have no time",
+            time_column=spec.time_column,
+            rows=times.null_count,
+        )
+    return times.view(pa.int64()).to_numpy(), times.type.unit
+
+
+def _find_bounds(values: npt.NDArray[np.int64], unit: str) -> tuple[int, int]:
+    """Return the first and the last of some times."""
+    low, high = int(values.min()), int(values.max())
+    return instant.check_instant(low * NS_PER_UNIT[unit]), instant.check_instant(
+        high * NS_PER_UNIT[unit]
+    )
+
+
+def entity_stats(spec: TableSpec, coverage: Coverage, ids: list[int]) -> dict[str, tuple[Any, Any]]:
+    """Return the least and greatest value of each entity column, by its column id."""
+    rows = [entity_values(key) for key in coverage.entities]
+    stats = {}
+    for place, column_id in zip(range(len(spec.entity_columns)), ids, strict=True):
+        values = [row[place] for row in rows]
+        if values and all(_is_bounded(value) for value in values):
+            stats[str(column_id)] = (min(values), max(values))
+    return stats
+
+
+def _is_bounded(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= STAT_LENGTH_MAX
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if kinds.is_dictionary(column.type):
+        # Each chunk has its own dictionary; the combined dictionary may need a wider index.
+        column = column.cast(pa.dictionary(pa.int64(), column.type.value_type))
+    return column.combine_chunks()
+
+
+def _list_buckets_by_code(
+    codes: npt.NDArray[np.int64],
+    count: int,
+    values: npt.NDArray[np.int64],
+    bucket: Bucket,
+    unit: str,
+) -> Iterable[tuple[int, Buckets]]:
+    """Yield the buckets of each entity: by marking a grid if it is small, else by sorting."""
+    low, high = bucket.numbers_of(np.array([values.min(), values.max()]), unit).tolist()
+    span = high - low + 1
+    # In blocks, so that intermediate arrays stay in the processor's cache: three times as fast as
+    # whole columns for a day of 800,000 rows.
+    blocks = (
+        _to_cells(
+            codes[at : at + BLOCK_ROWS], values[at : at + BLOCK_ROWS], bucket, unit, low, span
+        )
+        for at in range(0, len(values), BLOCK_ROWS)
+    )
+    if count * span <= min(GRID_CELLS_MAX, max(16 * len(values), 1 << 20)):
+        grid = np.zeros(count * span, dtype=bool)
+        for cells in blocks:
+            grid[cells] = True
+        held = np.flatnonzero(grid)
+    else:
+        held = np.unique(np.concatenate([np.unique(cells) for cells in blocks]))
+    owners = held // span
+    starts = np.searchsorted(owners, np.arange(count + 1))
+    for code in range(count):
+        part = held[starts[code] : starts[code + 1]]
+        if len(part):
+            yield code, Buckets.from_numbers(part - code * span + low)
+
+
+def _to_cells(
+    codes: npt.NDArray[np.int64],
+    values: npt.NDArray[np.int64],
+    bucket: Bucket,
+    unit: str,
+    low: int,
+    span: int,
+) -> npt.NDArray[np.int64]:
+    cells = bucket.numbers_of(values, unit)
+    cells -= low
+    cells += codes * span
+    return cells
+
+
+def encode_entities(
+    batch: pa.RecordBatch | pa.Table, spec: TableSpec
+) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return the entity of each row as a number, and the key of each number.
+
+    Without entity columns every row belongs to one entity with an empty key.
+    """
+    if not spec.entity_columns:
+        return np.zeros(batch.num_rows, dtype=np.int64), [""]
+    codes: npt.NDArray[np.int64] | None = None
+    values: list[list[Any]] = [[]]
+    for column in (_combine_chunks(batch.column(name)) for name in spec.entity_columns):
+        encoded = _encode_dictionary(column)
+        distinct = [*_to_key_values(encoded.dictionary), None]
+        mine = _to_codes(encoded.indices, len(distinct) - 1)
+        if codes is None:
+            codes, values = mine, [[value] for value in distinct]
+            continue
+        pairs, codes = np.unique(codes * len(distinct) + mine, return_inverse=True)
+        values = [
+            values[pair // len(distinct)] + [distinct[pair % len(distinct)]] for pair in pairs
+        ]
+    assert codes is not None
+    return _merge_equal_keys(codes, [entity_key(row) for row in values])
+
+
+def _to_codes(indices: pa.Array, null_code: int) -> npt.NDArray[np.int64]:
+    if indices.null_count:
+        # Order matters: the code of null may be too large for the indices' type.
+        indices = indices.cast(pa.int64()).fill_null(null_code)
+    return indices.to_numpy().astype(np.int64, copy=False)
+
+
+def _encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
+    if kinds.is_dictionary(column.type):
+        return column
+    try:
+        # Arrow cannot encode narrow decimals, but it can encode decimal128.
+        plainly = column.cast(plain_type(column.type)) if kinds.is_decimal(column.type) else column
+        return pc.dictionary_encode(plainly)
+    except pa.ArrowNotImplementedError as error:
+        raise _entity_type_error(column.type) from error
+
+
+def _merge_equal_keys(
+    codes: npt.NDArray[np.int64], keys: list[str]
+) -> tuple[npt.NDArray[np.int64], list[str]]:
+    # A dictionary may hold a value twice or hold null: rows with equal keys are one entity.
+    distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    if len(distinct) == len(keys):
+        return codes, keys
+    mapping = np.array([distinct[key] for key in keys], dtype=np.int64)
+    return mapping[codes], list(distinct)
+
+
+def _to_key_values(values: pa.Array) -> list[Any]:
+    """Return values as an entity's key can hold them, exactly."""
+    kind = values.type
+    if kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_null(kind):
+        return list(values.to_pylist())
+    if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
+        return _to_texts(values)
+    if kinds.is_timestamp(kind):
+        unit_ns, has_zone = NS_PER_UNIT[kind.unit], kind.tz is not None
+        counts = values.cast(pa.int64()).to_pylist()
+        return [
+            None if count is None else name_instant(count * unit_ns, has_zone=has_zone)
+            for count in counts
+        ]
+    if kinds.is_decimal(kind):
+        return list(values.to_pylist())
+    if kinds.is_temporal(kind):
+        texts = pc.cast(values, pa.string()).to_pylist()
+        return [None if text is None else trim_zeros(text) for text in texts]
+    raise _entity_type_error(kind)
+
+
+def _entity_type_error(kind: pa.DataType) -> Invalid:
+    return Invalid(
+        "an entity column has a type that cannot name an entity",
+        hint="use texts, whole numbers, decimals, dates, times or booleans",
+        type=str(kind),
+    )
+
+
+def _to_texts(values: pa.Array) -> list[Any]:
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError as error:
+        raise Invalid(
+            "an entity column has a text that is not UTF-8",
+            hint="fix the text, or drop the rows that have it",
+            why=str(error),
+        ) from error

@@ -1,0 +1,74 @@
+"""A stream of batches that releases its resources when it is closed.
+
+In:   a schema, and a generator of batches that holds resources (pins, files, a cursor)
+Out:  the methods of a `pyarrow.RecordBatchReader`, and `__arrow_c_stream__` for other libraries
+
+- When `close` returns, or the `with` block ends, the generator has released its resources, and
+  further reads raise `Invalid`. A reader that is garbage-collected releases them too.
+- Arrow's reader of a generator cannot be closed: its rows would stay readable, and the version
+  pinned.
+"""
+
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.errors import Invalid
+
+
+class RowReader:
+    """Batches one after the other. One thread reads; any thread may close between two batches."""
+
+    def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch, None, None]) -> None:
+        self.schema = schema
+        self._batches = batches
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    def read_next_batch(self) -> pa.RecordBatch:
+        """Return the next batch; `StopIteration` after the last, `Invalid` when closed."""
+        with self._lock:
+            if self._is_closed:
+                raise Invalid("the reader is closed", hint="ask for the rows again")
+            return next(self._batches)
+
+    def __next__(self) -> pa.RecordBatch:
+        return self.read_next_batch()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def read_all(self) -> pa.Table:
+        """Return the remaining rows as one table."""
+        return pa.Table.from_batches(list(self), self.schema)
+
+    def read_pandas(self, **options: Any) -> Any:
+        """Return the remaining rows as a pandas data frame."""
+        return self.read_all().to_pandas(**options)
+
+    def cast(self, target_schema: pa.Schema) -> pa.RecordBatchReader:
+        """Return a reader of the same rows in other types."""
+        return self._arrow().cast(target_schema)
+
+    def close(self) -> None:
+        """Release what the reader holds; further reads raise `Invalid`."""
+        with self._lock:
+            self._is_closed = True
+            self._batches.close()
+
+    def __enter__(self) -> "RowReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _arrow(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.schema, self)
+
+    def _export_to_c(self, pointer: int) -> None:
+        self._arrow()._export_to_c(pointer)  # noqa: SLF001  # Arrow's name for it
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._arrow().__arrow_c_stream__(requested_schema)

@@ -1,0 +1,335 @@
+"""Staging: makes data durable in the table's folder before a commit names it.
+
+In:   Parquet files of the caller, or Arrow batches
+Out:  `Staged` segments: file and coverage sidecar written, synced and measured
+
+- A Parquet file whose columns fit is copied byte for byte, or linked on request; only its time and
+  entity columns are decoded. It is rewritten only when a type or a zone must change.
+- Readers never see a staged file before a commit names it. `discard` removes it, and is called only
+  when the commit was definitely not made.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from thermocline.cold.segment.measure import (
+    MeasurementBuilder,
+    SegmentMeasurement,
+    entity_stats,
+    measure,
+)
+from thermocline.cold.segment.parquet import coerce_batch, encode_parquet, validate_batch
+from thermocline.cold.storage.storage import FileChecksum, Storage
+from thermocline.errors import Conflict, Invalid, ThermoclineError
+from thermocline.format import layout
+from thermocline.format.coverage import Coverage, encode_coverage, sidecar_checksum
+from thermocline.format.instant import TimeNs, from_datetime
+from thermocline.format.log.action import Segment, TableSpec
+from thermocline.format.schema import ColumnFit, Schema, encode_stored
+from thermocline.format.sealed_json import crc32c
+
+SEGMENT_ROWS_MAX = 4_000_000
+SEGMENT_BYTES_MAX = 256 << 20
+MEASURE_ROWS_AT_ONCE = 4 << 20
+TAG_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A durable file that no commit names yet, and its measurement."""
+
+    segment_id: str
+    path: str
+    checksum: FileChecksum
+    measured: SegmentMeasurement
+    arrow: pa.Schema
+    coverage_path: str
+    coverage_checksum: str
+
+    def segment(self, schema_id: int, schema: Schema, fit: ColumnFit, spec: TableSpec) -> Segment:
+        """Return the segment to commit; `fit` says how its columns map to the table's."""
+        assert self.measured.ts_min is not None
+        assert self.measured.ts_max is not None
+        ids = [schema.column(name).id for name in spec.entity_columns]
+        return Segment(
+            self.segment_id,
+            self.path,
+            self.measured.ts_min,
+            self.measured.ts_max,
+            self.measured.row_count,
+            self.checksum.size_bytes,
+            self.checksum.checksum,
+            self.coverage_path,
+            self.coverage_checksum,
+            schema_id,
+            stats=entity_stats(spec, self.measured.coverage, ids),
+            absent=fit.absent,
+            stored=encode_stored(fit.stored),
+        )
+
+
+class Stage:
+    """Writes segments into a table's folder and remembers them until they are committed."""
+
+    def __init__(self, storage: Storage, *, workers: int = 2, mark: str = "") -> None:
+        self._storage = storage
+        self._tag = mark
+        self._workers = workers
+        self._paths: list[str] = []
+        self.schemas: list[pa.Schema] = []
+        self.staged: list[StagedSegment] = []
+        self.files: list[tuple[str, Sequence[StagedSegment]]] = []
+        """The caller's files, each with its staged segments; empty for a stream of rows."""
+
+    def import_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
+        """Copy or link a caller's Parquet file unchanged, and measure it."""
+        with open_parquet(self._storage, source) as file:
+            if not file.metadata.num_rows:
+                return
+            arrow, segment_id = file.schema_arrow, new_id(self._tag)
+            columns = _read_measured_columns(self._storage, source, file, spec)
+            first = _read_first_time(file, spec.time_column)
+            measured = measure(columns, spec) if first is None else None
+            path = layout.segment_path(_choose_first_time(first, measured), segment_id)
+            self._paths.append(path)
+            with _BackgroundRunner(self._workers) as alongside:
+                copying = alongside.start(lambda: self._storage.take(source, path, link=link))
+                measured = measured or measure(columns, spec)
+                coverage_path, checksum = self.put_coverage(measured.coverage)
+                taken = copying()
+        self.staged.append(
+            StagedSegment(segment_id, path, taken, measured, arrow, coverage_path, checksum)
+        )
+
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], schema: Schema, spec: TableSpec
+    ) -> None:
+        """Write batches as segments of the table's columns, cut at a bounded size."""
+        held: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in batches:
+            held.append(validate_batch(coerce_batch(batch, schema, spec)))
+            rows += batch.num_rows
+            size_bytes += held[-1].nbytes
+            if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
+                self.write_table(pa.Table.from_batches(held), spec)
+                held, rows, size_bytes = [], 0, 0
+        if rows:
+            self.write_table(pa.Table.from_batches(held), spec)
+
+    def write_table(self, table: pa.Table, spec: TableSpec) -> None:
+        """Write rows that already have the table's columns and types as one segment."""
+        measuring = MeasurementBuilder(spec)
+        measuring.add(table)
+        measured = measuring.build()
+        assert measured.ts_min is not None
+        data = _encode_table(table)
+        segment_id = new_id(self._tag)
+        path = layout.segment_path(measured.ts_min, segment_id)
+        with _BackgroundRunner(self._workers) as alongside:
+            putting = alongside.start(lambda: self._put(path, data))
+            coverage_path, checksum = self.put_coverage(measured.coverage)
+            putting()
+        taken = FileChecksum(len(data), crc32c(data))
+        self.staged.append(
+            StagedSegment(segment_id, path, taken, measured, table.schema, coverage_path, checksum)
+        )
+
+    def put_coverage(self, coverage: Coverage) -> tuple[str, str]:
+        """Write a coverage sidecar under a new name; return its path and checksum."""
+        path = layout.segment_coverage_path(new_id(self._tag))
+        data = encode_coverage(coverage)
+        self._put(path, data)
+        return path, sidecar_checksum(data)
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._paths.append(path)
+        try:
+            self._storage.put(path, data)
+        except Conflict:
+            self._paths.remove(path)  # another writer's file has this name: keep it
+            raise
+
+    def adopt(self, staged: Iterable[StagedSegment]) -> None:
+        """Take ownership of what others staged in this table's folder, to commit or discard it."""
+        for one in staged:
+            self.staged.append(one)
+            self.schemas.append(one.arrow)
+            self._paths += [one.path, one.coverage_path]
+
+    def discard(self) -> None:
+        """Remove all staged files. Call it only when no commit can ever name them."""
+        for path in self._paths:
+            with suppress(ThermoclineError):
+                self._storage.delete(path)
+        self._paths.clear()
+
+
+class _BackgroundRunner:
+    """Runs one function in a second thread, or at once if only one worker is allowed."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ThreadPoolExecutor(1) if workers > 1 else None
+
+    def __enter__(self) -> "_BackgroundRunner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=True)
+
+    def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Start the work; the returned function waits for it and returns its result."""
+        if self._pool is None:
+            done: Any = work()
+            return lambda: done
+        future: Future[Any] = self._pool.submit(work)
+        return future.result
+
+
+def check_writable(schema: Schema) -> None:
+    """Raise `Invalid` for columns of a type that Parquet cannot hold."""
+    names = [column.name for column in schema.columns]
+    for rows in (0, 1):  # a row without a column is null there
+        nulls = [pa.nulls(rows, column.type) for column in schema.columns]
+        _encode_table(pa.Table.from_arrays(nulls, names))
+
+
+def _encode_table(table: pa.Table) -> bytes:
+    try:
+        return encode_parquet(table)
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid(
+            "the data cannot be written as Parquet",
+            hint="cast the column to an ordinary Arrow type first",
+            why=str(error),
+        ) from error
+
+
+def new_id(mark: str = "") -> str:
+    """Return a unique name: 128 random bits, the first of them replaced by a mark.
+
+    The mark identifies the files that many processes stage for one piece of work.
+    """
+    assert len(mark) <= TAG_LENGTH
+    return mark + uuid.uuid4().hex[len(mark) :]
+
+
+def open_parquet(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:
+    """Open a caller's Parquet file; errors name it."""
+    try:
+        return pq.ParquetFile(storage.open_source(source), **options)
+    except (pa.ArrowException, OSError, ValueError) as error:  # a name that is not UTF-8
+        raise Invalid(
+            "the file cannot be read as Parquet",
+            hint="check the file; a torn download or upload looks like this",
+            path=source,
+            why=str(error).splitlines()[0],
+        ) from error
+
+
+def read_parquet(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a caller's Parquet file; errors name it."""
+    try:
+        yield from file.iter_batches()
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable_error(source, error) from error
+
+
+def open_row_stream(data: Any) -> pa.RecordBatchReader:
+    """Return a caller's rows as a stream; `Invalid` for an object without an Arrow stream."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, type) or not hasattr(data, "__arrow_c_stream__"):
+        raise Invalid(
+            "the data has no Arrow stream",
+            hint="pass a pyarrow, polars or pandas table, or anything with __arrow_c_stream__",
+            type=type(data).__name__,
+        )
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise Invalid(
+            "this is not a stream of rows",
+            hint="pass a table, not a single column",
+            type=type(data).__name__,
+            why=str(error),
+        ) from error
+
+
+def read_row_stream(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a caller's stream."""
+    try:
+        yield from data
+    except (pa.ArrowException, OSError) as error:
+        raise Invalid(
+            "the stream of rows ended with an error",
+            hint="no row was appended; append the data again",
+            why=str(error).splitlines()[0],
+        ) from error
+
+
+def _read_measured_columns(
+    storage: Storage, source: str, file: pq.ParquetFile, spec: TableSpec
+) -> Iterator[pa.Table]:
+    names = [spec.time_column, *spec.entity_columns]
+    # Entities repeat: read as dictionaries, each is decoded once, not once per row.
+    texts = [name for name in spec.entity_columns if _is_text(file, name)]
+    opened = open_parquet(storage, source, metadata=file.metadata, read_dictionary=texts)
+    groups: list[int] = []
+    rows = 0
+    try:
+        with opened as entities:
+            for group in range(file.num_row_groups):
+                groups.append(group)
+                rows += file.metadata.row_group(group).num_rows
+                if rows >= MEASURE_ROWS_AT_ONCE or group == file.num_row_groups - 1:
+                    yield entities.read_row_groups(groups, columns=names)
+                    groups, rows = [], 0
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable_error(source, error) from error
+
+
+def _unreadable_error(source: str, error: Exception) -> Invalid:
+    return Invalid(
+        "the Parquet file cannot be read",
+        hint="check the file; a torn download or upload looks like this",
+        path=source,
+        why=str(error).splitlines()[0],
+    )
+
+
+def _is_text(file: pq.ParquetFile, name: str) -> bool:
+    kind = file.schema_arrow.field(name).type
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def _read_first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
+    """Return the first time of a file's first rows, or None when its footer has no statistics."""
+    group = file.metadata.row_group(0)
+    for place in range(group.num_columns):
+        chunk = group.column(place)
+        if chunk.path_in_schema == time_column and chunk.is_stats_set:
+            try:
+                low = chunk.statistics.min
+            except (OverflowError, ValueError):  # a year outside the range of datetime
+                return None
+            return from_datetime(low) if isinstance(low, datetime) else None
+    return None
+
+
+def _choose_first_time(first: TimeNs | None, measured: SegmentMeasurement | None) -> TimeNs:
+    if first is not None:
+        return first
+    assert measured is not None
+    assert measured.ts_min is not None
+    return measured.ts_min

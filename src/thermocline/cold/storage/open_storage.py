@@ -1,0 +1,90 @@
+"""Opens the storage of a table, from a path or an address.
+
+In:   a folder, `file://`, `s3://`, `gs://`, `az://` or `memory://`, and options for the store
+Out:  a `Storage`
+
+- `memory://` is one store shared by the whole process; it ends with the process.
+- Options are passed on to the store's client, and never stored, logged or shown.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.storage.storage import Storage
+from thermocline.errors import Invalid
+from thermocline.format.argument import check_options, check_path
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStoreMethods
+
+    from thermocline.cold.storage.cache import ObjectCache
+    from thermocline.cold.storage.objects import ObjectStorage
+
+OBJECT_SCHEMES = ("s3", "gs", "az", "memory")
+
+_memory_lock = threading.Lock()
+
+
+def open_storage(
+    root: str | os.PathLike[str],
+    options: Mapping[str, str] | None = None,
+    argument: str = "table_root",
+) -> Storage:
+    """Return the storage of a table, without a request to it.
+
+    `cache_folder` and `cache_bytes_max` set up the local cache of an object store; all other
+    options go to the store's client, by its names.
+    """
+    place = check_path(root, argument)
+    given = check_options(options, "storage_options")
+    scheme, is_address, _ = place.partition("://")
+    if is_address and scheme in OBJECT_SCHEMES:
+        return _open_objects(place, given)
+    if given:
+        raise Invalid("a folder takes no options", hint="omit them", options=sorted(given))
+    if not is_address:
+        return LocalStorage(place)
+    parts = urlsplit(place)
+    if scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        return LocalStorage(unquote(parts.path))
+    raise Invalid(
+        "a table cannot be stored at an address of this scheme",
+        hint=f"use a folder, file:///folder, or an address of {', '.join(OBJECT_SCHEMES)}",
+        scheme=scheme,
+    )
+
+
+def _open_objects(url: str, options: dict[str, str]) -> "ObjectStorage":
+    from thermocline.cold.storage.objects import ObjectStorage, check_url, open_store
+
+    url = check_url(url)
+    kept = _open_cache(options)
+    if not url.startswith("memory://"):
+        return ObjectStorage(open_store(url, options), url, kept)
+    with _memory_lock:
+        store, process = _share_memory_store()
+    # The prefix also names the process: a cached copy of another process's object never matches.
+    return ObjectStorage(store, url, kept, prefix=f"{process}/{url.removeprefix('memory://')}")
+
+
+def _open_cache(options: dict[str, str]) -> "ObjectCache":
+    from thermocline.cold.storage.cache import CACHE_BYTES_MAX, ObjectCache
+
+    folder = options.pop("cache_folder", None)
+    bytes_max = options.pop("cache_bytes_max", str(CACHE_BYTES_MAX))
+    if not (bytes_max.isascii() and bytes_max.isdigit()):
+        raise Invalid("not a number of bytes", hint="use digits only", cache_bytes_max=bytes_max)
+    return ObjectCache(folder, bytes_max=int(bytes_max))
+
+
+@cache
+def _share_memory_store() -> "tuple[ObjectStoreMethods, str]":
+    from thermocline.cold.storage.objects import open_memory_store
+
+    return open_memory_store(), uuid.uuid4().hex

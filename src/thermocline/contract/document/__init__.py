@@ -1,0 +1,1 @@
+"""Documents of a contract: validated, brought into canonical form, stored as typed columns."""

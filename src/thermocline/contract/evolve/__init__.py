@@ -1,0 +1,1 @@
+"""Which version of a contract may follow another, and why one may not."""

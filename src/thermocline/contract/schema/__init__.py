@@ -1,0 +1,1 @@
+"""A JSON Schema read as a contract: checked, closed, its references followed."""

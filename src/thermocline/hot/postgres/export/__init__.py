@@ -1,0 +1,1 @@
+"""What the lake does not have yet: changes read in one snapshot, exported, evicted and forgotten."""

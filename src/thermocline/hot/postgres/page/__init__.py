@@ -1,0 +1,1 @@
+"""Pages of entities: filtered, sorted, with their references, in one query."""

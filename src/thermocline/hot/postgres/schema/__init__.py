@@ -1,0 +1,1 @@
+"""Tenants, entity types and their tables in PostgreSQL, and their migrations."""

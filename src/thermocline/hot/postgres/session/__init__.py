@@ -1,0 +1,1 @@
+"""Connections and transactions that end in a known way."""

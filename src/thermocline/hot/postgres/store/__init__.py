@@ -1,0 +1,1 @@
+"""Entities written: operations, statements and the transaction around them."""

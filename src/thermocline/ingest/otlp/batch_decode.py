@@ -1,0 +1,179 @@
+"""Decodes several requests of one signal as one, with the same outcome as one by one.
+
+In:   received bodies: encoding, coding, bytes
+Out:  `DecodedGroup`s, in rounds: rows and the positions of their bodies; or the error of one body
+
+- Concatenated protobuf requests are one request if each is complete: decoding many small ones
+  together costs little more than decoding one.
+- Bodies decoded together have nothing to refuse and nothing to note. Otherwise each body is decoded
+  alone, so that every client gets the counts and the message of its request.
+- A body that cannot be inflated or decoded is refused alone, and none of its items is accepted.
+- A round has bodies of at most `ROUND_BYTES_MAX` inflated bytes, or one larger body. However many
+  decompression bombs wait, only one round and the next body are in memory: no more is inflated
+  before the caller has consumed the round.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thermocline.errors import Invalid, ThermoclineError
+from thermocline.ingest.inflate import BODY_BYTES_MAX, Data, inflate
+from thermocline.ingest.otlp.json import decode_json
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.protobuf import decode_fast, decode_protobuf
+
+TOGETHER_BYTES_MAX = 4 << 20
+ROUND_BYTES_MAX = 16 << 20
+TOP_FIELDS_MAX = 64
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """The body of one request, its encoding (`answer.ENCODINGS`) and its compression."""
+
+    encoding: str
+    coding: str
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedGroup:
+    """The outcome of the bodies at these positions: their rows, or the error of the one body."""
+
+    positions: tuple[int, ...]
+    outcome: DecodedRequest | ThermoclineError
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How to decode bodies: their limits, and the time of log records without a time."""
+
+    arrived_ns: int
+    limits: DecodeLimits
+    body_bytes_max: int = BODY_BYTES_MAX
+    is_together: bool = True
+
+
+def decode_bodies(
+    signal: str, bodies: Sequence[RequestBody], way: DecodeOptions
+) -> Iterator[list[DecodedGroup]]:
+    """Yield the outcomes of these bodies, a round at a time; each body is in exactly one group."""
+    decoding = _Round(signal, way)
+    for place, body in enumerate(bodies):
+        try:
+            data = _inflate_body(body, way)
+        except ThermoclineError as error:
+            decoding.shares.append(DecodedGroup((place,), error))
+            continue
+        if decoding.size_bytes and decoding.size_bytes + len(data) > ROUND_BYTES_MAX:
+            yield decoding.finish()
+            decoding = _Round(signal, way)
+        decoding.add(place, body.encoding, data)
+    yield decoding.finish()
+
+
+class _Round:
+    """Bodies that are in memory at the same time, and their outcomes so far."""
+
+    def __init__(self, signal: str, way: DecodeOptions) -> None:
+        self._signal, self._way = signal, way
+        self._waiting: list[tuple[int, Data]] = []
+        self._waiting_bytes = 0
+        self.shares: list[DecodedGroup] = []
+        self.size_bytes = 0
+
+    def add(self, place: int, encoding: str, data: Data) -> None:
+        """Decode a body, or queue it to be decoded together with others."""
+        way = self._way
+        self.size_bytes += len(data)
+        if encoding != "protobuf" or not way.is_together or not is_whole(data):
+            self.shares.append(_decode_alone(self._signal, place, encoding, data, way))
+            return
+        if self._waiting and self._waiting_bytes + len(data) > TOGETHER_BYTES_MAX:
+            self._decode_waiting()
+        self._waiting.append((place, data))
+        self._waiting_bytes += len(data)
+
+    def finish(self) -> list[DecodedGroup]:
+        """Decode the queued bodies; return the outcomes of all bodies of the round."""
+        self._decode_waiting()
+        return self.shares
+
+    def _decode_waiting(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self.shares += _decode_together(self._signal, waiting, self._way)
+
+
+def _inflate_body(body: RequestBody, way: DecodeOptions) -> Data:
+    if body.coding == "identity" and len(body.data) <= way.body_bytes_max:
+        return body.data  # copied once, when it is concatenated with others
+    return inflate(bytes(body.data), body.coding, limit_bytes=way.body_bytes_max)
+
+
+def _decode_together(
+    signal: str, waiting: list[tuple[int, Data]], way: DecodeOptions
+) -> list[DecodedGroup]:
+    if len(waiting) > 1:
+        # Unlike `bytes.join`, this releases the interpreter's lock while it copies.
+        joined = np.concatenate([np.frombuffer(data, np.uint8) for _, data in waiting]).data
+        decoded = decode_fast(signal, joined, arrived_ns=way.arrived_ns, limits=way.limits)
+        if decoded is not None:
+            return [DecodedGroup(tuple(place for place, _ in waiting), decoded)]
+    return [_decode_alone(signal, place, "protobuf", data, way) for place, data in waiting]
+
+
+def _decode_alone(
+    signal: str, place: int, encoding: str, data: Data, way: DecodeOptions
+) -> DecodedGroup:
+    try:
+        return DecodedGroup((place,), _decode_body(signal, encoding, data, way))
+    except ThermoclineError as error:
+        return DecodedGroup((place,), error)
+
+
+def _decode_body(signal: str, encoding: str, data: Data, way: DecodeOptions) -> DecodedRequest:
+    decode = decode_protobuf if encoding == "protobuf" else decode_json
+    try:
+        return decode(signal, bytes(data), arrived_ns=way.arrived_ns, limits=way.limits)
+    except RecursionError as error:
+        raise Invalid("the body is nested too deep", hint="flatten the values") from error
+
+
+def is_whole(data: Data) -> bool:
+    """Tell whether a message's last field ends at its last byte, so that another may follow.
+
+    A message of more than `TOP_FIELDS_MAX` fields counts as incomplete: a request has few, and this
+    check must be cheaper than decoding.
+    """
+    place, size = 0, len(data)
+    for _ in range(TOP_FIELDS_MAX):
+        if place == size:
+            return True
+        key, place = _read_varint(data, place)
+        kind = key & 7
+        if kind == _VARINT:
+            _, place = _read_varint(data, place)
+        elif kind == _LENGTH:
+            length, place = _read_varint(data, place)
+            place += length
+        elif kind in (_FIXED64, _FIXED32):
+            place += 8 if kind == _FIXED64 else 4
+        else:
+            return False
+        if key < 8 or place > size:
+            return False
+    return place == size
+
+
+def _read_varint(data: Data, place: int) -> tuple[int, int]:
+    """Return a number and the position after it; past the end if it is truncated or too long."""
+    value = shift = 0
+    for at in range(place, min(place + 10, len(data))):
+        value |= (data[at] & 127) << shift
+        if data[at] < 128:
+            return value, at + 1
+        shift += 7
+    return value, len(data) + 1

@@ -1,0 +1,1 @@
+"""OpenTelemetry requests of the common shape, decoded by compiled code."""

@@ -1,0 +1,317 @@
+"""The lake of one tenant: its tables by name, with hot and cold rows, and SQL over them.
+
+In:   names, rows, SQL; the node whose journal it shares
+Out:  `Lake` and `LakeTable`, with one interface to hot and cold rows
+
+- Each tenant has a separate folder and a separate engine session, without other tenants' tables.
+- A write returns when its rows are durable, and every query that starts after it sees them once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from thermocline.cold.catalog import Catalog
+from thermocline.entity.read_mode import ReadMode, mode_of
+from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.flush import flush
+from thermocline.format.argument import check_flag, check_text
+from thermocline.format.log.action import Mark
+from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.tier import WalTable, WalTier
+from thermocline.lake_table import LakeTable
+from thermocline.query.session import Params, Session
+from thermocline.query.source import check_table_name
+from thermocline.query.worker.pool import QueryPool, TableRef
+from thermocline.query.worker.result_stream import ResultStream
+from thermocline.table import new_spec
+
+if TYPE_CHECKING:
+    from thermocline.entity.table import EntityTable
+    from thermocline.entity.types import EntityCatalog
+
+
+class LakeHost(Protocol):
+    """What a lake needs of its node."""
+
+    pool: QueryPool | None
+    flush_error: ThermoclineError | None
+
+    @property
+    def tier(self) -> WalTier:
+        """The journal and the hot rows."""
+        ...
+
+    def snapshot(self, table_id: bytes) -> HotSnapshot:
+        """Return the hot rows of a table."""
+        ...
+
+    def check_open(self) -> None:
+        """Raise when the node is closed, or was opened by another process."""
+        ...
+
+    def entity_types(self, tenant: str, catalog: Catalog) -> "EntityCatalog":
+        """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
+        ...
+
+
+class Lake:
+    """Tables under one folder; `connect` opens one."""
+
+    def __init__(self, node: LakeHost, catalog: Catalog, tenant: str) -> None:
+        self.node = node
+        self.tenant = tenant
+        self._catalog = catalog
+        self._lock = threading.RLock()
+        self._tables: dict[str, LakeTable] = {}
+        self._session = Session()
+        self._registered: set[str] = set()
+        self._entities: EntityCatalog | None = None
+        self._entities_lock = threading.Lock()  # separate: opening PostgreSQL must not block tables
+        self.on_close: Callable[[bool], None] = lambda is_flushed: None
+
+    @property
+    def tier(self) -> WalTier:
+        """The journal and the hot rows; `Invalid` if the lake is open for reading only."""
+        return self.node.tier
+
+    @property
+    def flush_error(self) -> ThermoclineError | None:
+        """The error of the last flush by the clock; None if it succeeded."""
+        return self.node.flush_error
+
+    def root(self) -> str:
+        """Return the lake's folder."""
+        return self._catalog.root
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        time_column: str,
+        bucket: str | timedelta,
+        entity_columns: str | Sequence[str] | None = (),
+        overlap: str = "allow",
+        **more: Any,
+    ) -> LakeTable:
+        """Create a table; takes the arguments of `TimeSeriesTable.create`.
+
+        `Conflict` when there is one of this name.
+        """
+        _ = self.tier
+        check_table_name(name)
+        spec = new_spec(time_column, bucket, entity_columns, overlap=overlap, **more)
+        self._catalog.create(name, spec)
+        return self.table(name)
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table; `NotFound` when there is none of this name."""
+        key = check_text(name, "name").lower()
+        with self._lock:
+            if key not in self._tables:
+                named = self._catalog.find_entry(name)
+                self._tables[key] = LakeTable(self, named.name, self._catalog.table(named.name))
+            return self._tables[key]
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables, in order."""
+        return [named.name for named in self._catalog]
+
+    @property
+    def entities(self) -> "EntityCatalog":
+        """The entity types of the tenant; `Invalid` if the lake has no PostgreSQL."""
+        with self._entities_lock:
+            if self._entities is None:
+                self._entities = self.node.entity_types(self.tenant, self._catalog)
+            return self._entities
+
+    def entity_types(self) -> list[str]:
+        """Return the names of the entity types, in order."""
+        return self.entities.names()
+
+    def register(self, name: str, document: Any) -> "EntityTable":
+        """Register a JSON Schema as a type of entities, or as its next version."""
+        _ = self.tier
+        return self.entities.register(name, document)
+
+    def entity(self, name: str) -> "EntityTable":
+        """Return the entities of a type; `NotFound` when none of this name is registered.
+
+        If PostgreSQL was never available, the result reads from the lake alone, in mode
+        `best_effort` only.
+        """
+        try:
+            return self.entities.table(name)
+        except Unavailable as error:
+            from thermocline.entity.read_only_table import cold_table
+
+            return cold_table(self._catalog, name, error)
+
+    def by_id(self, table_id: bytes) -> LakeTable | None:
+        """Return the table of an id, or None when this lake has no such table."""
+        for named in self._catalog:
+            if named.table_id == table_id.hex():
+                return self.table(named.name)
+        return None
+
+    def hot(self, table_id: bytes) -> WalTable:
+        """Return the hot half of a table, for writing."""
+        return self.tier.table(table_id)
+
+    def snapshot(self, table: LakeTable) -> HotSnapshot:
+        """Return the hot rows of a table, from memory, the journal or PostgreSQL."""
+        return self._snapshot(table, _mode.get())
+
+    def _snapshot(self, table: LakeTable, mode: ReadMode | None) -> HotSnapshot:
+        if table.is_keyed:
+            return self.entity(table.name).snapshot(mode=mode)
+        return self.node.snapshot(table.table_id)
+
+    def sql(
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
+    ) -> pa.Table:
+        """Return the answer of one SELECT over the hot and cold rows of the lake's tables.
+
+        `mode` says how to answer queries of entities while PostgreSQL is down. The report of
+        `answer` says how exact such an answer is.
+        """
+        if self.node.pool is not None:
+            references = self._references(_parse_mode(mode))
+            return self.node.pool.sql(query, params, tables=references)
+        with _use_mode(mode):
+            return self._open_session().sql(query, params)
+
+    def sql_reader(
+        self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
+    ) -> pa.RecordBatchReader:
+        """Return the answer of one SELECT as a stream of batches."""
+        if self.node.pool is not None:
+            return self.answer(query, params, mode=mode)
+        with _use_mode(mode):
+            return self._open_session().sql_reader(query, params)
+
+    def answer(
+        self,
+        query: str,
+        params: Params = None,
+        *,
+        timeout_s: float | None = None,
+        query_id: str | None = None,
+        mode: ReadMode | str | None = None,
+    ) -> ResultStream:
+        """Return the answer as a stream that can be cancelled and reports what it was read from.
+
+        `mode` says how to answer queries of entities while PostgreSQL is down: for `best_effort`
+        and `cached` answers the report of the table has a warning. `Invalid` in a lake without
+        query workers.
+        """
+        pool = self.node.pool
+        if pool is None:
+            hint = "connect with query_workers"
+            raise Invalid("queries of this lake run in its own process", hint=hint)
+        references = self._references(_parse_mode(mode))
+        return pool.sql_reader(
+            query, params, tables=references, timeout_s=timeout_s, query_id=query_id
+        )
+
+    def cancel(self, query_id: str) -> bool:
+        """Cancel a running query within a second; False when no query of this id is running."""
+        check_text(query_id, "query_id")
+        return self.node.pool is not None and self.node.pool.cancel(query_id)
+
+    def _references(self, mode: ReadMode | None) -> dict[str, TableRef]:
+        """Return a reference to every table of the lake, for a worker process."""
+        self.node.check_open()
+        tables = [self.table(name) for name in self.tables()]
+        return {
+            one.name: TableRef(one.name, one.root(), hot=partial(self._snapshot, one, mode))
+            for one in tables
+        }
+
+    def _open_session(self) -> Session:
+        """Return the session, after registering every table of the lake."""
+        self.node.check_open()
+        with self._lock:
+            for name in self.tables():
+                if name not in self._registered:
+                    table = self.table(name)
+                    self._session.register_view(name, table.cold, table.snapshot)
+                    self._registered.add(name)
+        return self._session
+
+    def flush(self, name: str | None = None) -> dict[str, Mark]:
+        """Flush hot rows into the lake, of one table or of all; return the marks reached.
+
+        When this returns, all rows that were hot when it was called are in committed versions.
+        If one table fails, the others are still flushed; the error is raised at the end.
+        """
+        reached: dict[str, Mark] = {}
+        trouble: ThermoclineError | None = None
+        for one in self.tables() if name is None else [name]:
+            try:
+                table = self.table(one)
+                if table.is_keyed:
+                    self.entity(one).export()
+                    continue
+                mark = flush_table(table)
+            except ThermoclineError as error:
+                trouble = error  # go on with the other tables
+                continue
+            if mark is not None:
+                reached[table.name] = mark
+        if trouble is not None:
+            raise trouble
+        return reached
+
+    def close_session(self) -> None:
+        """Close the session; the node calls this when it closes."""
+        self._session.close()
+
+    def close(self, *, is_flushed: bool = True) -> None:
+        """Flush and close the journal, if this lake was opened by `connect`.
+
+        Rows that are not flushed stay in the journal.
+        """
+        self.on_close(check_flag(is_flushed, "is_flushed"))
+
+    def __enter__(self) -> "Lake":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_mode: ContextVar[ReadMode | None] = ContextVar("thermocline_mode", default=None)
+"""The read mode of the query that this thread prepares."""
+
+
+def _parse_mode(mode: ReadMode | str | None) -> ReadMode | None:
+    return None if mode is None else mode_of(mode)
+
+
+@contextmanager
+def _use_mode(mode: ReadMode | str | None) -> Iterator[None]:
+    """Set the read mode of the snapshots that this thread takes in the block."""
+    token = _mode.set(_parse_mode(mode))
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def flush_table(table: LakeTable) -> Mark | None:
+    """Flush every row of a table that is hot now; return the mark reached."""
+    hot = table.hot()
+    with table.flush_lock:
+        last = hot.snapshot().parts[-1:]
+        mark = flush(hot, table.cold)
+        # Rows may have been frozen by an earlier flush, before the caller's newest rows came.
+        while last and mark is not None and mark < last[0].mark:
+            mark = flush(hot, table.cold)
+    return mark

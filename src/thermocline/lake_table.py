@@ -1,0 +1,353 @@
+"""The public table of a lake: cold and hot rows together, and writes that are durable at once.
+
+In:   rows, conditions, times; the lake that has the table
+Out:  the results of `TimeSeriesTable`, over cold and hot rows together
+
+- `write` returns when its rows are durable and visible; a write is atomic.
+- `delete`, `retain` and `restore` change cold rows, so they flush the hot rows first. They reach
+  every row that was acknowledged before they began.
+- A past version has the rows that were committed then. No version has rows that are still hot.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from thermocline.cold.change.append import AppendOptions, brings_columns, plan_columns
+from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.segment.measure import list_entities
+from thermocline.cold.table import ColdTable
+from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
+from thermocline.format.argument import check_flag, check_seconds
+from thermocline.format.layout import Version
+from thermocline.format.log.action import ENTITIES_FEATURE, Mark
+from thermocline.format.log.state import TableState
+from thermocline.format.schema import may_become_double
+from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.frame import Lsn
+from thermocline.hot.wal.tier import WalTable
+from thermocline.ingest.entity_limit import EntityLimit
+from thermocline.ingest.idempotency import RequestLedger, request_key
+from thermocline.ingest.rows import TrustedRows, fit_rows, rows_table
+from thermocline.snapshot import TableView, resolve_view
+from thermocline.table import At, TimeSeriesTable
+
+DIRECT_BYTES_MIN = 16 << 20
+GATE_WAIT_S = 30.0
+
+
+class TableOwner(Protocol):
+    """What a table needs of its lake."""
+
+    def hot(self, table_id: bytes) -> WalTable:
+        """Return the hot half of a table, to write to."""
+        ...
+
+    def snapshot(self, table: "LakeTable") -> HotSnapshot:
+        """Return the hot rows of a table."""
+        ...
+
+    def flush(self, name: str | None = None) -> dict[str, Mark]:
+        """Carry hot rows into the lake."""
+        ...
+
+
+class LakeTable(TimeSeriesTable):
+    """A table of a lake: a `TimeSeriesTable` with hot rows, which are durable at once."""
+
+    def __init__(self, owner: TableOwner, name: str, lake: ColdTable) -> None:
+        super().__init__(lake)
+        self._owner = owner
+        self.name = name
+        self.table_id = bytes.fromhex(lake.state().spec.table_id)
+        self.flush_lock = threading.Lock()
+        self._gate = WriteGate()
+        self._room = EntityLimit(self._list_held_entities)
+        self._once = RequestLedger(self._requests)
+        self.is_keyed = ENTITIES_FEATURE in lake.state().spec.features
+
+    def info(self, at: At = None) -> dict[str, Any]:
+        """Return what the table is and holds, under the names of the HTTP API.
+
+        All numbers are of one reading: no row counts as both hot and cold. `rows` counts cold rows.
+        """
+        from thermocline.show.facts import table_values
+
+        view = self._view(at)
+        hot_rows = sum(part.batch.num_rows for part in view.parts)
+        return {
+            "name": self.name,
+            "hot_rows": hot_rows,
+            **table_values(self._report_coverage(view)),
+        }
+
+    def write(
+        self,
+        rows: Any,
+        *,
+        evolve: bool = False,
+        wait_s: float | None = None,
+        request_id: str | None = None,
+    ) -> int:
+        """Write rows and return how many; they are durable and visible when this returns.
+
+        `rows` is a list of dicts, or anything with an Arrow stream. Either all rows are written or
+        none. `evolve` adds columns that the table lacks. `Overloaded` when the journal has no room
+        within `wait_s`; then nothing was written. `request_id` is an idempotency key: a repeated
+        write does nothing, and returns the result of the first one.
+        """
+        return self.submit(rows, evolve=evolve, wait_s=wait_s, request_id=request_id).result()
+
+    def submit(
+        self,
+        rows: Any,
+        *,
+        evolve: bool = False,
+        wait_s: float | None = None,
+        request_id: str | None = None,
+    ) -> "Future[int]":
+        """Write rows as `write` does; the future completes when they are durable and visible."""
+        check_flag(evolve, "evolve")
+        if wait_s is not None:
+            wait_s = check_seconds(wait_s, "wait_s")
+        if request_id is None:
+            return self._submit(rows, evolve, wait_s, None)
+        key = request_key(request_id)
+        outcome = self._once.begin(key)
+        if outcome is None:
+            try:
+                outcome = self._submit(rows, evolve, wait_s, key)
+            except BaseException as error:
+                outcome = Future()
+                outcome.set_exception(error)
+                self._once.end(key, outcome)
+                raise
+            outcome.add_done_callback(lambda done: self._once.end(key, done))
+        return outcome
+
+    def _submit(
+        self, rows: Any, evolve: bool, wait_s: float | None, request: str | None
+    ) -> "Future[int]":
+        hot = self.hot()
+        self._check_accepts_rows()
+        if evolve and not isinstance(rows, TrustedRows):
+            rows = self._widen_to_doubles(rows)
+        self._gate.enter()
+        try:
+            outcome = self._submit_within(hot, rows, evolve, wait_s, request)
+        except BaseException:
+            self._gate.leave()
+            raise
+        outcome.add_done_callback(lambda done: self._gate.leave())
+        return outcome
+
+    def _widen_to_doubles(self, rows: Any) -> pa.Table:
+        """Return rows as a table, after widening integer columns to doubles where they need it."""
+        state = self.cold.state()
+        given = rows_table(rows, state.schema, state.spec, may_widen=True)
+        for field in given.schema:
+            known = state.schema.by_name.get(field.name)
+            if known is not None and may_become_double(known.type, field.type):
+                self.widen_column(field.name, field.type)
+        return given
+
+    def widen_column(self, name: str, kind: pa.DataType) -> Version:
+        """Widen the type of a column, also for hot rows: they are flushed first."""
+        with self._gate.exclusive():
+            # Order matters: writes are blocked, so that no row arrives between check and change.
+            self.flush()
+            return super().widen_column(name, kind)
+
+    def _check_accepts_rows(self) -> None:
+        spec = self.cold.state().spec
+        check_not_entities(spec, "write")
+        if spec.overlap != "allow":
+            raise Invalid(
+                "this table accepts whole buckets only, not single rows",
+                hint="append to it, or set_overlap('allow') first",
+                table=self.name,
+                overlap=spec.overlap,
+            )
+
+    def _submit_within(
+        self,
+        hot: WalTable,
+        rows: Any,
+        evolve: bool,
+        wait_s: float | None,
+        request: str | None,
+    ) -> "Future[int]":
+        """Submit rows; the gate ensures that only such writes change the table's columns now."""
+        state = self.cold.state()
+        is_made = isinstance(rows, TrustedRows)
+        given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
+        if not given.num_rows:
+            if brings_columns(given.schema, state):
+                self.cold.adopt_columns(given.schema, evolve=evolve)
+            return _completed_future(0)
+        columns = plan_columns(state, [given.schema], evolve=evolve)
+        batch = fit_rows(given, columns.schema, state.spec, is_valid=is_made)
+        new = self._reserve_entities(state, batch)
+        try:
+            if columns.is_new:
+                # Order matters: rejected rows must not change the table's columns.
+                state = self.cold.adopt_columns(given.schema, evolve=evolve)
+                # Another writer may have added the new columns first.
+                batch = fit_rows(given, state.schema, state.spec, is_valid=is_made)
+            requests = {} if request is None else {request: batch.num_rows}
+            outcome = self._write_batch(hot, state, batch, wait_s, requests)
+        except BaseException:
+            self._room.settle(new, is_written=False)
+            raise
+        outcome.add_done_callback(
+            lambda done: self._room.settle(new, is_written=_may_be_written(done))
+        )
+        return outcome
+
+    def _write_batch(
+        self,
+        hot: WalTable,
+        state: TableState,
+        batch: pa.RecordBatch,
+        wait_s: float | None,
+        requests: Mapping[str, int],
+    ) -> "Future[int]":
+        """Write rows that fit: to the journal, or directly as a segment if there are many."""
+        # `get_total_buffer_size` is cheap, and never less than `nbytes`.
+        is_large = batch.get_total_buffer_size() >= DIRECT_BYTES_MIN
+        if is_large and batch.nbytes >= DIRECT_BYTES_MIN:
+            # The journal would write so many rows twice: to the journal, then to a segment.
+            reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+            self.cold.append(reader, AppendOptions(overlap="allow", requests=requests))
+            return _completed_future(batch.num_rows)
+        outcome: Future[int] = Future()
+        outcome.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
+
+        def answer(done: "Future[Lsn]") -> None:
+            error = done.exception()
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(batch.num_rows)
+
+        submitted = hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests)
+        submitted.add_done_callback(answer)
+        return outcome
+
+    def _requests(self) -> Mapping[str, int]:
+        """Return the idempotency keys that the table's log and its hot rows have."""
+        view = self._view()
+        hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
+        return {**view.state.requests, **hot}
+
+    def _list_held_entities(self) -> Iterable[str]:
+        return self.held().coverage.entities.keys()
+
+    def _reserve_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
+        """Reserve and return the new entities; raise for null times and for too many entities."""
+        found = list_entities(batch, state.spec)
+        if not found:
+            return found
+        return self._room.reserve(found, state.spec.entities_max, self.name)
+
+    def hot(self) -> WalTable:
+        """Return the hot half, for writing; `Invalid` if the lake is read-only."""
+        return self._owner.hot(self.table_id)
+
+    def flush(self) -> Version:
+        """Flush the hot rows into the lake; return the version that has them."""
+        self._owner.flush(self.name)
+        return self.version()
+
+    def snapshot(self) -> HotSnapshot:
+        """Return the hot rows."""
+        return self._owner.snapshot(self)
+
+    def delete(
+        self, where: str | None = None, *, start: object = None, end: object = None
+    ) -> Version:
+        """Delete rows, including hot ones: hot rows are flushed first."""
+        check_not_entities(self.cold.state().spec, "delete")
+        self.flush()
+        return super().delete(where, start=start, end=end)
+
+    def retain(self, *, yes: bool = False) -> Version:
+        """Delete the rows past the table's retention, including hot ones."""
+        check_flag(yes, "yes")
+        check_not_entities(self.cold.state().spec, "retain")
+        self.flush()
+        return super().retain(yes=yes)
+
+    def restore(self, at: At) -> Version:
+        """Restore the table to a version or instant; hot rows are flushed first."""
+        check_not_entities(self.cold.state().spec, "restore")
+        self.flush()
+        return super().restore(at)
+
+    def _view(self, at: At = None) -> TableView:
+        if at is not None:
+            return super()._view(at)
+        # Order matters: the hot rows first, then the version to which some of them may have moved.
+        return resolve_view(self.snapshot(), self.cold)
+
+
+class WriteGate:
+    """Allows many writes of a table at once, or one change of its columns exclusively.
+
+    A write counts as running until its outcome is known: until then no snapshot has its rows.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._writes = 0
+        self._is_closed = False
+
+    def enter(self) -> None:
+        """Begin a write; `Overloaded` when a change of the columns does not finish in time."""
+        with self._changed:
+            self._wait_for(lambda: not self._is_closed)
+            self._writes += 1
+
+    def leave(self) -> None:
+        """End a write."""
+        with self._changed:
+            self._writes -= 1
+            self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Block new writes, and wait for running ones; `Overloaded` as for `enter`."""
+        with self._changed:
+            self._wait_for(lambda: not self._is_closed)
+            self._is_closed = True
+        try:
+            with self._changed:
+                self._wait_for(lambda: not self._writes)
+            yield
+        finally:
+            with self._changed:
+                self._is_closed = False
+                self._changed.notify_all()
+
+    def _wait_for(self, is_free: Callable[[], bool]) -> None:
+        if not self._changed.wait_for(is_free, GATE_WAIT_S):
+            raise Overloaded(
+                "timed out: a change of the table's columns waits for writes, or writes for it",
+                hint="try again",
+                waited_s=GATE_WAIT_S,
+            )
+
+
+def _may_be_written(done: "Future[int]") -> bool:
+    error = done.exception()
+    return error is None or isinstance(error, OutcomeUnknown)
+
+
+def _completed_future(rows: int) -> "Future[int]":
+    done: Future[int] = Future()
+    done.set_result(rows)
+    return done

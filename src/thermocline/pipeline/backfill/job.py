@@ -1,0 +1,267 @@
+"""Backfill: loads thousands of files into a table in one commit; bad rows go to its quarantine.
+
+In:   Parquet, CSV and JSON files, a table, policies for overlap, bad rows and new columns
+Out:  one version that has all good rows, or none; bad rows in `<table>_quarantine`
+
+- Workers read, check, write and measure; the driver combines their measurements and checks overlap
+  while it plans the commit, as every append does.
+- The user declares the types of new columns, or workers count every cell of every file to find them
+  (`guess`). An existing column keeps its type.
+- A batch is loaded once: the commit carries the batch's name, and a run that finds this name in the
+  log does nothing.
+- Order matters: bad rows are in the quarantine before the good rows are in the table. A crash
+  between the two loses no row, and the next run of the batch stores no bad row twice.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike
+
+import pyarrow as pa
+
+from thermocline.cold.change.append import AppendColumns, AppendOptions, AppendPlanner, plan_columns
+from thermocline.cold.change.commit_staged import (
+    adopt_staged,
+    append_staged,
+    new_tag,
+    sweep_staged,
+)
+from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.table import ColdTable
+from thermocline.errors import Corruption, Invalid, OutcomeUnknown
+from thermocline.format.log.state import TableState
+from thermocline.format.types import decode_type
+from thermocline.pipeline.backfill.bad_rows import (
+    BAD_ROWS_MAX_DEFAULT,
+    BAD_ROWS_MAX_LIMIT,
+    ON_BAD,
+    BadRow,
+    check_count,
+)
+from thermocline.pipeline.backfill.infer_columns import CountsByColumn, add_counts, infer_columns
+from thermocline.pipeline.backfill.input_files import InputFile, batch_name, find_input_files
+from thermocline.pipeline.backfill.quarantine import quarantine_name, quarantine_rows
+from thermocline.pipeline.backfill.task import (
+    BackfillContext,
+    BackfillReport,
+    FileColumns,
+    read_piece_columns,
+    write_piece,
+)
+from thermocline.pipeline.run.job import SessionFactory, TaskProgress, TaskResult, ignore_progress
+from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.tasks import run_tasks
+from thermocline.pipeline.spark.worker_stage import WriteTarget
+
+DRIFT = ("fail", "add", "ignore")
+PIECE_BYTES = 64 << 20
+PIECES_MIN = 8
+PIECES_MAX = 2_000
+_SHORT_TYPES = {"double": "float64", "float": "float32", "text": "string", "int": "int64"}
+
+
+def backfill(
+    site: JobWorkspace,
+    table: str,
+    sources: Iterable[str | PathLike[str]],
+    *,
+    format: str | None = None,  # noqa: A002
+    overlap: str | None = None,
+    on_bad: str = "quarantine",
+    bad_rows_max: int = BAD_ROWS_MAX_DEFAULT,
+    drift: str = "fail",
+    batch_id: str | None = None,
+    types: Mapping[str, str] | None = None,
+    spark: SessionFactory,
+    tell: TaskProgress = ignore_progress,
+) -> TaskResult:
+    """Load files into a table in one commit; do nothing if the batch was loaded before.
+
+    When this returns, every good row is in a durable version and every bad row in the quarantine;
+    `bad_rows` of the numbers counts the bad rows. `types` declares the types of new columns by
+    name. If this raises anything but `OutcomeUnknown`, the table is unchanged.
+    """
+    _check_options(on_bad, drift, bad_rows_max)
+    found = site.table(table)
+    state = found.state()
+    check_not_entities(state.spec, "backfill")
+    if on_bad == "quarantine":
+        quarantine_name(table)
+    declared = _declared_types(state, types or {}, drift)
+    files = find_input_files(sources, format)
+    batch = batch_id or batch_name(files, state.spec.table_id)
+    txn = (f"backfill:{batch}", 1)
+    if state.txns.get(txn[0], 0) >= txn[1]:
+        return TaskResult(None, {"files": len(files), "rows": 0})
+    wish = AppendOptions(overlap, evolve=drift == "add" or not state.schema.columns, txn=txn)
+    pieces = cut_pieces(files)
+    columns = _find_columns(state, pieces, declared, drift, spark, tell)
+    target = WriteTarget(found.storage.root, state.spec, columns.schema, new_tag())
+    order = BackfillContext(target, pieces, on_bad, bad_rows_max, drift)
+    try:
+        tell("reading files", 0, len(files))
+        staged, bad = _gather_reports(
+            found, run_tasks(spark(), partial(write_piece, order), len(pieces))
+        )
+        tell("reading files", len(files), len(files))
+        check_count(bad, bad_rows_max)
+        after = _commit(site, table, batch, staged, bad, wish)
+    except OutcomeUnknown:
+        raise  # the commit may have succeeded, so its staged files must stay
+    except BaseException:
+        sweep_staged(found, target.mark)
+        raise
+    sweep_staged(found, target.mark, {path for s in staged for path in (s.path, s.coverage_path)})
+    numbers = {
+        "files": len(files),
+        "rows": sum(one.measured.row_count for one in staged),
+        "segments": len(staged),
+        "bad_rows": len(bad),
+    }
+    return TaskResult(after.version, numbers)
+
+
+def _declared_types(
+    state: TableState, types: Mapping[str, str], drift: str
+) -> dict[str, pa.DataType]:
+    """Return the declared types by column; `Invalid` for a type that the table cannot take."""
+    found: dict[str, pa.DataType] = {}
+    known = state.schema.by_name
+    for name, text in types.items():
+        try:
+            kind = decode_type(_SHORT_TYPES.get(text, text))
+        except Corruption as error:
+            hint = "use a type like int64, double, string, bool, date32 or timestamp[us, tz=UTC]"
+            raise Invalid("unknown column type", hint=hint, column=name, got=text) from error
+        if name in known and not known[name].type.equals(kind):
+            hint = "omit the type: an existing column keeps its type"
+            facts = {"expected": str(known[name].type), "got": text}
+            raise Invalid("the column has another type", hint=hint, column=name, **facts)
+        if name not in known and known and drift != "add":
+            hint = "allow new columns (--drift add), or omit the type"
+            raise Invalid("the table does not have this column", hint=hint, column=name)
+        found[name] = kind
+    return found
+
+
+def _check_options(on_bad: str, drift: str, bad_rows_max: int) -> None:
+    for name, got, allowed in (("on_bad", on_bad, ON_BAD), ("drift", drift, DRIFT)):
+        if not isinstance(got, str) or got not in allowed:
+            hint = f"use one of {', '.join(allowed)}"
+            raise Invalid("not a policy of a backfill", hint=hint, policy=name, got=got)
+    if not 0 <= bad_rows_max <= BAD_ROWS_MAX_LIMIT:
+        hint = f"use a number from 0 to {BAD_ROWS_MAX_LIMIT}"
+        raise Invalid("bad_rows_max is out of range", hint=hint, got=bad_rows_max)
+
+
+def cut_pieces(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], ...]:
+    """Cut files, in their order, into pieces of about the same size."""
+    total = sum(file.size_bytes for file in files)
+    count = min(len(files), PIECES_MAX, max(PIECES_MIN, -(-total // PIECE_BYTES)))
+    share = max(1, -(-total // count))
+    pieces: list[list[InputFile]] = [[]]
+    held = 0
+    for file in files:
+        if pieces[-1] and held >= share * len(pieces) and len(pieces) < count:
+            pieces.append([])
+        pieces[-1].append(file)
+        held += file.size_bytes
+    return tuple(tuple(piece) for piece in pieces)
+
+
+def _find_columns(
+    state: TableState,
+    pieces: tuple[tuple[InputFile, ...], ...],
+    declared: Mapping[str, pa.DataType],
+    drift: str,
+    spark: SessionFactory,
+    tell: TaskProgress,
+) -> AppendColumns:
+    """Return the columns that the table has after the batch; workers scan the files if needed."""
+    if state.schema.columns and drift != "add":
+        return AppendColumns(state.spec, state.schema_id, state.schema, is_new=False)
+    tell("finding columns", 0, len(pieces))
+    look = partial(read_piece_columns, state.spec, state.schema, declared, pieces)
+    looks = run_tasks(spark(), look, len(pieces))
+    tell("finding columns", len(pieces), len(pieces))
+    found = [look for part in looks for look in part]
+    if not found:
+        raise Invalid(
+            "none of the files can be read",
+            hint="check the files and their format",
+            files=sum(len(piece) for piece in pieces),
+            first=pieces[0][0].path,
+        )
+    absent = [name for name in declared if all(name not in look.arrow.names for look in found)]
+    if absent:
+        hint = "check the name: declare types only for columns that a file has"
+        raise Invalid("no file has this column", hint=hint, column=absent[0])
+    return _unite_columns(state, found, declared)
+
+
+def _unite_columns(
+    state: TableState, found: Sequence[FileColumns], declared: Mapping[str, pa.DataType]
+) -> AppendColumns:
+    """Return the table's columns and those of all files; `Invalid` names a file that conflicts."""
+    exact = [look for look in found if look.is_exact]
+    guessed = [look for look in found if not look.is_exact]
+    parquet = [look.arrow for look in exact]
+
+    def after(*more: pa.Schema, until: int | None = None) -> AppendColumns:
+        return plan_columns(state, [*parquet[:until], *more], evolve=True)
+
+    def is_refused(*more: pa.Schema, until: int | None = None) -> bool:
+        try:
+            after(*more, until=until)
+        except Invalid:
+            return True
+        return False
+
+    counts: CountsByColumn = {}
+    for look in guessed:
+        add_counts(counts, look.counts or {})
+    columns = infer_columns(counts, state.spec, state.schema, declared)
+    try:
+        return after(*([columns] if guessed else []))
+    except Invalid as error:
+        if is_refused():
+            # A conflict stays when more files are added, so bisection finds the first such file.
+            place = bisect_left(range(len(exact)), True, key=lambda n: is_refused(until=n + 1))
+            error.facts["file"] = exact[place].path
+        else:
+            alone = [look.path for look in guessed if is_refused(look.arrow)]
+            named = [look.path for look in guessed if error.facts.get("column") in look.arrow.names]
+            error.facts["file"] = (alone or named or [look.path for look in guessed])[0]
+        raise
+
+
+def _gather_reports(
+    table: ColdTable, reports: Sequence[BackfillReport]
+) -> tuple[list[StagedSegment], list[BadRow]]:
+    """Return all staged segments and bad rows; raise the first failure if a task failed."""
+    staged = [one for report in reports for one in report.staged]
+    failure = next((report.failure for report in reports if report.failure), None)
+    if failure is not None:
+        adopt_staged(table, staged).discard()
+        raise failure
+    return staged, [one for report in reports for one in report.bad]
+
+
+def _commit(
+    site: JobWorkspace,
+    name: str,
+    batch: str,
+    staged: list[StagedSegment],
+    bad: list[BadRow],
+    wish: AppendOptions,
+) -> TableState:
+    table = site.table(name)
+    if bad and (wish.overlap or table.state().spec.overlap) == "reject":
+        # Check the overlap before the bad rows are stored: a refused batch leaves nothing behind.
+        stage = adopt_staged(table, staged)
+        AppendPlanner(table.storage, table.index, stage, wish).plan(table.state())
+    # Order matters: see the module's docstring.
+    quarantine_rows(site, name, batch, bad)
+    return append_staged(table, staged, wish)

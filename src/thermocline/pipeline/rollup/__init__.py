@@ -1,0 +1,1 @@
+"""Rollups: aggregates by window, recomputed only where the source changed."""

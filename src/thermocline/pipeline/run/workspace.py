@@ -1,0 +1,143 @@
+"""The workspace of jobs: the tables of one tenant, beside its writers and readers.
+
+In:   a lake's folder, a tenant, and the address of its node if one runs
+Out:  tables to rewrite, exact views, and flushes on demand
+
+- Jobs commit through the tables' logs like every writer; no node has to run or to stop.
+- The node that owns the journal owns the hot rows: a job reads them, and asks the node to flush.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from thermocline.cold.catalog import Catalog, is_table_name
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
+from thermocline.config import LakeSettings
+from thermocline.disk import OsDisk
+from thermocline.errors import Conflict, NotFound
+from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
+from thermocline.lake import Lake
+from thermocline.node import Node
+
+if TYPE_CHECKING:
+    from thermocline.entity.postgres_service import PostgresService
+    from thermocline.entity.types import EntityCatalog
+
+
+class JobWorkspace:
+    """The tables of a tenant, for jobs. Close it after use."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        tenant: str = DEFAULT_TENANT,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        settings: LakeSettings | None = None,
+    ) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+        self.tenant = tenant
+        self.url = url
+        self._api_key = api_key
+        self._settings = settings or LakeSettings()
+        folder = TenantCatalog(self.root, OsDisk()).folder(tenant)
+        self.catalog = Catalog(os.path.join(self.root, folder).rstrip("/"))
+        if Catalog(self.root).identity() is None:
+            raise NotFound("there is no lake here", hint="check the path", folder=self.root)
+        self._reader: Node | None = None
+        self._postgres: PostgresService | None = None
+        self._types: EntityCatalog | None = None
+        self._has_started_server = False
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables."""
+        return [named.name for named in self.catalog]
+
+    def table(self, name: str) -> ColdTable:
+        """Return the cold half of a table; `NotFound` if it does not exist."""
+        return self.catalog.table(name)
+
+    def ensure_table(self, name: str, spec: TableSpec) -> ColdTable:
+        """Return a table; create it if it does not exist."""
+        assert is_table_name(name)
+        with suppress(NotFound):
+            return self.catalog.table(name)
+        with suppress(Conflict):
+            return self.catalog.create(name, spec)
+        return self.catalog.table(name)
+
+    def holds_entities(self, name: str) -> bool:
+        """Tell whether the rows of a table are entities."""
+        return ENTITIES_FEATURE in self.table(name).state().spec.features
+
+    def lake(self) -> Lake:
+        """Return the lake for reading: each hot and each cold row exactly once."""
+        if self._reader is None:
+            self._reader = Node(self.root, self._settings, is_read_only=True)
+        return self._reader.lake(self.tenant)
+
+    def entities(self) -> "EntityCatalog | None":
+        """Return the tenant's entity types; None if the lake has no PostgreSQL.
+
+        If the lake's embedded server does not run, this starts it, and `close` stops it. If a node
+        has restarted it since, the connections move to its new address.
+        """
+        if not self._settings.postgres:
+            return None
+        from thermocline.entity.postgres_service import EMBEDDED, FOLDER, PostgresService
+        from thermocline.hot.postgres.server.cluster import running_server
+
+        is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.root, FOLDER)
+        if self._types is None:
+            if is_own:
+                if not os.path.isdir(folder):
+                    return None  # the server never existed, so it has no entities
+                self._has_started_server = running_server(folder) is None
+            self._postgres = PostgresService(self._settings, self.root)
+            self._types = self._postgres.types(self.tenant, self.catalog)
+        elif self._postgres is not None:
+            pool = self._postgres.pool()  # restarts an embedded server that has died
+            found = running_server(folder) if is_own else None
+            if found is not None and found.dsn != pool.dsn:
+                pool.move_to(found.dsn)  # its old port was taken, so it listens on another
+        return self._types
+
+    def flush(self, names: list[str]) -> None:
+        """Flush the hot rows of these tables into the lake.
+
+        If a node owns the journal, the node flushes, otherwise this process does. `Unavailable` if
+        the node runs and cannot be reached.
+        """
+        from thermocline.connect import connect
+
+        if self.url is not None:
+            with connect(self.url, api_key=self._api_key) as node:
+                for name in names:
+                    node.flush(name)
+            return
+        with Node(self.root, self._settings) as own:
+            lake = own.lake(self.tenant)
+            for name in names:
+                lake.flush(name)
+
+    def close(self) -> None:
+        """Close what was opened, and stop the server if this started it."""
+        if self._postgres is not None:
+            self._postgres.close(is_stopped=self._has_started_server)
+            self._postgres = self._types = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __enter__(self) -> "JobWorkspace":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables())

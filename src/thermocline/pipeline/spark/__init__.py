@@ -1,0 +1,1 @@
+"""Spark itself: sessions, tables as frames, frames as tables, and work on its workers."""

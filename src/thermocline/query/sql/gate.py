@@ -1,0 +1,295 @@
+"""Decides which SQL may run: one SELECT whose parts are all on an allow list.
+
+In:   SQL text; a cursor of the engine, for its parser
+Out:  a `Statement`: the tree, and every table, function and parameter it names
+
+- Query kinds, FROM items, expressions and function names are allow-listed. An unknown part is
+  refused, so a newer engine cannot open a hole.
+- A name is a table of the session or a common table expression in scope. It never resolves to a
+  file, a catalog or a variable of the program.
+- Scope follows the engine: a common table expression sees those before it, and itself only in the
+  second half of a recursion. Names of the engine's catalog are reserved.
+
+This module does not know which tables exist; the session looks up `Statement.tables`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from thermocline.errors import Invalid
+from thermocline.query.sql.asof import rewrite_as_of
+from thermocline.query.sql.column_name import name_subqueries
+from thermocline.query.sql.syntax import (
+    ParserOutput,
+    Tree,
+    parameter_names_among,
+    run_parser,
+    run_parser_pair,
+    tree_nodes,
+    tree_of,
+)
+from thermocline.query.sql.vocabulary import (
+    FUNCTIONS,
+    OPERATORS,
+    OWN_TABLE_FUNCTIONS,
+    TABLE_FUNCTIONS,
+)
+
+INTERNAL_PREFIX = "__thermocline_"
+RESERVED_PREFIXES = (INTERNAL_PREFIX, "duckdb_", "pg_", "pragma_", "sqlite_")
+
+_QUERIES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE"})
+_SOURCES = frozenset(
+    {
+        "BASE_TABLE",
+        "EMPTY",
+        "EXPRESSION_LIST",
+        "JOIN",
+        "PIVOT",
+        "SHOW_REF",
+        "SUBQUERY",
+        "TABLE_FUNCTION",
+    }
+)
+_MODIFIERS = frozenset(
+    {
+        "ASCENDING",
+        "DESCENDING",
+        "DISTINCT_MODIFIER",
+        "LIMIT_MODIFIER",
+        "LIMIT_PERCENT_MODIFIER",
+        "ORDER_DEFAULT",
+        "ORDER_MODIFIER",
+    }
+)
+_EXPRESSIONS = frozenset(
+    {
+        "BETWEEN",
+        "CASE",
+        "CAST",
+        "COLLATE",
+        "COLUMN_REF",
+        "COMPARISON",
+        "CONJUNCTION",
+        "CONSTANT",
+        "DEFAULT",
+        "FUNCTION",
+        "LAMBDA",
+        "LAMBDA_REF",
+        "OPERATOR",
+        "PARAMETER",
+        "POSITIONAL_REFERENCE",
+        "STAR",
+        "SUBQUERY",
+        "TYPE",
+        "WINDOW",
+    }
+)
+_SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
+_BRANCHES = frozenset({dict, list})  # every other value in a tree is a leaf
+_Scope = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference to a table of the session; `node` is its node in the tree."""
+
+    table: str
+    written: str
+    node: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """One call of a Thermocline table function: `gaps`, `coverage` or `history`."""
+
+    function: str
+    arguments: tuple[Tree, ...]
+    node: Tree
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query that passed the gate. It is immutable, so it can be cached by its text.
+
+    `nodes` are all dictionaries of the tree, the outer ones first. `parsed_guess` is the parser's
+    output for the guessed text.
+    """
+
+    text: str
+    tree: Tree
+    nodes: Sequence[Tree]
+    references: tuple[Reference, ...]
+    calls: tuple[FunctionCall, ...]
+    parameters: frozenset[str]
+    expressions: frozenset[str]
+    parsed_guess: ParserOutput | None = None
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """The tables it reads: lower-case name to the name as written."""
+        return {reference.table: reference.written for reference in self.references}
+
+
+def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None) -> Statement:
+    """Return the statement in the text; `Invalid` names the part that may not run, and why.
+
+    `guess` is the likely text of the next parse. It is parsed in the same call, unless the query
+    has an `AS OF`, whose rewritten text cannot be guessed.
+    """
+    rewritten = rewrite_as_of(sql)
+    if guess is None or rewritten.edits:
+        reading, beside = run_parser(cursor, rewritten.text), None
+    else:
+        reading, beside = run_parser_pair(cursor, rewritten.text, guess)
+    named = name_subqueries(cursor, reading, rewritten)
+    if named is not None:
+        rewritten, beside = named, None
+        reading = run_parser(cursor, rewritten.text)
+    tree = tree_of(reading, rewritten)
+    walk = _GateWalk()
+    walk.run(tree["node"])
+    nodes = tree_nodes(tree["node"])
+    return Statement(
+        rewritten.text,
+        tree,
+        nodes,
+        tuple(walk.references),
+        tuple(walk.calls),
+        frozenset(parameter_names_among(nodes)),
+        frozenset(walk.expressions),
+        beside,
+    )
+
+
+class _GateWalk:
+    """One pass over a tree, with a list of pending nodes instead of recursion."""
+
+    def __init__(self) -> None:
+        self.references: list[Reference] = []
+        self.calls: list[FunctionCall] = []
+        self.expressions: set[str] = set()
+        self._waiting: list[tuple[Any, _Scope]] = []
+
+    def run(self, tree: Tree) -> None:
+        self._waiting = [(tree, frozenset())]
+        while self._waiting:
+            value, scope = self._waiting.pop()
+            if type(value) is list:
+                self._waiting += [(item, scope) for item in value if type(item) in _BRANCHES]
+            else:
+                self._visit(value, scope)
+
+    def _visit(self, node: Tree, scope: _Scope) -> None:
+        kind = node.get("type")
+        if "class" in node:
+            self._visit_expression(node, scope)
+        elif not isinstance(kind, str):
+            self._queue_children(node, scope)
+        elif kind in _QUERIES:
+            self._visit_query(node, scope)
+        elif kind in _SOURCES:
+            self._visit_source(node, scope)
+        elif kind in _MODIFIERS:
+            self._queue_children(node, scope)
+        else:
+            raise _refusal("this part of SQL is not supported", part=kind)
+
+    def _queue_children(self, node: Tree, scope: _Scope, *, skip: tuple[str, ...] = ()) -> None:
+        for key, value in node.items():
+            if type(value) in _BRANCHES and key not in skip:
+                self._waiting.append((value, scope))
+
+    def _visit_query(self, node: Tree, scope: _Scope) -> None:
+        for entry in node["cte_map"]["map"]:
+            name = self._add_expression_name(entry["key"])
+            self._waiting.append((entry["value"], scope))
+            scope = scope | {name}
+        if node["type"] == "RECURSIVE_CTE_NODE":
+            own = node["cte_name"].lower()
+            self._waiting.append((node["right"], scope | {own}))
+            self._queue_children(node, scope, skip=("cte_map", "right"))
+        else:
+            self._queue_children(node, scope, skip=("cte_map",))
+
+    def _add_expression_name(self, written: str) -> str:
+        name = written.lower()
+        if name.startswith(RESERVED_PREFIXES):
+            raise _refusal("this name is reserved", name=written)
+        self.expressions.add(name)
+        return name
+
+    def _visit_source(self, node: Tree, scope: _Scope) -> None:
+        match node["type"]:
+            case "BASE_TABLE":
+                self._visit_table(node, scope)
+            case "TABLE_FUNCTION":
+                self._visit_table_function(node, scope)
+            case "SHOW_REF":
+                if node["show_type"] not in _SHOWN or node["query"] is None:
+                    raise _refusal("this part of SQL is not supported", part=node["show_type"])
+                self._queue_children(node, scope)
+            case _:
+                self._queue_children(node, scope)
+
+    def _visit_table(self, node: Tree, scope: _Scope) -> None:
+        path = node["qualified_name"]["path"]
+        written = node["table_name"]
+        if node["catalog_name"] or node["schema_name"] or path != [written]:
+            raise _refusal("a table name has no catalog or schema", table=".".join(path))
+        name = written.lower()
+        if name not in scope:
+            self.references.append(Reference(name, written, node))
+        elif node["at_clause"]:
+            raise _refusal("only a table can be read as of another version", name=written)
+        self._queue_children(node, scope)
+
+    def _visit_table_function(self, node: Tree, scope: _Scope) -> None:
+        function = node["function"]
+        if function.get("class") != "FUNCTION":
+            raise _refusal("this part of SQL is not supported", part="table function")
+        name = _plain_name(function)
+        if name in OWN_TABLE_FUNCTIONS:
+            arguments = tuple(argument["expression"] for argument in function["arguments"])
+            if any(argument["name"] for argument in function["arguments"]):
+                raise _refusal("this function takes arguments by position only", function=name)
+            self.calls.append(FunctionCall(name, arguments, node))
+        elif name not in TABLE_FUNCTIONS:
+            raise _refusal("this table function is not allowed", function=name)
+        self._queue_children(node, scope, skip=("function",))
+        self._queue_children(function, scope)
+
+    def _visit_expression(self, node: Tree, scope: _Scope) -> None:
+        kind = node["class"]
+        if kind not in _EXPRESSIONS:
+            raise _refusal("this kind of expression is not allowed", expression=kind)
+        if kind in ("FUNCTION", "WINDOW"):
+            name = _plain_name(node)
+            if name not in FUNCTIONS and name not in OPERATORS:
+                raise _refusal("this function is not allowed", function=name)
+            if node.get("export_state"):
+                raise _refusal("this function is not allowed", function="export_state")
+        elif kind == "TYPE" and (node["catalog"] or node["schema"]):
+            raise _refusal("a type name has no catalog or schema", type=node["type_name"])
+        self._queue_children(node, scope)
+
+
+def _plain_name(function: Tree) -> str:
+    name = str(function["function_name"]).lower()
+    path = function["qualified_name"]["path"]
+    if function["catalog"] or function["schema"] or [part.lower() for part in path] != [name]:
+        raise Invalid(
+            "a function name has no catalog, schema or dot",
+            hint="write f(x) instead of x.f()",
+            function=".".join(path),
+        )
+    return name
+
+
+def _refusal(message: str, **facts: Any) -> Invalid:
+    hint = "write one SELECT over registered tables that calls only functions of values"
+    return Invalid(message, hint=hint, **facts)

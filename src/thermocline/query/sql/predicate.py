@@ -1,0 +1,219 @@
+"""Evaluates a SQL condition on the rows of Arrow batches.
+
+In:   one boolean SQL expression; the schema of the batches
+Out:  a `Predicate`: a mask for every batch, the columns it reads, the constraints it implies
+
+- The expression passes the same gate as a query, and has no subquery, table, aggregate or
+  parameter.
+- The mask has the length and order of the batch; where the expression is null, it is false.
+- The engine returns only the mask, so the caller filters a batch with its exact Arrow types.
+- `now()` is the same instant for every batch of a predicate.
+"""
+
+import threading
+from functools import lru_cache
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thermocline.errors import Invalid, NotFound
+from thermocline.format.argument import check_text
+from thermocline.format.types import plain_type
+from thermocline.query.engine import Engine, EngineLimits, translate_errors
+from thermocline.query.sql.constant import evaluate_constants
+from thermocline.query.sql.constraint import Constraint, derive_constraint, time_window
+from thermocline.query.sql.engine_types import check_engine_holds, shape_of
+from thermocline.query.sql.gate import INTERNAL_PREFIX, Statement, admit
+from thermocline.query.sql.parameter import DIGITS_MAX
+from thermocline.query.sql.plan import conditions_on
+from thermocline.query.sql.syntax import Tree, tree_nodes
+from thermocline.query.sql.vocabulary import CLOCK_WORDS
+
+_BATCH = f"{INTERNAL_PREFIX}batch"
+_ROW = f"{INTERNAL_PREFIX}row"
+_EMPTY_PARTS = ("where_clause", "having", "sample", "qualify", "group_expressions", "modifiers")
+_REFUSED = {
+    "SUBQUERY": "subquery",
+    "STAR": "star",
+    "PARAMETER": "parameter",
+    "WINDOW": "window function",
+    "DEFAULT": "default",
+    "POSITIONAL_REFERENCE": "position",
+}
+
+
+class Predicate:
+    """A compiled condition on batches. Thread-safe.
+
+    `columns` are the names it reads; every row for which it is true satisfies `constraints`.
+    """
+
+    def __init__(self, where: str, schema: pa.Schema) -> None:
+        self._cursor = _engine().cursor()
+        self._lock = threading.Lock()
+        self._cursor.execute("BEGIN")
+        statement = _admit_condition(self._cursor, where)
+        expression: Tree = statement.tree["node"]["select_list"][0]
+        self.columns = _columns(expression, schema)
+        for name in self.columns:
+            check_engine_holds(name, schema.field(name).type)
+        for part in tree_nodes(expression):
+            _check_digits(part.get("literal"))
+        self._sql = statement.text
+        self._check_condition(where, schema)
+        self.constraints = self._implied_constraints(expression, schema)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return what `mask` returns."""
+        return self.mask(batch)
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row whether the expression is true; the batch has at least `columns`."""
+        arrays = [_convert_for_engine(batch.column(name)) for name in self.columns]
+        arrays.append(pa.array(np.zeros(batch.num_rows, dtype=np.int8)))
+        rows = pa.table(arrays, names=[*self.columns, _ROW])
+        with self._lock, translate_errors():
+            self._cursor.register(_BATCH, rows)
+            relation = self._cursor.sql(self._sql)
+            answer = relation.to_arrow_table().column(0)
+            self._cursor.unregister(_BATCH)
+        if len(answer) != batch.num_rows:
+            raise Invalid(
+                "the condition does not give one value for each row",
+                hint="compare columns of a row with values",
+            )
+        mask = pc.fill_null(answer.cast(pa.bool_()), fill_value=False).combine_chunks()
+        return mask if isinstance(mask, pa.BooleanArray) else pa.concat_arrays(mask.chunks)
+
+    def window(self, time_column: str) -> tuple[int | None, int | None]:
+        """Return the half-open time range outside which the condition is never true."""
+        low, high = time_window(time_column, [self.constraints])
+        return low, None if high is None else high + 1
+
+    def _check_condition(self, where: str, schema: pa.Schema) -> None:
+        """Bind the expression in a WHERE clause, which accepts only a condition on a row."""
+        columns = [
+            _convert_for_engine(pa.array([], schema.field(name).type)) for name in self.columns
+        ]
+        empty = pa.table([*columns, pa.array([], pa.int8())], names=[*self.columns, _ROW])
+        with translate_errors():
+            self._cursor.register(_BATCH, empty)
+            self._cursor.execute(_select_text("SELECT 1", where)).fetchall()
+            kind = str(self._cursor.sql(self._sql).types[0])
+            self._cursor.unregister(_BATCH)
+        if kind not in ("BOOLEAN", '"NULL"'):
+            raise Invalid(
+                "the condition is not boolean", hint="compare columns with values", type=kind
+            )
+
+    def _implied_constraints(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
+        conditions = conditions_on(self._cursor, expression, shape_of(schema))
+        wanted = [(one, c.column.type) for c in conditions for one in c.constants]
+        values = evaluate_constants(self._cursor, wanted, {})
+        if values is None:
+            return ()
+        left = iter(values)
+        found = [
+            derive_constraint(c.column, c.operator, c.constants, [next(left) for _ in c.constants])
+            for c in conditions
+        ]
+        return tuple(one for one in found if one is not None)
+
+
+def compile_predicate(where: str, schema: pa.Schema) -> Predicate:
+    """Return the predicate of one boolean SQL expression over columns of this schema.
+
+    `Invalid` for any other expression, `NotFound` for a column that the schema does not have.
+    """
+    return Predicate(check_text(where, "where"), schema)
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Engine:
+    # One thread keeps the rows in order and is fast enough for one batch.
+    return Engine((), (), EngineLimits(threads=1, spill_bytes=0))
+
+
+def _select_text(chosen: str, where: str) -> str:
+    """Return a SELECT of `chosen` where the condition holds; of the condition if it is empty."""
+    if chosen:
+        return f"{chosen} FROM {_BATCH} WHERE (\n{where}\n)"
+    return f"SELECT\n{where}\nFROM {_BATCH}"  # gated before it runs
+
+
+def _admit_condition(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
+    try:
+        statement = admit(cursor, _select_text("", where))
+    except Invalid as error:
+        if "position" in error.facts:
+            error.facts["position"] -= _select_text("", where).index(where)
+        raise
+    node = statement.tree["node"]
+    is_one = (
+        node["type"] == "SELECT_NODE"
+        and len(node["select_list"]) == 1
+        and not node["select_list"][0]["alias"]
+        and node["from_table"]["type"] == "BASE_TABLE"
+        and node["from_table"]["table_name"] == _BATCH
+        and not node["cte_map"]["map"]
+        and not any(node[part] for part in _EMPTY_PARTS)
+    )
+    if not is_one or len(statement.references) != 1 or statement.calls:
+        raise Invalid("expected one condition", hint="write only the text that follows WHERE")
+    for part in tree_nodes(node["select_list"]):
+        refused = _REFUSED.get(part.get("class", ""))
+        if refused:
+            hint = "a condition compares columns of a row with values"
+            raise Invalid("this cannot be part of a condition", hint=hint, part=refused)
+    return statement
+
+
+def _check_digits(literal: object) -> None:
+    """Raise `Invalid` for a number with more digits than the engine compares exactly.
+
+    It would make a double of the number, and then rows match that do not have the value.
+    """
+    if not isinstance(literal, dict) or literal["kind"] not in ("INTEGER", "NUMERIC"):
+        return
+    text = str(literal["text"]).lower()
+    digits = sum(letter.isdigit() for letter in text.lstrip("-0."))
+    if "e" not in text and "x" not in text and digits > DIGITS_MAX:
+        raise Invalid(
+            "a number of the condition has more digits than are compared",
+            hint="write fewer digits, or 1e40 for a double",
+            number=text[:80],
+            digits_max=DIGITS_MAX,
+        )
+
+
+def _convert_for_engine(column: pa.Array) -> pa.Array:
+    """Return a column in a type that the engine accepts, as it would read it from Parquet."""
+    kind = column.type
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())
+    if pa.types.is_duration(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_decimal(kind):
+        return column.cast(plain_type(kind))  # the same digits in the type that the engine accepts
+    return column
+
+
+def _columns(expression: Tree, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the schema's columns that an expression reads, in the schema's order."""
+    by_lower = {name.lower(): name for name in schema.names}
+    named, has_lambda = set(), False
+    for part in tree_nodes(expression):
+        has_lambda = has_lambda or part.get("class") == "LAMBDA"
+        if part.get("class") == "COLUMN_REF":
+            named.add(part["column_names"][0].lower())
+    unknown = named - by_lower.keys() - CLOCK_WORDS
+    if unknown and not has_lambda:
+        raise NotFound(
+            "no such column",
+            hint="name one of the table's columns",
+            column=sorted(unknown)[0],
+            columns=schema.names,
+        )
+    return tuple(name for name in schema.names if name.lower() in named)

@@ -1,0 +1,424 @@
+"""Prepares a statement to run: chooses table versions, prunes segments, generates the SQL text.
+
+In:   a `Statement`, the registered sources, parameters; a cursor
+Out:  a `PreparedQuery`: text with a relation in place of every table, for this cursor
+
+- Every table is opened once for each version that the query names, before anything is read.
+- Segments are pruned by the state alone, for each reference by its conditions. Every remaining
+  file is located before the engine gets the text.
+- A query that reads the clock runs in the same transaction as the constants used for pruning.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.table import ColdTable
+from thermocline.errors import Invalid
+from thermocline.format import instant
+from thermocline.format.argument import check_parameters
+from thermocline.format.log.action import Segment
+from thermocline.format.log.state import TableState
+from thermocline.format.schema import Schema
+from thermocline.query.cache import LruCache
+from thermocline.query.engine import translate_errors
+from thermocline.query.report import QueryReport, TableReport
+from thermocline.query.source import (
+    ARGUMENTS,
+    QuerySnapshot,
+    Source,
+    answer_function,
+    unknown_table_error,
+    view_at,
+)
+from thermocline.query.sql.columns_used import columns_needed
+from thermocline.query.sql.constant import (
+    Constant,
+    ConstantValue,
+    Parameters,
+    evaluate_constants,
+    is_constant,
+    parse_constant,
+)
+from thermocline.query.sql.constraint import Constraint, prune_segments, time_window
+from thermocline.query.sql.engine_types import Shape, quote_identifier, shape_of
+from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement
+from thermocline.query.sql.parameter import convert_parameter
+from thermocline.query.sql.plan import find_constraints
+from thermocline.query.sql.rewrite import QueryTemplate, call_view_name, make_template
+from thermocline.query.sql.scan import (
+    ScanRelation,
+    build_relation,
+    columns_of,
+    file_relation,
+    names_needed,
+)
+from thermocline.query.sql.syntax import Tree
+from thermocline.query.sql.vocabulary import CLOCK_FUNCTIONS, CLOCK_WORDS
+from thermocline.snapshot import TableView, hot_rows, narrow_view
+
+_INSTANT_TYPE = "TIMESTAMPTZ_NS"
+_SHAPES_KEPT_MAX = 256
+_shapes: LruCache[int, tuple[Schema, Shape]] = LruCache(_SHAPES_KEPT_MAX)
+
+
+class OutOfReach(Exception):
+    """A file lies in a folder that the engine may not read: another engine is needed.
+
+    The session handles it. It happens once for each folder of local copies.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.folder = os.path.dirname(path)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """A query ready to run: text and parameters for the cursor that has its views.
+
+    It `leaves_nothing` when it adds no view, variable, rows or transaction to the cursor. `report`
+    returns what it reads. `recheck` raises `Corruption` when a file that it reads was replaced or
+    changed since it was located.
+    """
+
+    cursor: duckdb.DuckDBPyConnection
+    text: str
+    parameters: Parameters
+    files: Mapping[str, str]
+    versions: Sequence[tuple[ColdTable, TableState]]
+    leaves_nothing: bool
+    report: Callable[[], QueryReport]
+    recheck: Callable[[], None]
+
+
+def prepare(
+    cursor: duckdb.DuckDBPyConnection,
+    statement: Statement,
+    sources: Mapping[str, Source],
+    params: Sequence[Any] | Mapping[str, Any] | None,
+    may_read: Callable[[str], bool],
+) -> PreparedQuery:
+    """Prepare a query to run on this cursor; when this returns, no row has been read.
+
+    `OutOfReach` when the cursor's engine may not read a located file.
+    """
+    parameters = bind_parameters(statement, params)
+    for name, written in statement.tables.items():
+        if name not in sources:
+            raise unknown_table_error(written, [source.name for source in sources.values()])
+    if asks_clock(statement):
+        cursor.execute("BEGIN")
+    ready = make_template(cursor, statement)
+    preparing = _Preparation(cursor, statement, sources, parameters, may_read)
+    preparing.open_versions()
+    preparing.register_calls()
+    relations, files = preparing.make_relations(ready)
+    return PreparedQuery(
+        cursor,
+        ready.fill(relations),
+        {name: parameters[name] for name in ready.parameters},
+        files,
+        preparing.versions(),
+        preparing.leaves_nothing,
+        preparing.report,
+        preparing.recheck,
+    )
+
+
+def bind_parameters(
+    statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the parameters by name; `Invalid` when they do not match those of the query."""
+    values = check_parameters(params, "params") or {}
+    if isinstance(values, dict):
+        given = {name.lower(): value for name, value in values.items()}
+    else:
+        given = {str(place): value for place, value in enumerate(values, 1)}
+    wanted = {name.lower(): name for name in statement.parameters}
+    missing, excess = wanted.keys() - given.keys(), given.keys() - wanted.keys()
+    if missing or excess:
+        raise Invalid(
+            "the parameters do not match those of the query",
+            hint="give exactly one value for each parameter",
+            missing=sorted(missing),
+            excess=sorted(excess),
+        )
+    return {written: convert_parameter(given[name], written) for name, written in wanted.items()}
+
+
+def asks_clock(statement: Statement) -> bool:
+    """Tell whether a statement may read the clock."""
+    if "asks_clock" not in statement.cache:
+        statement.cache["asks_clock"] = any(
+            (part.get("class") == "FUNCTION" and part["function_name"].lower() in CLOCK_FUNCTIONS)
+            or (
+                part.get("class") == "COLUMN_REF"
+                and part["column_names"][-1].lower() in CLOCK_WORDS
+            )
+            for part in statement.nodes
+        )
+    return bool(statement.cache["asks_clock"])
+
+
+class _TableFile(NamedTuple):
+    """A file named by a table's log."""
+
+    table: str
+    path: str
+    size_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptText:
+    """The generated text of a statement, for reuse with the same table states."""
+
+    states: tuple[TableState | None, ...]
+    needed: tuple[_TableFile, ...]
+    relations: Mapping[int, str]
+    files: Mapping[str, str]
+    counts: Mapping[str, "_ReadCounts"]
+
+
+class _ReadCounts(NamedTuple):
+    """What a query reads of a table."""
+
+    hot_rows: int = 0
+    cold_rows: int = 0
+    files: int = 0
+
+
+class _Preparation:
+    """The intermediate results of preparing one query."""
+
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        statement: Statement,
+        sources: Mapping[str, Source],
+        parameters: Parameters,
+        may_read: Callable[[str], bool],
+    ) -> None:
+        self._may_read = may_read
+        self._cursor = cursor
+        self._statement = statement
+        self._sources = sources
+        self._parameters = parameters
+        self._snapshot = QuerySnapshot()
+        self._views: list[TableView | None] = []
+        self._located: dict[_TableFile, str] = {}
+        self._counts: dict[str, _ReadCounts] = {}
+        self._has_extras = False
+
+    def open_versions(self) -> None:
+        for reference in self._statement.references:
+            source, clause = self._sources[reference.table], reference.node["at_clause"]
+            if clause:
+                value = self._evaluate_constant(clause["expr"], "AS OF")
+                self._views.append(view_at(self._snapshot, source, clause["unit"], value))
+            else:
+                self._views.append(self._snapshot.newest(source) if source.table else None)
+
+    def register_calls(self) -> None:
+        for place, call in enumerate(self._statement.calls):
+            rows = self._answer_call(call)
+            with translate_errors():
+                self._cursor.register(call_view_name(place), rows)
+
+    def _answer_call(self, call: FunctionCall) -> pa.Table:
+        least, most = ARGUMENTS[call.function]
+        if not least <= len(call.arguments) <= most:
+            raise Invalid(
+                "wrong number of arguments for this function",
+                hint="gaps('t'), gaps('t', start, end), coverage('t'), history('t')",
+                function=call.function,
+            )
+        values = [self._evaluate_constant(argument, call.function) for argument in call.arguments]
+        name = values[0].value
+        if not isinstance(name, str):
+            hint = f"write the table's name as a text: {call.function}('name')"
+            raise Invalid("the first argument must be the name of a table", hint=hint)
+        if name.lower() not in self._sources:
+            raise unknown_table_error(name, [source.name for source in self._sources.values()])
+        return answer_function(
+            self._snapshot, self._sources[name.lower()], call.function, values[1:]
+        )
+
+    def _evaluate_constant(self, expression: Tree, place: str) -> ConstantValue:
+        """Return the value of an argument or `AS OF` expression; `Invalid` if it has none."""
+        if not is_constant(expression, clock_words=True):
+            hint = "use literals, parameters, now() and intervals"
+            raise Invalid("this must be a constant", hint=hint, place=place)
+        memory = self._statement.cache
+        key = ("constant", id(expression))
+        if key not in memory:
+            memory[key] = parse_constant(self._cursor, expression)
+        one: Constant = memory[key]
+        values = evaluate_constants(self._cursor, [(one, _INSTANT_TYPE)], self._parameters)
+        if values is None:
+            raise Invalid("this must be a constant", hint="use a literal", place=place)
+        return values[0]
+
+    def make_relations(self, ready: QueryTemplate) -> tuple[dict[int, str], dict[str, str]]:
+        """Return the FROM item of every slot, and the files read; create views for other tables."""
+        kept: _KeptText | None = self._statement.cache.get("kept")
+        if kept is not None and self._still_holds(kept):
+            self._counts |= kept.counts
+            return dict(kept.relations), dict(kept.files)
+        found = find_constraints(self._cursor, self._statement, self._shapes(), self._parameters)
+        relations: dict[int, str] = {}
+        files: dict[str, str] = {}
+        viewed: dict[str, list[list[Constraint]]] = {}
+        for place, reference in enumerate(self._statement.references):
+            if place in ready.slots:
+                view = self._views[place]
+                made = self._make_relation(
+                    reference.table, view, [found[place]], place, is_inline=True
+                )
+                relations[place] = made.item
+                files |= made.files
+            else:
+                viewed.setdefault(reference.table, []).append(found[place])
+        for place, (name, alternatives) in enumerate(viewed.items(), len(found)):
+            source = self._sources[name]
+            view = self._snapshot.newest(source) if source.table else None
+            made = self._make_relation(name, view, alternatives, place, is_inline=False)
+            with translate_errors(made.files):
+                self._cursor.execute(
+                    f"CREATE TEMP VIEW {quote_identifier(source.name)} AS {made.sql}"
+                )
+            files |= made.files
+        self._has_extras = self._has_extras or bool(viewed)
+        if self._is_reusable:
+            needed = tuple(self._located)
+            self._statement.cache["kept"] = _KeptText(
+                self._states(), needed, relations, files, self._counts
+            )
+        return relations, files
+
+    @property
+    def leaves_nothing(self) -> bool:
+        """Whether the query adds no view, variable, rows or transaction to the cursor."""
+        statement = self._statement
+        return not (statement.calls or asks_clock(statement) or self._has_extras)
+
+    @property
+    def _is_reusable(self) -> bool:
+        """Whether the same states give the same text: it depends on the tables only."""
+        asks_else = self._statement.parameters or None in self._views
+        return self.leaves_nothing and not asks_else
+
+    def _states(self) -> tuple[TableState | None, ...]:
+        return tuple(None if view is None else view.state for view in self._views)
+
+    def _still_holds(self, kept: "_KeptText") -> bool:
+        """Tell whether a cached text reads the same states, from files that still exist."""
+        same = len(kept.states) == len(self._views) and all(
+            view is not None and view.state is state and not view.parts
+            for view, state in zip(self._views, kept.states, strict=True)
+        )
+        return same and list(kept.files) == list(
+            dict.fromkeys(self._locate(file) for file in kept.needed)
+        )
+
+    def _locate(self, file: "_TableFile") -> str:
+        """Return the path of a table's file after checking that it has the committed bytes."""
+        if file not in self._located:
+            table = self._sources[file.table].table
+            assert table is not None
+            path = table.storage.locate(file.path, file.size_bytes, file.checksum)
+            if not self._may_read(path):
+                raise OutOfReach(path)
+            self._located[file] = path
+        return self._located[file]
+
+    def recheck(self) -> None:
+        """Locate every file again; a file that changed since is compared again."""
+        for file in [*self._located]:
+            del self._located[file]
+            self._locate(file)
+
+    def _shapes(self) -> list[Shape | None]:
+        return [None if state is None else _table_shape(state) for state in self._states()]
+
+    def _make_relation(
+        self,
+        name: str,
+        view: TableView | None,
+        alternatives: list[list[Constraint]],
+        place: int,
+        *,
+        is_inline: bool,
+    ) -> ScanRelation:
+        """Return the relation of a source, with its variables and rows set on the cursor."""
+        source = self._sources[name]
+        table = source.table
+        if table is None or view is None:
+            return file_relation(source.path)
+        state = view.state
+
+        def locate(segment: Segment) -> str:
+            return self._locate(_TableFile(name, segment.path, segment.file_size, segment.checksum))
+
+        def read(segment: Segment) -> pa.Table:
+            rows = read_rows(table.storage, state, segment)
+            return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
+
+        segments = prune_segments(state, alternatives)
+        needed = columns_needed(self._statement) if is_inline else None
+        prefix = f"{INTERNAL_PREFIX}{place}_"
+        warm = narrow_view(view, *time_window(state.spec.time_column, alternatives))
+        hot = hot_rows(warm, names_needed(state, needed)) if warm.parts else None
+        before = self._counts.get(name, _ReadCounts())
+        self._counts[name] = _ReadCounts(
+            before.hot_rows + (hot.num_rows if hot is not None else 0),
+            before.cold_rows + sum(one.row_count - one.deleted_count for one in segments),
+            before.files + len(segments),
+        )
+        made = build_relation(state, segments, locate, read, prefix, needed, hot)
+        self._has_extras = self._has_extras or bool(made.bits or made.rows)
+        with translate_errors(made.files):
+            for variable, bits in made.bits.items():
+                self._cursor.execute(
+                    f"SET VARIABLE {quote_identifier(variable)} = $1::BLOB::BIT", [bits]
+                )
+            for registered, rows in made.rows.items():
+                self._cursor.register(registered, rows)
+        return made
+
+    def report(self) -> QueryReport:
+        """Return what the query reads, table by table."""
+        tables = {}
+        for name, view in self._snapshot.opened_views():
+            counts = self._counts.get(name, _ReadCounts())
+            tables[self._sources[name].name] = TableReport(
+                view.state.version,
+                instant.format_instant(self._snapshot.as_of(name)),
+                *counts,
+                max(0, view.state.totals.segments - counts.files),
+                view.pairing.warning if view.pairing else "",
+            )
+        return QueryReport(tables)
+
+    def versions(self) -> list[tuple[ColdTable, TableState]]:
+        """Return the tables that the query reads, with their states."""
+        used = [
+            (self._sources[name].table, view.state) for name, view in self._snapshot.opened_views()
+        ]
+        return [(table, state) for table, state in used if table is not None]
+
+
+def _table_shape(state: TableState) -> Shape:
+    if not state.schema.columns:
+        return shape_of(pa.schema([(column.name, column.type) for column in columns_of(state)]))
+    # Looked up by identity: hashing a schema of 24 columns takes 60 microseconds.
+    kept = _shapes.get(id(state.schema))
+    if kept is None or kept[0] is not state.schema:
+        kept = _shapes.put(id(state.schema), (state.schema, shape_of(state.schema.arrow)))
+    return kept[1]

@@ -1,0 +1,146 @@
+"""Messages between the pool and one of its workers, over one socket.
+
+In:   kinds and bytes; pickled Python values, as both sides trust each other; open files
+Out:  the same at the other end, or `PeerGone` when the other process has ended
+
+    offset  size  what
+    0       1     kind
+    1       8     length of the payload, little endian
+    9       …     payload; that of `ROWS` begins with its row count in 8 bytes; that of `END` and of
+                  `FAILED` with one byte, whether the worker can take another query
+
+- A message arrives completely or not at all: a socket that ends inside one raises `PeerGone`.
+- Every message has a limit on its length, checked before it is sent and before it is received.
+- An answer ends with `END`, which has its row count, or with `FAILED`. A closed socket never counts
+  as the end of an answer.
+"""
+
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from thermocline.errors import Overloaded, ThermoclineError, Unavailable
+
+MESSAGE_BYTES_MAX = 256 << 20
+REQUEST_BYTES_MAX = 16 << 20
+FILES_PER_SEND_MAX = 128
+_PARTS_PER_SEND_MAX = 512
+_HEADER = struct.Struct("<BQ")
+COUNT = struct.Struct("<Q")
+FIT, WORN = b"f", b"w"
+"""The first byte of `END` and of `FAILED`: whether the worker can take another query."""
+
+
+class MessageKind(IntEnum):
+    """The kind of a message; the first three go to the worker, the others come from it."""
+
+    REQUEST = 1
+    INTERRUPT = 2
+    HOT = 3
+    READY = 4
+    ACCEPTED = 5
+    HOT_WANTED = 6
+    ROWS = 7
+    END = 8
+    FAILED = 9
+    REPORT = 10
+
+
+class PeerGone(Exception):
+    """The process at the other end of the socket has ended. It never leaves `query/`."""
+
+
+def send(channel: socket.socket, kind: MessageKind, *parts: Any, flags: int = 0) -> None:
+    """Send one message with these parts as its payload."""
+    views = [memoryview(part).cast("B") for part in parts]
+    length = sum(len(view) for view in views)
+    if length > MESSAGE_BYTES_MAX:
+        raise Overloaded(
+            "a part of the answer is larger than the limit",
+            hint="select shorter values",
+            bytes=length,
+            bytes_max=MESSAGE_BYTES_MAX,
+        )
+    waiting = [memoryview(_HEADER.pack(kind, length)), *(view for view in views if view)]
+    try:
+        while waiting:
+            sent = channel.sendmsg(waiting[:_PARTS_PER_SEND_MAX], [], flags)
+            while waiting and sent >= len(waiting[0]):
+                sent -= len(waiting.pop(0))
+            if sent:
+                waiting[0] = waiting[0][sent:]
+    except OSError as error:
+        raise PeerGone from error
+
+
+def receive(channel: socket.socket) -> tuple[MessageKind, bytearray]:
+    """Return the next message; waits up to the timeout of the socket."""
+    kind, length = _HEADER.unpack(_receive_exactly(channel, _HEADER.size))
+    if length > MESSAGE_BYTES_MAX or kind not in MessageKind.__members__.values():
+        raise PeerGone
+    return MessageKind(kind), _receive_exactly(channel, length)
+
+
+def _receive_exactly(channel: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        try:
+            count = channel.recv_into(rest)
+        except OSError as error:
+            raise PeerGone from error
+        if not count:
+            raise PeerGone
+        rest = rest[count:]
+    return data
+
+
+def send_files(channel: socket.socket, files: Sequence[int]) -> None:
+    """Send open files; the message before them has their number."""
+    try:
+        for start in range(0, len(files), FILES_PER_SEND_MAX):
+            socket.send_fds(channel, [b"."], list(files[start : start + FILES_PER_SEND_MAX]))
+    except OSError as error:
+        raise PeerGone from error
+
+
+def receive_files(channel: socket.socket, count: int) -> list[int]:
+    """Return the announced open files; fewer when this process reached its limit of open files."""
+    found: list[int] = []
+    for start in range(0, count, FILES_PER_SEND_MAX):
+        wanted = min(FILES_PER_SEND_MAX, count - start)
+        try:
+            data, files, _, _ = socket.recv_fds(channel, 1, wanted)
+        except OSError as error:
+            raise PeerGone from error
+        if not data:
+            raise PeerGone
+        found += files
+    return found
+
+
+def pack_value(value: Any) -> bytes:
+    """Return a value as bytes for the other process; an error keeps kind, message and facts."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        if not isinstance(value, ThermoclineError):
+            raise
+        facts = {name: str(fact) for name, fact in value.facts.items()}
+        return pickle.dumps(type(value)(value.message, hint=value.hint, **facts))
+
+
+def unpack_value(data: bytes | bytearray) -> Any:
+    """Return the value of `pack_value`; both ends run this program and trust each other."""
+    return pickle.loads(data)  # noqa: S301  # the other end of a private socket
+
+
+def lost_files_error() -> Unavailable:
+    """Return the error of a process that could not open all files it was sent."""
+    return Unavailable(
+        "too many files are open for the hot rows of this query",
+        hint="raise the limit of open files (ulimit -n)",
+    )

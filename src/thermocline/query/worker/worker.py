@@ -1,0 +1,307 @@
+"""The program of a worker process: runs one query at a time under a memory limit.
+
+In:   requests over a socket: SQL, parameters, tables; hot rows when the worker requests them
+Out:  Arrow IPC bytes over the same socket, then `END` with the number of rows, or `FAILED`
+
+- The gate, the constants and the query all run here: the process that serves clients never parses
+  the text of a query.
+- A separate thread reads the socket, so that an interrupt arrives while the engine runs. When the
+  pool's process ends, the worker exits at once.
+- If a query runs past its timeout and the pool does not kill the worker, the operating system's
+  alarm does, without cooperation of the engine.
+- Tables stay open between queries and are registered again only when they changed.
+
+A worker starts no process and reads only its tables; the pool gives it its spill folder.
+"""
+
+import os
+import queue
+import re
+import signal
+import socket
+import threading
+from typing import Any
+
+import pyarrow as pa
+
+from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.table import ColdTable
+from thermocline.errors import (
+    Invalid,
+    NotFound,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+)
+from thermocline.hot.tier import HotSnapshot
+from thermocline.query import spill
+from thermocline.query.session import Session
+from thermocline.query.worker.memory_limit import (
+    ALLOWANCE_BYTES,
+    can_allocate,
+    raise_file_limit,
+    set_memory_limit,
+)
+from thermocline.query.worker.protocol import (
+    COUNT,
+    FIT,
+    WORN,
+    MessageKind,
+    PeerGone,
+    lost_files_error,
+    pack_value,
+    receive,
+    receive_files,
+    send,
+    unpack_value,
+)
+from thermocline.query.worker.request import TableLocation, WorkerRequest, WorkerSettings
+from thermocline.query.worker.shared_memory import SnapshotHeader, map_snapshot
+
+BATCH_ROWS = 16_384
+SLICE_BYTES = 4 << 20
+LOSS_BYTES_MAX = ALLOWANCE_BYTES // 2
+"""How much memory of earlier queries a worker may retain and still take another query."""
+
+ALARM_GRACE_S = 2.0
+"""How long after its timeout the alarm ends a query that the pool neither stopped nor killed."""
+
+_ARROW_THREADS = 2
+_OUT_OF_MEMORY = re.compile("out of memory|bad.alloc|failed to allocate|allocation failure", re.I)
+_ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_WARM_UP = "select count(*), max(h) from (select hash(i) as h from range(200000) r(i) order by h)"
+
+
+def serve(descriptor: int) -> None:
+    """Answer requests from this socket until the process at its other end exits."""
+    channel = socket.socket(fileno=descriptor)
+    _, data = receive(channel)
+    settings: WorkerSettings = unpack_value(data)
+    try:
+        worker = Worker(channel, settings)
+    except ThermoclineError as error:
+        send(channel, MessageKind.FAILED, WORN, pack_value(error))
+        return
+    worker.run()
+
+
+class Worker:
+    """A warm session under the memory limit, and the two threads that use it."""
+
+    def __init__(self, channel: socket.socket, settings: WorkerSettings) -> None:
+        self._channel = channel
+        self._settings = settings
+        self._requests: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._hot: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
+        self._is_interrupted = threading.Event()
+        self._tables: dict[str, tuple[TableLocation, ColdTable]] = {}
+        self._broken: dict[str, ThermoclineError] = {}
+        self._packed_memory_error = pack_value(_memory_error())
+        pa.set_cpu_count(_ARROW_THREADS)
+        pa.set_io_thread_count(_ARROW_THREADS)
+        self._session = Session(
+            threads=settings.threads,
+            memory_limit_bytes=settings.memory_bytes,
+            spill_limit_bytes=settings.spill_bytes,
+        )
+        self._session.sql(_WARM_UP)
+        # Order matters: set the limit after everything is loaded that all queries share.
+        threading.Thread(target=self._listen, name="listen", daemon=True).start()
+        raise_file_limit()
+        set_memory_limit(settings.memory_bytes)
+
+    def run(self) -> None:
+        """Answer one request after the other."""
+        send(self._channel, MessageKind.READY)
+        while True:
+            data = self._requests.get()
+            try:
+                self._answer_request(data)
+            except PeerGone:
+                self._exit_process()
+            except MemoryError:
+                # Packed in advance: there may not be enough memory left to pack an error.
+                send(self._channel, MessageKind.FAILED, WORN, self._packed_memory_error)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                kind, data = receive(self._channel)
+                if kind is MessageKind.REQUEST:
+                    self._is_interrupted.clear()
+                    self._requests.put(data)
+                elif kind is MessageKind.INTERRUPT:
+                    self._is_interrupted.set()
+                    self._session.interrupt()
+                elif kind is MessageKind.HOT:
+                    answer = unpack_value(data)
+                    count = len(answer.parts) if isinstance(answer, SnapshotHeader) else 0
+                    self._hot.put((answer, receive_files(self._channel, count)))
+        finally:
+            self._exit_process()
+
+    def _exit_process(self) -> None:
+        # The pool removes the folder of a dead worker, but the pool may have died first.
+        spill.remove_folder(self._settings.folder)
+        os._exit(0)
+
+    def _answer_request(self, data: bytearray) -> None:
+        send(self._channel, MessageKind.ACCEPTED)
+        try:
+            kind, last = MessageKind.END, COUNT.pack(self._run_query(_decode_request(data)))
+        except ThermoclineError as error:
+            kind, last = (
+                MessageKind.FAILED,
+                pack_value(self._hide_spill_folder(classify_memory_error(error))),
+            )
+        # A query may leave some memory allocated. If the next query could not have its whole
+        # budget, the pool replaces this worker. Order matters: check after the error is freed,
+        # because its frames held batches.
+        is_fit = can_allocate(self._settings.memory_bytes + ALLOWANCE_BYTES - LOSS_BYTES_MAX)
+        send(self._channel, kind, FIT if is_fit else WORN, last)
+
+    def _run_query(self, request: WorkerRequest) -> int:
+        signal.setitimer(signal.ITIMER_REAL, request.timeout_s + ALARM_GRACE_S)
+        try:
+            self._register_tables(request.tables)
+            reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
+            send(self._channel, MessageKind.REPORT, pack_value(report))
+            return self._send_rows(reader)
+        except NotFound as error:
+            name = str(error.facts.get("table", "")).lower()
+            raise self._broken.get(name, error) from error
+        except (RecursionError, UnicodeError, ValueError, TypeError) as error:
+            raise Invalid("the query cannot be run", hint="fix the SQL") from error
+        except OSError as error:
+            raise Unavailable(
+                "the query worker failed", hint="run the query again", error=str(error)
+            ) from error
+
+    def _register_tables(self, notes: tuple[TableLocation, ...] | None) -> None:
+        """Make the session's tables those of the request; unchanged tables stay open."""
+        if notes is None:
+            return
+        wanted = {note.name.lower(): note for note in notes}
+        for name in [name for name in self._tables if name not in wanted]:
+            self._session.deregister(name)
+            del self._tables[name]
+        self._broken.clear()
+        for name, note in wanted.items():
+            known = self._tables.get(name)
+            if known is not None and known[0] == note:
+                continue
+            try:
+                table = ColdTable(open_storage(note.root, note.storage_options))
+                hot = (
+                    (lambda name=note.name: self._request_hot_rows(name)) if note.has_hot else None
+                )
+                self._session.register_view(note.name, table, hot)
+                self._tables[name] = (note, table)
+            except ThermoclineError as error:
+                # A table that cannot be opened fails only the queries that name it.
+                self._broken[name] = error
+
+    def _request_hot_rows(self, name: str) -> HotSnapshot:
+        send(self._channel, MessageKind.HOT_WANTED, name.encode())
+        answer, files = self._hot.get()
+        if isinstance(answer, ThermoclineError):
+            raise answer
+        if len(files) != len(answer.parts):
+            for file in files:
+                os.close(file)
+            raise lost_files_error()
+        return map_snapshot(answer, files)
+
+    def _send_rows(self, reader: pa.RecordBatchReader) -> int:
+        """Send the batches of an answer as the engine returns them; return the row count."""
+        sink = _StreamSink()
+        rows = 0
+        with pa.ipc.new_stream(pa.PythonFile(sink, "w"), reader.schema) as writer:
+            for batch in reader:
+                for part in _slice_batch(batch):
+                    if self._is_interrupted.is_set():
+                        hint = "run the query again"
+                        raise Unavailable("the query was interrupted", hint=hint)
+                    writer.write_batch(part)
+                    send(
+                        self._channel,
+                        MessageKind.ROWS,
+                        COUNT.pack(part.num_rows),
+                        *sink.take_parts(),
+                    )
+                    rows += part.num_rows
+        if not rows:
+            # The writer sends the schema with the first batch, or with Arrow's end marker. That
+            # marker is removed: only `END` ends the answer.
+            schema = b"".join(sink.take_parts())[: -len(_ARROW_END)]
+            send(self._channel, MessageKind.ROWS, COUNT.pack(0), schema)
+        return rows
+
+    def _hide_spill_folder(self, error: ThermoclineError) -> ThermoclineError:
+        """Return the error without the path of the spill folder, which clients must not see."""
+        folder = self._settings.folder
+        if folder not in f"{error.facts}":
+            return error
+        facts = {name: str(fact).replace(folder, "spill") for name, fact in error.facts.items()}
+        return type(error)(error.message, hint=error.hint, **facts)
+
+
+class _StreamSink:
+    """The bytes that Arrow's stream writer has written since the last `take_parts`."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self._parts.append(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def take_parts(self) -> list[Any]:
+        parts, self._parts = self._parts, []
+        return parts
+
+
+def _slice_batch(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Return a batch in slices of about `SLICE_BYTES`, each of at least one row."""
+    if batch.nbytes <= SLICE_BYTES:
+        return [batch]
+    count = max(1, batch.num_rows * SLICE_BYTES // batch.nbytes)
+    return [batch.slice(start, count) for start in range(0, batch.num_rows, count)]
+
+
+def _decode_request(data: bytearray) -> WorkerRequest:
+    try:
+        request: WorkerRequest = unpack_value(data)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise Invalid(
+            "a parameter is of a type that cannot be sent to a worker",
+            hint="use numbers, texts, times and lists of them",
+            error=str(error),
+        ) from error
+    return request
+
+
+def classify_memory_error(error: ThermoclineError) -> ThermoclineError:
+    """Return the error, as `Overloaded` when its text shows that the engine is out of memory.
+
+    At the memory limit any part of the engine may fail, even its parser, each with another kind.
+    """
+    said = str(error.facts.get("error", ""))
+    if isinstance(error, Overloaded) or not _OUT_OF_MEMORY.search(said):
+        return error
+    return _memory_error()
+
+
+def _memory_error() -> Overloaded:
+    return Overloaded(
+        "the query needs more memory than the limit",
+        hint="select fewer rows or columns, or raise the memory limit",
+    )

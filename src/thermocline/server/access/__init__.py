@@ -1,0 +1,1 @@
+"""Who may do what: keys, tenants' quotas, host names, private files and the audit log."""

@@ -1,0 +1,84 @@
+"""The context of the API: the node's components that routes use.
+
+In:   the components of a node, from the server that starts it
+Out:  one value with all of them, for every route
+
+- Running queries use a dedicated thread pool, sized for all admitted queries. Queued queries hold
+  no thread, so neither they nor other routes can starve a running query.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from thermocline.config import NodeSettings
+from thermocline.errors import Unavailable
+from thermocline.ingest.inflate import BODY_BYTES_MAX
+from thermocline.node import Node
+from thermocline.server.access.audit import Audit
+from thermocline.server.access.guard import Caller, Guard
+from thermocline.server.access.host_check import LOOPBACK_NAMES
+from thermocline.server.access.quota import Quotas
+from thermocline.server.api.query_queue import QueryQueue
+from thermocline.server.api.running_queries import RunningQueries
+from thermocline.server.api.threads import WorkerThreads
+from thermocline.server.observe.health import Health
+from thermocline.server.observe.log import EventLog
+from thermocline.server.observe.metrics import Metrics
+from thermocline.server.otlp.memory_budget import MemoryBudget
+
+READING_THREADS = 32
+
+
+@dataclass(slots=True)
+class ApiContext:
+    """The components that routes use; `held` is None until the node has started."""
+
+    held: Node | None
+    guard: Guard
+    quota: Quotas
+    metrics: Metrics
+    log: EventLog
+    health: Health = field(default_factory=Health)
+    settings: NodeSettings | None = None
+    audit: Audit | None = None
+    room: MemoryBudget = field(default_factory=MemoryBudget)
+    hosts: Collection[str] = LOOPBACK_NAMES
+    running: RunningQueries = field(default_factory=RunningQueries)
+    work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
+    # Separate threads: health answers even while every other thread waits for the disk.
+    health_work: WorkerThreads = field(default_factory=lambda: WorkerThreads("health", threads=2))
+    turns: QueryQueue = field(init=False)
+    reading: WorkerThreads = field(init=False)
+
+    def __post_init__(self) -> None:
+        workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
+        self.turns = QueryQueue(workers)
+        # Two for each query: an answer is closed while its last part is still being read.
+        self.reading = WorkerThreads("answer", threads=max(READING_THREADS, 2 * workers))
+
+    @property
+    def node(self) -> Node:
+        """The node; `Unavailable` while it starts."""
+        if self.held is None:
+            hint = "wait until /health/ready answers 200"
+            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
+        return self.held
+
+    @property
+    def body_bytes_max(self) -> int:
+        """The maximum size of a body, before and after inflating."""
+        return BODY_BYTES_MAX if self.settings is None else self.settings.body_bytes_max
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is still working."""
+        return any(one.is_busy for one in (self.work, self.health_work, self.reading))
+
+    def close(self) -> None:
+        """Release the threads; running work ends by itself."""
+        self.work.close()
+        self.health_work.close()
+        self.reading.close()
+
+
+__all__ = ["ApiContext", "Caller"]

@@ -1,0 +1,1 @@
+"""The handlers: what each route of the API does."""

@@ -1,0 +1,319 @@
+"""Entities over HTTP: create, read, replace, patch, delete, one entity or many.
+
+In:   a call on a route; documents as bytes, with every digit
+Out:  entities with their versions; when a write is answered, it is durable and visible
+
+- `ETag` is the entity's version; `If-Match` makes a write depend on it, and 412 means it differs.
+- An answer that may be out of date says so in a header and in the body, with the instant it is
+  true of. That holds for the answer that an entity does not exist, too.
+- `contract/` checks documents and reports every problem at once, each with its pointer.
+"""
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from thermocline.contract.document.text import decode
+from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
+from thermocline.format.instant import format_instant, from_datetime
+from thermocline.hot.postgres.page.filter import parse_filter
+from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
+from thermocline.server.api.handle.schema import exact_json
+from thermocline.server.api.handle.table import parse_at
+from thermocline.server.api.http.encode import content_type, encode_table
+from thermocline.server.api.http.incoming import decode_body
+from thermocline.server.api.http.preconditions import (
+    etag,
+    is_known,
+    must_be_new,
+    parse_if_match,
+)
+from thermocline.server.api.http.problem import (
+    PROBLEM_TYPE,
+    problem_bytes,
+    problem_of,
+    scrub,
+)
+from thermocline.server.api.http.reply import choose_format
+from thermocline.server.api.types import response_types
+from thermocline.server.api.types.request_types import StrictRequest
+from thermocline.server.api.types.route import ApiRequest, ApiResponse
+from thermocline.server.status import PRECONDITION_STATUS
+
+SIGNAL = "entities"
+AS_OF = "Thermocline-As-Of"
+WARNING = "Thermocline-Warning"
+_NOTHING = msgspec.Raw()
+
+
+class _RawSearch(StrictRequest):
+    """A `Search` with an undecoded filter, so that its numbers keep all digits."""
+
+    filter: msgspec.Raw = _NOTHING
+    sort: list[str] = msgspec.field(default_factory=list)
+    fields: list[str] | None = None
+    after: str | None = None
+    limit: int = 100
+    refs: list[str] = msgspec.field(default_factory=list)
+    total: bool = False
+
+
+class _RawOperation(StrictRequest):
+    """A `BulkOperation` with an undecoded document."""
+
+    op: str
+    id: str | None = None
+    document: msgspec.Raw = _NOTHING
+    if_match: int | None = None
+
+
+class _RawBulk(StrictRequest):
+    """A `Bulk` of such operations."""
+
+    operations: list[_RawOperation]
+    atomic: bool = True
+
+
+# One entity
+
+
+def create(call: ApiRequest) -> ApiResponse:
+    """Create an entity."""
+    return _write_response(call, _entities(call).create(_charge_body(call), call.params.id))
+
+
+def read(call: ApiRequest) -> ApiResponse:
+    """Return one entity, now or as it was."""
+    entities, key, asked = _entities(call), call.path["id"], call.params
+    if asked.at is not None:
+        found = entities.read(key, at=parse_at(asked.at))
+        return _entity_response(call, found, None, "")
+    answer = entities.find(key, mode=asked.mode)
+    return _entity_response(call, answer.entity, answer.as_of, answer.warning)
+
+
+def replace(call: ApiRequest) -> ApiResponse:
+    """Replace an entity's document, or create the entity."""
+    entities, key = _entities(call), call.path["id"]
+    match = parse_if_match(call.headers, has_star=False)
+    if not must_be_new(call.headers):
+        return _write_response(call, entities.replace(key, _charge_body(call), match))
+    if match is not None:
+        hint = "send If-Match or If-None-Match, not both"
+        raise Invalid("the two conditions cannot both hold", hint=hint)
+    try:
+        return _write_response(call, entities.create(_charge_body(call), key))
+    except Conflict as error:
+        problem = problem_of(error, call.request_id)
+        problem.status = PRECONDITION_STATUS
+        return ApiResponse(problem_bytes(problem), PRECONDITION_STATUS, PROBLEM_TYPE)
+
+
+def patch(call: ApiRequest) -> ApiResponse:
+    """Merge a patch into an entity."""
+    match = parse_if_match(call.headers, has_star=True)
+    return _write_response(call, _entities(call).patch(call.path["id"], _charge_body(call), match))
+
+
+def delete(call: ApiRequest) -> ApiResponse:
+    """Delete an entity."""
+    match = parse_if_match(call.headers, has_star=True)
+    return _write_response(call, _entities(call).delete(call.path["id"], match))
+
+
+def history(call: ApiRequest) -> ApiResponse:
+    """Return an entity's earlier revisions."""
+    found = _entities(call).history(call.path["id"])
+    return exact_json(
+        response_types.Revisions(
+            [
+                response_types.RevisionResponse(
+                    one.ver, one.document, _time(one.at), _number(one.version)
+                )
+                for one in found
+            ]
+        )
+    )
+
+
+# Many
+
+
+def bulk(call: ApiRequest) -> ApiResponse:
+    """Do many operations; return the result of each."""
+    entities = _entities(call)
+    asked = decode_body(_charge_body(call), _RawBulk)
+    operations = [_operation(one) for one in asked.operations]
+    results = entities.bulk(operations, atomic=asked.atomic)
+    count = sum(isinstance(one, WriteResult) for one in results)
+    call.parts.metrics.count_ingested(SIGNAL, count, len(call.body))
+    if count < len(results):
+        call.parts.metrics.count_rejected(SIGNAL, len(results) - count)
+    return exact_json(response_types.BulkDone([_bulk_result(call, one) for one in results]))
+
+
+def page(call: ApiRequest) -> ApiResponse:
+    """Return one page of entities, as the query parameters ask."""
+    asked = call.params
+    return _read_page(
+        call,
+        None if asked.filter is None else asked.filter.encode(),
+        sort=_names(asked.sort) or (),
+        fields=_names(asked.fields),
+        after=asked.after,
+        limit=asked.limit,
+        refs=_names(asked.refs) or (),
+        with_total=asked.total,
+    )
+
+
+def search(call: ApiRequest) -> ApiResponse:
+    """Return one page of entities, as the body asks."""
+    asked = decode_body(call.body, _RawSearch)
+    return _read_page(
+        call,
+        bytes(asked.filter),
+        sort=asked.sort,
+        fields=asked.fields,
+        after=asked.after,
+        limit=asked.limit,
+        refs=asked.refs,
+        with_total=asked.total,
+    )
+
+
+def scan(call: ApiRequest) -> ApiResponse:
+    """Return all rows, with the instant they are true of."""
+    entities, asked = _entities(call), call.body
+    form = choose_format(call)
+    quota = call.parts.quota.of(call.caller.tenant)
+    with quota.count_query():
+        answer = entities.scan(asked.columns, at=parse_at(asked.at), mode=asked.mode)
+        quota.check_rows(answer.rows.num_rows)
+        data = encode_table(answer.rows, form)
+    headers = _freshness_headers(answer.as_of, answer.warning)
+    if answer.version is not None:
+        headers["Thermocline-Version"] = str(int(answer.version))
+    return ApiResponse(data, 200, content_type(form), headers)
+
+
+def export(call: ApiRequest) -> ApiResponse:
+    """Export every change committed by now into the lake."""
+    done = _entities(call).export()
+    if done is None:
+        return exact_json(response_types.ExportDone(None))
+    as_of = _time(done.as_of)
+    told = response_types.ExportedResponse(
+        int(done.version), as_of, done.keys, done.rows, done.changes
+    )
+    return exact_json(response_types.ExportDone(told))
+
+
+def _entities(call: ApiRequest) -> Any:
+    return call.lake.entity(call.path["type"])
+
+
+def _charge_body(call: ApiRequest) -> bytes:
+    """Return the body, charged to the tenant's quota."""
+    data: bytes = call.body
+    call.parts.quota.take_ingest(call.caller.tenant, len(data))
+    return data
+
+
+def _write_response(call: ApiRequest, done: WriteResult) -> ApiResponse:
+    size_bytes = 0 if call.body is None else len(call.body)
+    call.parts.metrics.count_ingested(SIGNAL, 1, size_bytes)
+    headers = {}
+    if done.deed is not OperationKind.DELETE:
+        headers["ETag"] = etag(done.ver)
+    if done.deed is OperationKind.CREATE:
+        place = quote(done.id, safe="")
+        headers["Location"] = f"/api/v1/entities/{call.path['type']}/{place}"
+    status = 201 if done.deed is OperationKind.CREATE else 200
+    return exact_json(_written_response(done), status, headers)
+
+
+def _written_response(done: WriteResult) -> response_types.EntityWritten:
+    return response_types.EntityWritten(done.id, done.ver, done.deed.value)
+
+
+def _entity_response(
+    call: ApiRequest, found: StoredEntity | None, as_of: datetime | None, warning: str
+) -> ApiResponse:
+    headers = _freshness_headers(as_of, warning)
+    if found is None:
+        facts: dict[str, Any] = {"id": call.path["id"]}
+        if as_of is not None:
+            facts |= {"as_of": _time(as_of), "warning": warning}
+        error = NotFound("no such entity", hint="create it first", **facts)
+        problem = problem_of(error, call.request_id)
+        return ApiResponse(problem_bytes(problem), problem.status, PROBLEM_TYPE, headers)
+    headers["ETag"] = etag(found.ver)
+    if not warning and is_known(call.headers, found.ver):
+        return ApiResponse(b"", 304, headers=headers)
+    answer = response_types.EntityAnswerResponse(
+        found.id,
+        found.ver,
+        found.schema_version,
+        _time(found.written_at),
+        found.document,
+        None if as_of is None else _time(as_of),
+        scrub(warning),
+    )
+    return exact_json(answer, 200, headers)
+
+
+def _freshness_headers(as_of: datetime | None, warning: str) -> dict[str, str]:
+    headers = {} if as_of is None else {AS_OF: _time(as_of)}
+    if warning:
+        headers[WARNING] = scrub(warning)
+    return headers
+
+
+def _operation(one: _RawOperation) -> dict[str, Any]:
+    """Return an operation in the form for `bulk`, with its document undecoded."""
+    given = {"op": one.op, "id": one.id, "if_match": one.if_match}
+    data = bytes(one.document)
+    return {**given, "document": data} if data else given
+
+
+def _bulk_result(
+    call: ApiRequest, result: WriteResult | ThermoclineError
+) -> response_types.BulkResult:
+    if isinstance(result, ThermoclineError):
+        problem = problem_of(result, call.request_id)
+        return response_types.BulkResult(problem.status, error=problem)
+    status = 201 if result.deed is OperationKind.CREATE else 200
+    return response_types.BulkResult(status, result.id, result.ver, result.deed.value)
+
+
+def _read_page(call: ApiRequest, condition: bytes | None, **how: Any) -> ApiResponse:
+    given = None if not condition else decode(condition)
+    wanted = None if given is None else parse_filter(given)
+    found = _entities(call).page(wanted, **how)
+    call.parts.quota.of(call.caller.tenant).check_rows(len(found.entities))
+    refs = {
+        name: {key: _entity(one) for key, one in held.items()} for name, held in found.refs.items()
+    }
+    entities = [_entity(one) for one in found.entities]
+    return exact_json(response_types.EntityPage(entities, found.after, found.total, refs))
+
+
+def _entity(one: StoredEntity) -> response_types.EntityResponse:
+    return response_types.EntityResponse(
+        one.id, one.ver, one.schema_version, _time(one.written_at), one.document
+    )
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _time(when: datetime) -> str:
+    return format_instant(from_datetime(when))
+
+
+def _number(value: int | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,106 @@
+"""The freshness of each table: its hot and cold rows, the last flush and the last compaction.
+
+In:   a call on a route
+Out:  for each table, the newest row time in each half, and the time of each stage's last step
+
+- With `sync` set to `always`, acknowledged rows are durable. Under another policy the operating
+  system, or the next interval, makes them durable.
+- Every row acknowledged by `as_of` is visible to the next query.
+- The last flush and compaction are searched in a bounded number of the newest commits.
+"""
+
+import time as clock
+from typing import Any
+
+from msgspec import Struct
+
+from thermocline.config import Sync
+from thermocline.format.instant import format_instant
+from thermocline.server.api.types.route import ApiRequest
+
+COMMITS_MAX = 200
+TABLES_MAX = 500
+
+
+class Step(Struct):
+    """A commit: its version, operation and time."""
+
+    version: int
+    operation: str
+    at: str
+
+
+class TableFreshness(Struct):
+    """One table: its rows in each half, the newest time in each, and the last steps.
+
+    `hot_s` is how long the oldest hot row has waited for its flush.
+    """
+
+    table: str
+    hot_rows: int
+    cold_rows: int
+    hot_s: float | None
+    newest: str | None
+    newest_cold: str | None
+    version: int
+    committed: str
+    flushed: Step | None
+    compacted: Step | None
+
+
+class Freshness(Struct):
+    """Every table, at one moment; `sync` says when rows are durable."""
+
+    as_of: str
+    sync: str
+    tables: list[TableFreshness]
+
+
+def freshness(call: ApiRequest) -> Freshness:
+    """Return the freshness of each table."""
+    lake, settings = call.lake, call.parts.settings
+    sync = Sync.ALWAYS if settings is None else settings.lake.wal.sync
+    as_of = format_instant(clock.time_ns())
+    names = lake.tables()[:TABLES_MAX]
+    return Freshness(
+        as_of, sync.value, [_table_freshness(lake, lake.table(name)) for name in names]
+    )
+
+
+def _table_freshness(lake: Any, table: Any) -> TableFreshness:
+    # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
+    parts = table.snapshot().parts
+    state = table.lake.state()
+    cold_ns = max((segment.ts_max for segment in state.segments), default=None)
+    column = state.spec.time_column
+    hot_ns = [p.times_ns(column)[1] for p in parts if column in p.batch.schema.names]
+    newest_ns = max([*hot_ns, *([] if cold_ns is None else [cold_ns])], default=None)
+    since_s = None if table.is_keyed else lake.hot(table.table_id).hot_since_s
+    flushed, compacted = _steps(table)
+    return TableFreshness(
+        table=table.name,
+        hot_rows=sum(part.batch.num_rows for part in parts),
+        cold_rows=state.totals.rows,
+        hot_s=None if since_s is None else round(clock.monotonic() - since_s, 3),
+        newest=None if newest_ns is None else format_instant(newest_ns),
+        newest_cold=None if cold_ns is None else format_instant(cold_ns),
+        version=state.version,
+        committed=format_instant(state.time),
+        flushed=flushed,
+        compacted=compacted,
+    )
+
+
+def _steps(table: Any) -> tuple[Step | None, Step | None]:
+    """Return the newest commit that added rows, and the newest compaction."""
+    flushed: Step | None = None
+    compacted: Step | None = None
+    for place, commit in enumerate(table.lake.commits()):
+        if place >= COMMITS_MAX or (flushed and compacted):
+            break
+        step = Step(commit.version, commit.operation, format_instant(commit.time))
+        if commit.operation.startswith("compact"):
+            compacted = compacted or step
+        elif any(action.name == "AddSegment" for action in commit.actions):
+            flushed = flushed or step
+    return flushed, compacted

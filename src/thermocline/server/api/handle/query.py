@@ -1,0 +1,348 @@
+"""SQL over HTTP: streams a query's answer, and lists and cancels running queries.
+
+In:   a `Query` and the caller's lake
+Out:  bytes as the engine produces them; a failed answer cannot be mistaken for a complete one
+
+- The first batch is read before the first byte is sent: a failure until then is an ordinary error.
+- A failure after the first byte ends the connection without the body's end, so no client mistakes
+  it for a shorter answer. The error is in the body, if the format has a place for it, and at
+  `/api/v1/queries/{id}`.
+- When the client closes the connection, the query ends within a second, at any stage. A client
+  that does not read for `SEND_WAIT_S` counts as disconnected.
+- A query waits in the queue of `turn.py` before the engine starts it.
+- With `rows_max` one row more is read, so that a header can say whether there are more rows. An
+  answer past the node's limits is an error, never a shorter answer.
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from starlette.types import Receive, Send
+
+from thermocline.errors import Conflict, NotFound, Overloaded, ThermoclineError, Unavailable
+from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
+from thermocline.server.api.http.incoming import ClientGone
+from thermocline.server.api.http.parameters import parse_parameters
+from thermocline.server.api.http.problem import (
+    HttpStatusError,
+    problem_bytes,
+    problem_of,
+    scrub,
+)
+from thermocline.server.api.http.reply import choose_format, send_in_time
+from thermocline.server.api.query_queue import QUERY_WAIT_S, QueryTurn
+from thermocline.server.api.running_queries import RunningQuery
+from thermocline.server.api.types.response_types import Queries, QueryState
+from thermocline.server.api.types.route import ApiRequest
+
+SETTLE_WAIT_S = 15.0
+CANCEL_POLL_S = 0.2
+ANSWER_BYTES_MAX = 4 << 30
+KEPT_BYTES_MAX = 128 << 20
+PART_ROWS_MAX = 16_384
+REPORT_HEADER_BYTES_MAX = 8_192
+CANCELLED = "the query was cancelled"
+
+Result = TypeVar("Result")
+
+
+async def query(call: ApiRequest, send: Send) -> None:
+    """Answer one query on this connection."""
+    if call.http_version == "1.0":
+        hint = "use HTTP/1.1: with HTTP/1.0 a client cannot detect a truncated answer"
+        raise HttpStatusError("a streamed answer needs HTTP/1.1", status=400, hint=hint)
+    form = choose_format(call, call.body.format)
+    one = RunningQuery(call.caller.tenant, call.body.query_id or uuid.uuid4().hex)
+    gone = asyncio.ensure_future(_wait_for_disconnect(call.receive))
+    error: BaseException | None = None
+    with ExitStack() as held:
+        held.callback(gone.cancel)
+        held.enter_context(call.parts.quota.count_query(call.caller.tenant))
+        if not call.parts.running.add(one):
+            hint = "choose another id, or wait until that query ends"
+            raise Conflict("a query of this id is running", hint=hint, query_id=one.query_id)
+        answering = _QueryAnswer(call, one, form, gone)
+        try:
+            turn = call.parts.turns.request_turn()
+            held.callback(call.parts.turns.release_turn, turn)
+            await answering.wait_for_turn(turn)
+            await answering.run(send)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            _record_end(call, one, error or answering.error)
+
+
+def _record_end(call: ApiRequest, one: RunningQuery, error: BaseException | None) -> None:
+    """Count a query's outcome, and keep its error for `GET /api/v1/queries/{id}`."""
+    if isinstance(error, ThermoclineError):
+        _add_query_id(error, one)
+    is_told = isinstance(error, Exception) and not isinstance(error, ClientGone)
+    told = problem_of(error, call.request_id) if is_told and error is not None else None
+    call.parts.running.remove(one, told)
+    call.parts.metrics.count_query(_outcome(error), time.monotonic() - one.started_s)
+
+
+def _outcome(error: BaseException | None) -> str:
+    if error is None:
+        return "ok"
+    if isinstance(error, ClientGone | asyncio.CancelledError):
+        return "gone"
+    if isinstance(error, Overloaded):
+        return "timeout" if "timeout_s" in error.facts else "overloaded"
+    is_cancelled = isinstance(error, Unavailable) and error.message == CANCELLED
+    return "cancelled" if is_cancelled else "error"
+
+
+def _add_query_id(error: ThermoclineError, one: RunningQuery) -> None:
+    """Replace the engine's query id in an error by the client's."""
+    error.facts["query_id"] = one.query_id
+
+
+class _QueryAnswer:
+    """Streams one answer from the engine, through an encoder, to a client that may disconnect."""
+
+    def __init__(
+        self, call: ApiRequest, one: RunningQuery, form: str, gone: "asyncio.Future[None]"
+    ) -> None:
+        self._call = call
+        self._query = one
+        self._form = form
+        self._gone = gone
+        self._lake: Any = None
+        self._answer: Any = None
+        self._doing: asyncio.Future[Any] | None = None
+        self.error: BaseException | None = None
+
+    async def wait_for_turn(self, turn: QueryTurn) -> None:
+        """Wait until the query may run; `Overloaded` when that takes too long."""
+        until_s = time.monotonic() + QUERY_WAIT_S
+        both: set[asyncio.Future[Any]] = {turn, self._gone}
+        while not turn.done():
+            await asyncio.wait(both, timeout=CANCEL_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._gone.done():
+                raise ClientGone
+            if self._query.is_cancelled:
+                raise Unavailable(CANCELLED, hint="a client cancelled the query; run it again")
+            if time.monotonic() > until_s and not turn.done():
+                raise self._call.parts.turns.busy_error()
+
+    async def run(self, send: Send) -> None:
+        """Send the answer; raise an error that occurs before its first byte."""
+        try:
+            body, head = await self._run_while_connected(self._begin)
+            first = await self._run_while_connected(lambda: next(body, b""))
+            headers = await self._headers(head)
+            await self._send(
+                send, {"type": "http.response.start", "status": 200, "headers": headers}
+            )
+            await self._stream(send, body, head, first)
+        finally:
+            await self._close_answer()
+
+    def _begin(self) -> tuple[Iterator[bytes], Encoder]:
+        body = self._call.body
+        self._lake = self._call.lake
+        self._answer = self._lake.answer(
+            body.sql,
+            parse_parameters(body.params),
+            timeout_s=body.timeout_s,
+            query_id=self._query.engine_id,
+            mode=body.mode,
+        )
+        if self._gone.done():  # the client left while the query waited for a worker
+            self._answer.close()
+        self.is_truncated: bool | None = None
+        batches = iter(self._answer)
+        if body.rows_max is not None:
+            kept, self.is_truncated = _read_first_rows(batches, body.rows_max)
+            batches = iter(kept)
+        report = asdict(self._answer.report)
+        for one in report["tables"].values():
+            one["warning"] = scrub(one["warning"])
+        encoder = ENCODERS[self._form](
+            self._answer.schema, AnswerInfo(self._query.query_id, report)
+        )
+        return self._encode(encoder, batches), encoder
+
+    def _encode(self, encoder: Encoder, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+        # Send the head with the first rows, so that a query that fails at once has sent nothing.
+        pending = encoder.head()
+        size_bytes = rows = 0
+        quota = self._call.parts.quota.of(self._call.caller.tenant)
+        for batch in batches:
+            rows += batch.num_rows
+            quota.check_rows(rows)
+            for start in range(0, batch.num_rows, PART_ROWS_MAX):
+                part = pending + encoder.rows(batch.slice(start, PART_ROWS_MAX))
+                pending = b""
+                size_bytes += len(part)
+                if size_bytes > ANSWER_BYTES_MAX:
+                    raise _answer_too_large()
+                if part:
+                    yield part
+        yield pending + encoder.end(is_truncated=bool(self.is_truncated))
+
+    async def _headers(self, encoder: Encoder) -> list[tuple[bytes, bytes]]:
+        report = json.dumps(encoder.about.report, separators=(",", ":")).encode()  # ASCII alone
+        if len(report) > REPORT_HEADER_BYTES_MAX:
+            report = b'{"tables_left_off":%d}' % len(encoder.about.report["tables"])
+        headers = [
+            (b"content-type", content_type(self._form).encode()),
+            (b"x-query-id", self._query.query_id.encode()),
+            (b"x-thermocline-report", report),
+        ]
+        if self.is_truncated is not None:
+            headers.append((b"x-thermocline-truncated", b"true" if self.is_truncated else b"false"))
+        return headers
+
+    async def _stream(
+        self, send: Send, body: Iterator[bytes], encoder: Encoder, part: bytes
+    ) -> None:
+        """Send all parts, then the end that completes the body."""
+        try:
+            while part:
+                await self._send(send, _body_message(part, is_last=False))
+                part = await self._run_while_connected(lambda: next(body, b""))
+        except ClientGone as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001  the status is sent, so only the body can tell
+            # The body gets no end: uvicorn closes the connection, and the client sees a truncation.
+            self.error = error
+            await self._send_error(send, encoder, error)
+        else:
+            with suppress(ClientGone):
+                await self._send(send, _body_message(b"", is_last=True))
+
+    async def _send_error(self, send: Send, encoder: Encoder, error: Exception) -> None:
+        request_id = self._call.request_id
+        if isinstance(error, ThermoclineError):
+            _add_query_id(error, self._query)
+        else:
+            kind = type(error).__name__
+            self._call.parts.log.event(
+                "request failed", request_id=request_id, error=kind, why=str(error)
+            )
+        words = encoder.error(problem_bytes(problem_of(error, request_id)))
+        if words:
+            with suppress(ClientGone):
+                await self._send(send, _body_message(words, is_last=False))
+
+    async def _run_while_connected(self, work: Callable[[], Result]) -> Result:
+        """Run work on a thread; if the client disconnects first, end the query."""
+        doing = self._doing = self._call.parts.reading.start(work)
+        both: set[asyncio.Future[Any]] = {doing, self._gone}
+        while not (doing.done() or self._gone.done()):
+            await asyncio.wait(both, timeout=CANCEL_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._query.is_cancelled:
+                self._cancel()
+        if not self._gone.done():
+            return await doing
+        await self._cancel_until_done(doing)
+        raise ClientGone
+
+    async def _cancel_until_done(self, doing: "asyncio.Future[Any]") -> None:
+        """Cancel the query repeatedly, until the thread that waits for it is done."""
+        until_s = time.monotonic() + SETTLE_WAIT_S
+        while not doing.done() and time.monotonic() < until_s:
+            self._cancel()
+            await asyncio.wait({doing}, timeout=0.05)
+
+    def _cancel(self) -> None:
+        if self._lake is not None:
+            self._lake.cancel(self._query.engine_id)
+
+    async def _send(self, send: Send, message: Any) -> None:
+        await send_in_time(send, message)
+        if self._gone.done():
+            raise ClientGone
+
+    async def _close_answer(self) -> None:
+        if self._doing is not None and not self._doing.done():  # the server stops
+            await self._cancel_until_done(self._doing)
+            if not self._doing.done():
+                return  # the thread still reads the answer, and ends the query when it is done
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            with suppress(ThermoclineError):
+                await self._call.parts.reading.run(answer.close)
+
+
+def _body_message(data: bytes, *, is_last: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": not is_last}
+
+
+def _read_first_rows(
+    batches: Iterator[pa.RecordBatch], rows_max: int
+) -> tuple[list[pa.RecordBatch], bool]:
+    """Return the first rows, and whether there are more."""
+    kept: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        part = batch.slice(0, rows_max - rows)
+        size_bytes += part.nbytes
+        if size_bytes > KEPT_BYTES_MAX:
+            raise Overloaded(
+                "the first rows are larger than the memory limit",
+                hint="ask for fewer rows, or omit rows_max",
+                bytes_max=KEPT_BYTES_MAX,
+            )
+        if part.num_rows:
+            kept.append(part)
+        rows += batch.num_rows
+        if rows > rows_max:
+            return kept, True
+    return kept, False
+
+
+def _answer_too_large() -> Overloaded:
+    return Overloaded(
+        "the answer is larger than the limit",
+        hint="select fewer rows, or only the first ones with rows_max",
+        bytes_max=ANSWER_BYTES_MAX,
+    )
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected; call it after its body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def queries(call: ApiRequest) -> Queries:
+    """Return the tenant's running queries."""
+    return Queries([one.state() for one in call.parts.running.all(call.caller.tenant)])
+
+
+def query_state(call: ApiRequest) -> QueryState:
+    """Return a query's state; `NotFound` when it has ended without an error."""
+    return _find_query(call).state()
+
+
+def cancel(call: ApiRequest) -> None:
+    """Cancel a running or queued query."""
+    one = _find_query(call)
+    if one.error is not None:
+        raise _not_running()
+    one.is_cancelled = True
+    call.lake.cancel(one.engine_id)
+
+
+def _find_query(call: ApiRequest) -> RunningQuery:
+    one = call.parts.running.find(call.caller.tenant, call.path["query_id"])
+    if one is None:
+        raise _not_running()
+    return one
+
+
+def _not_running() -> NotFound:
+    hint = "the query has ended, or the id is wrong"
+    return NotFound("no query of this id is running", hint=hint)

@@ -1,0 +1,135 @@
+"""Changes of tables over HTTP: write rows, flush, delete, restore, retain, vacuum.
+
+In:   a call on a route
+Out:  counts and versions; when an answer is sent, the change is durable and visible
+
+- A write is atomic. With an `Idempotency-Key` a resend is a no-op.
+- Bytes are charged to the tenant's quota and to the memory budget of all requests. The decoded
+  values of JSON are charged too: they are counted before any of them is created.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from starlette.types import Send
+
+from thermocline.errors import Invalid, ThermoclineError
+from thermocline.server.api.handle.table import parse_at
+from thermocline.server.api.http.incoming import (
+    check_content_type,
+    idempotency_key_of,
+    read_body,
+)
+from thermocline.server.api.http.json_size import json_values_max
+from thermocline.server.api.http.reply import encode_answer, send_answer
+from thermocline.server.api.http.rows import (
+    VALUE_BYTES,
+    arrow_rows,
+    check_values,
+    json_rows,
+    locate_refused_row,
+)
+from thermocline.server.api.types import response_types
+from thermocline.server.api.types.route import ApiRequest
+
+ARROW = "application/vnd.apache.arrow.stream"
+JSON_LINES = "application/x-ndjson"
+ROW_TYPES = (JSON_LINES, "application/jsonl", "application/ndjson", "application/json", ARROW)
+SIGNAL = "rows"
+
+
+async def write_rows(call: ApiRequest, send: Send) -> None:
+    """Write the rows of a body into a table."""
+    media = check_content_type(call.headers, ROW_TYPES)
+    key = idempotency_key_of(call.headers)
+    parts = call.parts
+    hold = parts.room.reserve()
+    try:
+        data = await read_body(call.receive, call.headers, parts.body_bytes_max, hold=hold)
+        parts.quota.take_ingest(call.caller.tenant, len(data))
+        if media != ARROW:
+            values = await parts.work.run(lambda: json_values_max(data))
+            check_values(values)
+            hold.grow(values * VALUE_BYTES)
+        count = await parts.work.run(lambda: _write_body(call, data, media, key))
+    finally:
+        hold.release()
+    parts.metrics.count_ingested(SIGNAL, count, len(data))
+    await send_answer(send, encode_answer(call, response_types.WrittenResponse(count)))
+
+
+def _write_body(call: ApiRequest, data: bytes, media: str, key: str | None) -> int:
+    table = call.table
+    how = {"evolve": call.params.evolve, "wait_s": call.params.wait_s, "request_id": key}
+    if media == ARROW:
+        try:
+            return int(table.write(arrow_rows(data), **how))
+        except pa.ArrowInvalid as error:
+            hint = "send columns of the table's types"
+            message = "the rows do not fit the table"
+            raise Invalid(message, hint=hint, why=str(error)[:200]) from error
+    found = json_rows(data, table.schema(), is_list=media == "application/json")
+    try:
+        return int(table.write(found.rows, **how))
+    except Invalid as error:
+        error.facts |= locate_refused_row(found, table)
+        call.parts.metrics.count_rejected(SIGNAL, len(found.rows))
+        raise
+
+
+def flush_table(call: ApiRequest) -> response_types.Flushed:
+    """Flush a table's hot rows into the lake, and release them from the journal's open file."""
+    table = call.table
+    _leave_journal(table)
+    marks = call.lake.flush(table.name)
+    return response_types.Flushed(
+        {name: int(mark) for name, mark in marks.items()}, table.version()
+    )
+
+
+def flush(call: ApiRequest) -> response_types.Flushed:
+    """Flush the hot rows of all the caller's tables into the lake, as `flush_table` does."""
+    for name in call.lake.tables():
+        _leave_journal(call.lake.table(name))
+    return response_types.Flushed({name: int(mark) for name, mark in call.lake.flush().items()})
+
+
+def _leave_journal(table: Any) -> None:
+    """Start a new journal file for the table's later writes, before the flush.
+
+    So writes during the flush do not keep the old file alive.
+    """
+    if not table.is_keyed:
+        # If the switch fails now, the next requested flush tries again.
+        with suppress(ThermoclineError):
+            table.hot().leave()
+
+
+def delete(call: ApiRequest) -> response_types.ChangedResponse:
+    """Delete rows."""
+    body = call.body
+    return response_types.ChangedResponse(
+        call.table.delete(body.where, start=body.start, end=body.end)
+    )
+
+
+def restore(call: ApiRequest) -> response_types.ChangedResponse:
+    """Restore a table to a version or instant."""
+    return response_types.ChangedResponse(call.table.restore(parse_at(call.body.at)))
+
+
+def retain(call: ApiRequest) -> response_types.ChangedResponse:
+    """Delete the rows past a table's retention."""
+    return response_types.ChangedResponse(call.table.retain(yes=call.body.yes))
+
+
+def vacuum(call: ApiRequest) -> response_types.VacuumedResponse:
+    """Remove files that no kept version names."""
+    body = call.body
+    found = call.table.vacuum(
+        dry_run=body.dry_run, grace=body.grace, allow_short_grace=body.allow_short_grace
+    )
+    return response_types.VacuumedResponse(
+        found.is_dry_run, found.oldest, list(found.files), found.size_bytes
+    )

@@ -1,0 +1,180 @@
+"""Reads a request's parts within limits and decodes them into typed values.
+
+In:   an ASGI request: headers, the query string, the body as it comes
+Out:  typed values of `asking.py`; the inflated bytes of a body
+
+- A body has a limit in bytes, before and after inflating, and a limit in time. A truncated body is
+  discarded as a whole.
+- Content-Type must come once and be one that the route accepts. Forms are never parsed.
+- JSON is strict: no NaN, no number beyond a double, no text that is not Unicode, no nesting past
+  the decoder's limit; unknown fields are refused by name.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers, QueryParams
+from starlette.types import Receive
+
+from thermocline.errors import BodyTooLarge, Invalid
+from thermocline.ingest.inflate import BODY_BYTES_MAX, inflate
+from thermocline.server.api.http.problem import HttpStatusError
+from thermocline.server.otlp.memory_budget import Reservation
+
+JSON_BYTES_MAX = 4 << 20
+BODY_WAIT_S = 60.0
+KEY_CHARACTERS_MAX = 200
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_IDEMPOTENCY_KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_CHARACTERS_MAX}}}")
+
+Shape = TypeVar("Shape")
+
+
+class ClientGone(Exception):
+    """The client closed the connection, so no answer can be sent."""
+
+
+def request_id_of(headers: Headers) -> str:
+    """Return the client's request id if it is well-formed, otherwise a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def idempotency_key_of(headers: Headers) -> str | None:
+    """Return the idempotency key, or None; `Invalid` for a malformed one."""
+    given = headers.getlist("idempotency-key")
+    if not given:
+        return None
+    if len(given) > 1 or not _IDEMPOTENCY_KEY.fullmatch(given[0]):
+        raise Invalid(
+            "the idempotency key is not valid",
+            hint="send one header with 1 to 200 visible ASCII characters",
+            characters_max=KEY_CHARACTERS_MAX,
+        )
+    return given[0]
+
+
+def check_content_type(headers: Headers, allowed: tuple[str, ...]) -> str:
+    """Return the body's media type; 415 unless it comes once and is allowed."""
+    given = headers.getlist("content-type")
+    if len(given) > 1:
+        raise Invalid("the content type is given more than once", hint="send one")
+    media = given[0].split(";")[0].strip().lower() if given else ""
+    charset = given[0].lower().partition("charset=")[2].strip("\"' ") if given else ""
+    if media not in allowed or charset not in ("", "utf-8", "utf8"):
+        raise HttpStatusError(
+            "the route does not accept the body's content type",
+            status=415,
+            hint=f"send {' or '.join(allowed)}, in UTF-8",
+            content_type=media[:100],
+        )
+    return media
+
+
+async def read_body(
+    receive: Receive,
+    headers: Headers,
+    limit_bytes: int,
+    *,
+    hold: Reservation | None = None,
+    wait_s: float = BODY_WAIT_S,
+) -> bytes:
+    """Return the body, inflated; `BodyTooLarge` past the limit, 408 when it comes too slowly."""
+    codings = headers.getlist("content-encoding")
+    if len(codings) > 1:
+        raise Invalid("the content encoding is given more than once", hint="send one")
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit_bytes:
+        raise body_too_large(limit_bytes)  # before any of it is read
+    try:
+        data = await asyncio.wait_for(_read(receive, limit_bytes, hold), wait_s)
+    except TimeoutError:
+        hint = "send the body faster, or in smaller parts"
+        raise HttpStatusError("the body did not arrive in time", status=408, hint=hint) from None
+    coding = codings[0] if codings else "identity"
+    if coding.strip().lower() in ("", "identity"):
+        return data
+    inflated = await asyncio.to_thread(inflate, data, coding, limit_bytes=limit_bytes)
+    if hold is not None:
+        hold.grow(len(inflated))
+    return inflated
+
+
+async def _read(receive: Receive, limit_bytes: int, hold: Reservation | None) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes > limit_bytes:
+            raise body_too_large(limit_bytes)
+        if hold is not None:
+            hold.grow(len(part))
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def body_too_large(limit_bytes: int) -> BodyTooLarge:
+    """Return the error of a body past its limit."""
+    hint = "send the body in smaller parts"
+    return BodyTooLarge("the body is larger than the limit", hint=hint, limit_bytes=limit_bytes)
+
+
+def decode_body(data: bytes, shape: type[Shape]) -> Shape:
+    """Decode a JSON body into a type; `Invalid` names the place of an error."""
+    try:
+        return msgspec.json.decode(data or b"{}", type=shape)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        hint = "see /api/docs for the fields of the body"
+        raise Invalid("the body does not match the route", hint=hint, why=_why(error)) from error
+
+
+def decode_parameters(params: QueryParams, shape: type[Shape]) -> Shape:
+    """Decode the query parameters into a type; each may come once."""
+    values: dict[str, str] = {}
+    for name, value in params.multi_items():
+        if name in values:
+            raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
+        values[name] = value
+    try:
+        return msgspec.convert(_without_empty(values), shape, strict=False)
+    except (msgspec.MsgspecError, ValueError) as error:
+        hint = "see /api/docs for the parameters of the route"
+        raise Invalid(
+            "the parameters do not match the route", hint=hint, why=_why(error)
+        ) from error
+
+
+def _without_empty(values: Mapping[str, str]) -> dict[str, Any]:
+    # An empty value means an absent parameter: forms and curl send it so.
+    return {name: value for name, value in values.items() if value != ""}
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error).splitlines()[0] if str(error) else "it is not JSON in UTF-8"
+
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "BODY_WAIT_S",
+    "JSON_BYTES_MAX",
+    "ClientGone",
+    "body_too_large",
+    "check_content_type",
+    "decode_body",
+    "decode_parameters",
+    "idempotency_key_of",
+    "read_body",
+    "request_id_of",
+]

@@ -1,0 +1,281 @@
+"""The API's requests as types: JSON bodies and query parameters.
+
+In:   nothing; values only
+Out:  the types that requests are decoded into
+
+- Every field of a request is here, with its limits; any other field is refused by name.
+- The OpenAPI document is generated from these types, so it cannot differ from them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,62}$"
+TENANT_PATTERN = "^[a-z_][a-z0-9_]{0,39}$"
+# Python's `$` also matches before a final line end, and JSON Schema does not know `\Z`.
+QUERY_ID_PATTERN = r"^(?![^\n]*\n)[A-Za-z0-9_-]{8,64}$"
+ROWS_MAX_MAX = 100_000
+SQL_CHARACTERS_MAX = 1_000_000
+TIMEOUT_S_MAX = 3_600.0
+HISTORY_MAX = 100_000
+JOBS_MAX = 1_000
+WAIT_S_MAX = 30.0
+
+Text = Annotated[str, Meta(max_length=10_000)]
+Instant = Annotated[str, Meta(max_length=100, description="an instant, as ISO 8601")]
+At = Annotated[
+    int | Instant, Meta(description="a version (a whole number) or an instant; else the newest")
+]
+AtText = Annotated[
+    str, Meta(max_length=100, description="a version or an instant; else the newest")
+]
+Name = Annotated[str, Meta(max_length=300, description=f"a name like {NAME_PATTERN}")]
+Scope = Literal["ingest", "query", "admin"]
+Format = Literal["json", "ndjson", "csv", "arrow", "parquet"]
+Mode = Annotated[
+    Literal["strict", "best_effort", "cached"],
+    Meta(description="how to answer when PostgreSQL or the lake is down"),
+]
+
+
+class StrictRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The base of every request: unknown fields are refused."""
+
+
+# Bodies
+
+
+class QueryRequest(StrictRequest):
+    """One SELECT, its parameters, and the form and limits of its answer."""
+
+    sql: Annotated[str, Meta(max_length=SQL_CHARACTERS_MAX)]
+    params: Annotated[
+        list[Any] | dict[str, Any] | None,
+        Meta(description="values for `?` (a list) or `$name` (an object)"),
+    ] = None
+    timeout_s: Annotated[float, Meta(gt=0, le=TIMEOUT_S_MAX)] | None = None
+    format: Annotated[Format, Meta(description="wins over the Accept header")] | None = None
+    rows_max: (
+        Annotated[
+            int,
+            Meta(ge=0, le=ROWS_MAX_MAX, description="stop after so many rows, and say so"),
+        ]
+        | None
+    ) = None
+    query_id: (
+        Annotated[str, Meta(pattern=QUERY_ID_PATTERN, description="to cancel it by; else made")]
+        | None
+    ) = None
+    mode: Mode | None = None
+
+
+class NewTableRequest(StrictRequest):
+    """A table to create."""
+
+    name: Name
+    time_column: Annotated[str, Meta(min_length=1, max_length=255)]
+    bucket: Annotated[str, Meta(max_length=20, description="such as `1h`")]
+    entity_columns: Annotated[list[Text], Meta(max_length=100)] = []
+    timezone: Annotated[str, Meta(max_length=100)] | None = None
+    overlap: Literal["allow", "reject", "replace"] = "allow"
+    retention: Annotated[str, Meta(max_length=20, description="such as `90d`")] | None = None
+    entities_max: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+
+
+class DeleteRequest(StrictRequest):
+    """Which rows to delete: those that match the condition, within the stretch if there is one."""
+
+    where: Annotated[str, Meta(max_length=100_000)] | None = None
+    start: Instant | None = None
+    end: Instant | None = None
+
+
+class RestoreRequest(StrictRequest):
+    """The version or instant to restore the table to."""
+
+    at: At
+
+
+class RetainRequest(StrictRequest):
+    """Whether all rows past the table's retention may be deleted."""
+
+    yes: bool = False
+
+
+class VacuumRequest(StrictRequest):
+    """How long to keep versions; files are removed only with `dry_run: false`."""
+
+    dry_run: bool = True
+    grace: Annotated[str, Meta(max_length=20, description="such as `7d`")] | None = None
+    allow_short_grace: bool = False
+
+
+class NewKeyRequest(StrictRequest):
+    """A key to create: its scopes and lifetime. Only operators may name another tenant."""
+
+    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)]
+    note: Annotated[str, Meta(max_length=200)] = ""
+    lifetime_s: Annotated[float, Meta(gt=0, lt=1e10)] | None = None
+    tenant: Annotated[str, Meta(max_length=100)] | None = None
+
+
+class NewTenantRequest(StrictRequest):
+    """A tenant to create."""
+
+    name: Annotated[str, Meta(max_length=100, description=f"a name like {TENANT_PATTERN}")]
+
+
+# Query parameters
+
+
+class NoParams(StrictRequest):
+    """No parameters."""
+
+
+class AtParams(StrictRequest):
+    """As of when."""
+
+    at: AtText | None = None
+
+
+class CoverageParams(StrictRequest):
+    """As of when, and whether to list each entity."""
+
+    at: AtText | None = None
+    per_entity: bool = True
+
+
+class StretchParams(StrictRequest):
+    """A half-open stretch of time, of one entity if named (as JSON), as of when."""
+
+    start: Instant | None = None
+    end: Instant | None = None
+    entity: Text | None = None
+    per_entity: bool = True
+    at: AtText | None = None
+
+
+class WindowParams(StrictRequest):
+    """The length of a fully held window, before when, of which entity."""
+
+    length: Annotated[str, Meta(max_length=20, description="such as `6h`")]
+    before: Instant | None = None
+    entity: Text | None = None
+    at: AtText | None = None
+
+
+class SilentParams(StrictRequest):
+    """A stretch of time in which entities may have been silent."""
+
+    start: Instant
+    end: Instant | None = None
+    at: AtText | None = None
+
+
+class HistoryParams(StrictRequest):
+    """The number of commits, newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX)] = 1_000
+
+
+class JobsParams(StrictRequest):
+    """The number of pipeline tasks, newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=JOBS_MAX)] = 100
+
+
+class DiffParams(StrictRequest):
+    """From which version or instant to which."""
+
+    old: AtText
+    new: AtText | None = None
+
+
+class RowsParams(StrictRequest):
+    """Whether to add columns that the table lacks; how long to wait for memory."""
+
+    evolve: bool = False
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | None = None
+
+
+# Entities
+
+EntityId = Annotated[str, Meta(min_length=1, max_length=255)]
+Field = Annotated[str, Meta(max_length=1_000)]
+LIMIT_MAX = 1_000
+OPERATIONS_MAX = 10_000
+
+
+class EntityParams(StrictRequest):
+    """As of when, or how to answer when PostgreSQL or the lake is down."""
+
+    at: AtText | None = None
+    mode: Mode | None = None
+
+
+class CreateParams(StrictRequest):
+    """The key of the new entity; the node generates one if it is omitted."""
+
+    id: EntityId | None = None
+
+
+class VersionParams(StrictRequest):
+    """The version of a contract; the newest by default."""
+
+    version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+
+
+class ToolParams(StrictRequest):
+    """The version of a contract, and the model vendor's form of a tool."""
+
+    version: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+    form: Literal["anthropic", "openai"] = "anthropic"
+
+
+class PageParams(StrictRequest):
+    """A page: a filter as JSON; names of fields with commas between them, `-` for descending."""
+
+    filter: Text | None = None
+    sort: Text | None = None
+    fields: Text | None = None
+    after: Annotated[str, Meta(max_length=20_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    refs: Text | None = None
+    total: bool = False
+
+
+class SearchRequest(StrictRequest):
+    """A page. `filter` is `{"field", "op", "value"}`, or `{"and": [...]}`, `or`, `not` of such."""
+
+    filter: dict[str, Any] | None = None
+    sort: Annotated[list[Field], Meta(max_length=8)] = []
+    fields: Annotated[list[Field], Meta(max_length=2_000)] | None = None
+    after: Annotated[str, Meta(max_length=20_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    refs: Annotated[list[Field], Meta(max_length=10)] = []
+    total: bool = False
+
+
+class BulkOperation(StrictRequest):
+    """One operation; for a create without a key the node generates one."""
+
+    op: Literal["create", "replace", "patch", "delete"]
+    id: EntityId | None = None
+    document: dict[str, Any] | None = None
+    if_match: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
+
+
+class BulkRequest(StrictRequest):
+    """Operations to do in order: all of them or none, unless `atomic` is false."""
+
+    operations: Annotated[list[BulkOperation], Meta(max_length=OPERATIONS_MAX)]
+    atomic: bool = True
+
+
+class ScanRequest(StrictRequest):
+    """Which columns, as of when, or how to answer when PostgreSQL or the lake is down."""
+
+    columns: Annotated[list[Field], Meta(max_length=2_000)] | None = None
+    at: At | None = None
+    mode: Mode | None = None

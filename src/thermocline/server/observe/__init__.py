@@ -1,0 +1,1 @@
+"""What the node reports about itself: health, metrics, log lines, jobs, systemd notifications."""

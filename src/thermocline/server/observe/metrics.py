@@ -1,0 +1,177 @@
+"""The node's metrics for Prometheus.
+
+In:   requests, rows, queries as they end; the node itself, read at each scrape
+Out:  the text of `/metrics`
+
+- Each node has its own registry: two nodes in one process do not share counters.
+- This package chooses the labels, never the client: listener, route, status, signal, job, outcome.
+  No label has a tenant, table or key, and the number of label values is bounded.
+- A scrape reads numbers in memory; it never waits for the disk or for a writer's lock.
+"""
+
+import os
+import resource
+import threading
+import time as clock
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from thermocline import __version__
+from thermocline.errors import ThermoclineError
+from thermocline.server.observe.jobs import JobWatch, job_families
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABELS_MAX = 500
+OTHER = "other"
+_REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_QUERY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """The counters of one node. Safe to use from any thread."""
+
+    def __init__(self, keep_s: float = 0.0, now_s: Callable[[], float] = clock.monotonic) -> None:
+        """`keep_s` is how long a scrape's answer is reused for later scrapes."""
+        self.registry = CollectorRegistry()
+        self._keep_s = keep_s
+        self._now_s = now_s
+        self._rendered = b""
+        self._rendered_s = -1e9
+        self._lock = threading.Lock()
+        self._children: dict[tuple[Any, ...], Any] = {}
+        labels = ["listener", "route", "status"]
+        made: dict[str, Any] = {"registry": self.registry}
+        self._requests = Counter("thermocline_requests", "Requests answered.", labels, **made)
+        self._request_seconds = Histogram(
+            "thermocline_request_seconds",
+            "Time to answer a request.",
+            ["listener"],
+            buckets=_REQUEST_SECONDS,
+            **made,
+        )
+        self._rows = Counter("thermocline_ingested_rows", "Rows made durable.", ["signal"], **made)
+        self._bytes = Counter(
+            "thermocline_ingested_bytes", "Bytes of requests made durable.", ["signal"], **made
+        )
+        self._rejected = Counter("thermocline_rejected_rows", "Rows refused.", ["signal"], **made)
+        self._queries = Counter("thermocline_queries", "Queries ended.", ["outcome"], **made)
+        self._query_seconds = Histogram(
+            "thermocline_query_seconds", "Time of a query.", buckets=_QUERY_SECONDS, **made
+        )
+        self._node = _NodeCollector()
+        self.registry.register(self._node)
+
+    def count_request(self, listener: str, route: str, status: int, seconds: float) -> None:
+        """Count an answered request; `route` is a path template, never the client's path."""
+        self._child(self._requests, listener, route, str(status)).inc()
+        self._child(self._request_seconds, listener).observe(seconds)
+
+    def count_ingested(self, signal: str, rows: int, size_bytes: int) -> None:
+        """Count rows that are durable."""
+        self._child(self._rows, signal).inc(rows)
+        self._child(self._bytes, signal).inc(size_bytes)
+
+    def count_rejected(self, signal: str, rows: int) -> None:
+        """Count refused rows."""
+        self._child(self._rejected, signal).inc(rows)
+
+    def count_query(self, outcome: str, seconds: float) -> None:
+        """Count a query that ended, by outcome: `ok`, `cancelled`, `timeout`, `error`, ..."""
+        self._child(self._queries, outcome).inc()
+        self._query_seconds.observe(seconds)
+
+    def watch(self, node: Any, is_ready: Callable[[], bool] = lambda: True) -> None:
+        """Report this node's numbers, and whether it is ready, at each scrape."""
+        self._node.node, self._node.is_ready = node, is_ready
+        self._node.jobs = JobWatch(node)
+
+    def render(self) -> bytes:
+        """Return the text of a scrape; its type is `CONTENT_TYPE`."""
+        with self._lock:
+            if self._now_s() - self._rendered_s >= self._keep_s:
+                self._rendered = generate_latest(self.registry)
+                self._rendered_s = self._now_s()
+            return self._rendered
+
+    def _child(self, metric: Any, *labels: str) -> Any:
+        key = (metric, *labels)
+        child = self._children.get(key)
+        if child is None:
+            if len(self._children) >= LABELS_MAX:
+                return metric.labels(*[OTHER] * len(labels))
+            child = self._children[key] = metric.labels(*labels)
+        return child
+
+
+class _NodeCollector(Collector):
+    """The node's own numbers, read at each scrape."""
+
+    def __init__(self) -> None:
+        self.node: Any = None
+        self.is_ready: Callable[[], bool] = lambda: False
+        self.jobs: JobWatch | None = None
+        self._started_s = clock.time()
+
+    def collect(self) -> Iterator[Any]:
+        yield _gauge("process_resident_memory_bytes", "Memory of the process.", resident_bytes())
+        yield _gauge("process_start_time_seconds", "When the process began.", self._started_s)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = CounterMetricFamily("process_cpu_seconds", "Time of the processors.")
+        cpu.add_metric([], usage.ru_utime + usage.ru_stime)
+        yield cpu
+        info = GaugeMetricFamily("thermocline_info", "Which version runs.", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+        yield _gauge("thermocline_ready", "Whether requests are taken.", float(self.is_ready()))
+        node = self.node
+        if node is None:
+            return
+        try:
+            numbers = list(node_numbers(node))
+        except ThermoclineError:
+            return  # the node was closed meanwhile; `thermocline_ready` tells it
+        for name, text, value in numbers:
+            yield _gauge(f"thermocline_{name}", text, value)
+        if self.jobs is not None:
+            yield from job_families(self.jobs.newest_runs())
+
+
+def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
+    """Yield the node's numbers: name, meaning, value."""
+    tier = node.tier
+    now_s = clock.monotonic()
+    since = [one.hot_since_s for one in tier.tables() if one.hot_since_s is not None]
+    yield "journal_next_lsn", "The number of the journal's next write.", tier.next_lsn
+    yield "journal_failed", "Whether the journal's last write failed.", _flag(tier.group.trouble)
+    quarantined = "Files in the journal's quarantine: rows set aside that a person must look at."
+    yield "journal_quarantined_files", quarantined, tier.quarantined
+    yield "hot_bytes", "Memory of rows that are not flushed.", tier.hot_bytes
+    yield "hot_bytes_max", "The ceiling of hot_bytes.", tier.hot_bytes_max
+    oldest_s = now_s - min(since) if since else 0.0
+    yield "flush_age_seconds", "How long the oldest row has been hot.", oldest_s
+    yield "flush_failing", "Whether the last flush failed.", _flag(node.flush_error)
+    yield "export_failing", "Whether the last export failed.", _flag(node.export_error)
+    if node.pool is not None:
+        workers = len(node.pool.worker_ids())
+        yield "query_workers", "Processes that run queries now.", workers
+
+
+def _flag(trouble: object) -> float:
+    return float(trouble is not None)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process, 0 if the system does not report it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

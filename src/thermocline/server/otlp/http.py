@@ -1,0 +1,176 @@
+"""OTLP over HTTP: the three paths, in protobuf and JSON.
+
+In:   `POST /v1/metrics`, `/v1/logs`, `/v1/traces`, compressed or not
+Out:  the answer in the encoding of the request: success, partial success, or `google.rpc.Status`
+
+- Key, content type and content coding are checked from the head, before the body is read.
+- A node without keys answers only to names of this machine, and to no page of another origin.
+- A success is answered when the rows are durable, and counts the refused rows.
+- An error that the request does not cause is 429 or 503 with `Retry-After`: the client keeps its
+  rows and sends them again.
+- With an `Idempotency-Key`, a resend of an accepted request succeeds without new rows.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from thermocline.errors import ThermoclineError
+from thermocline.ingest.inflate import CODINGS
+from thermocline.ingest.otlp.answer import encode_failure, encode_success
+from thermocline.ingest.otlp.batch_decode import RequestBody
+from thermocline.ingest.otlp.protobuf import SIGNALS
+from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
+from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
+from thermocline.server.otlp.http1.route import (
+    Http1Request,
+    Http1Response,
+    Http1Route,
+    HttpLimits,
+    refusal_headers,
+)
+from thermocline.server.otlp.http1.server import Http1Server
+from thermocline.server.otlp.receiver import Receiver
+from thermocline.server.otlp.status import (
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    otlp_status,
+)
+
+PORT = 4318
+LISTENER = "otlp_http"
+_ENCODINGS = {"application/x-protobuf": "protobuf", "application/json": "json"}
+_TYPES = {encoding: kind for kind, encoding in _ENCODINGS.items()}
+_CODES = {
+    401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
+    404: NOT_FOUND,
+    405: UNIMPLEMENTED,
+    413: RESOURCE_EXHAUSTED,
+    429: UNAVAILABLE,
+    503: UNAVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """The facts from a request's head: the tenant, and the form of the body."""
+
+    tenant: str
+    encoding: str
+    coding: str
+    request_id: str | None
+
+
+class OtlpHttp:
+    """The listener of OTLP over HTTP."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        host: str = "127.0.0.1",
+        port: int = PORT,
+        limits: HttpLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        hosts: Collection[str] = LOOPBACK_NAMES,
+        is_open: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`hosts` are the host names it answers to while `is_open`, that is, without keys."""
+        self._receiver = receiver
+        self._hosts, self._is_open = frozenset(hosts), is_open
+        routes = {
+            ("POST", f"/v1/{signal}"): Http1Route(self._make_answer(signal), self._admit)
+            for signal in SIGNALS
+        }
+        self._server = Http1Server(
+            routes,
+            host=host,
+            port=port,
+            room=receiver.room,
+            limits=limits,
+            refusal=_refusal_response,
+            observe=lambda path, status, s: receiver.observe(LISTENER, path, status, s),
+            tls=tls,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port of the listening socket."""
+        return self._server.port
+
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections."""
+        return self._server.connection_count
+
+    async def start(self) -> None:
+        """Listen."""
+        await self._server.start()
+
+    async def stop(self, deadline_s: float) -> None:
+        """Refuse new requests, answer those in progress, close; at the deadline abort the rest."""
+        await self._server.stop(deadline_s)
+
+    def _admit(self, head: RequestHead) -> _Admitted:
+        if self._is_open():
+            self._check_name(head)
+        try:
+            tenant = self._receiver.tenant(head.text(b"authorization"))
+        except ThermoclineError as error:
+            raise _as_refusal(error) from error
+        encoding = _encoding(head)
+        if encoding is None:
+            raise RequestRefused(415, f"the content type must be one of {', '.join(_ENCODINGS)}")
+        coding = (head.text(b"content-encoding") or "identity").lower()
+        if coding not in CODINGS:
+            raise RequestRefused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
+        return _Admitted(tenant, encoding, coding, head.text(b"idempotency-key"))
+
+    def _check_name(self, head: RequestHead) -> None:
+        host = head.text(b"host")
+        found = host_refusal(self._hosts, [] if host is None else [host], head.text(b"origin"))
+        if found is not None:
+            raise RequestRefused(421 if found is HostRefusal.NAME else 403, found.value)
+
+    def _make_answer(self, signal: str) -> Callable[[Http1Request], Awaitable[Http1Response]]:
+        async def answer(request: Http1Request) -> Http1Response:
+            admitted: _Admitted = request.admitted
+            body = RequestBody(admitted.encoding, admitted.coding, request.body)
+            try:
+                taken = await self._receiver.ingest(
+                    admitted.tenant, signal, body, admitted.request_id
+                )
+            except ThermoclineError as error:
+                raise _as_refusal(error) from error
+            answered = encode_success(taken, admitted.encoding)
+            return Http1Response(200, answered, _TYPES[admitted.encoding])
+
+        return answer
+
+
+def _encoding(head: RequestHead) -> str | None:
+    kind = (head.text(b"content-type") or "").partition(";")[0].strip().lower()
+    return _ENCODINGS.get(kind)
+
+
+def _as_refusal(error: ThermoclineError) -> RequestRefused:
+    told = otlp_status(error)
+    headers = (("WWW-Authenticate", "Bearer"),) if told.status == 401 else ()
+    return RequestRefused(
+        told.status, told.message, retry_after_s=told.retry_after_s, headers=headers
+    )
+
+
+def _refusal_response(refused: RequestRefused, head: RequestHead | None) -> Http1Response:
+    """Return a refusal as `google.rpc.Status`, in the request's encoding if it is known."""
+    encoding = (_encoding(head) if head is not None else None) or "json"
+    code = _CODES.get(refused.status, INVALID_ARGUMENT)
+    wait_s = refused.retry_after_s
+    body = encode_failure(code, refused.message, encoding, retry_after_s=wait_s)
+    return Http1Response(refused.status, body, _TYPES[encoding], refusal_headers(refused))
