@@ -4,21 +4,25 @@ BIN := .venv/bin
 READY := .venv/.ready
 # Spark starts in half the time once Java has watched it start.
 LEARNED := .venv/.learned
+# The environment of `make docs`: Sphinx alone, because its packages are no part of a test run.
+SPHINX := .venv/docs
 # pytest-xdist workers; two is what the smallest machine we test on has.
 WORKERS ?= 2
 
 # The browser of the console's tests. Debian's: none is downloaded.
 CHROMIUM ?= /usr/bin/chromium
 
-.PHONY: help demo test check console bench evidence clean
+.PHONY: help demo test check docs console bench evidence clean
 
 help:
-	@echo "make demo      a node fed, queried, killed with -9; the pipeline; a picture"
-	@echo "make test      style, types, layers and every test"
-	@echo "make check     style, types and layers alone"
-	@echo "make console   builds the page anew (needs Node.js)"
-	@echo "make bench     the benchmarks; rewrites bench/RESULTS.md"
-	@echo "make evidence  the long fault runs; writes evidence/"
+	@echo "make demo      starts a node, feeds it, kills it with -9, runs the pipeline, draws a gap"
+	@echo "make test      checks style, types and layers, and runs every test"
+	@echo "make check     checks style, types and layers only"
+	@echo "make docs      builds the documents as a site with a search box, in build/docs"
+	@echo "make console   builds the console's page again (needs Node.js)"
+	@echo "make bench     runs the benchmarks and rewrites bench/RESULTS.md"
+	@echo "make evidence  runs the long fault runs and writes evidence/"
+	@echo "make clean     removes the environment and what was built"
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -46,6 +50,18 @@ $(CHROMIUM):
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 
+$(SPHINX)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(SPHINX)
+	$(SPHINX)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(SPHINX)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
+# A link that leads nowhere stops the build.
+docs: $(SPHINX)/.ready
+	$(SPHINX)/bin/sphinx-build --fail-on-warning --keep-going --quiet \
+		-c docs/site -d build/docs-cache . build/docs
+	@echo "open build/docs/index.html"
+
 # Builds the page from console/ into the package; needs Node.js, which nothing else does.
 console:
 	cd console && npm ci --no-audit --no-fund && npm run build
@@ -69,4 +85,4 @@ evidence: $(READY)
 	$(BIN)/python evidence/run.py
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis

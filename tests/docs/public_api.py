@@ -1,6 +1,6 @@
 """The tables of docs/python.md, made from the code: every public class with its methods.
 
-python tests/docs/public_api.py     # writes them anew
+python tests/docs/public_api.py     # writes them again
 """
 
 import inspect
@@ -9,7 +9,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 INNER = {"tier", "by_id", "hot", "snapshot", "let_go", "register_view"}
-"""What the rooms above use, and no user needs."""
+"""What other parts of the package use and no user needs."""
 BEGIN, END = "<!-- made by tests/docs/public_api.py -->", "<!-- end -->"
 
 
@@ -67,7 +67,7 @@ def arguments(function):
 
 
 def shown(value):
-    """Return a default as it is written; what is no plain value is left open."""
+    """Return a default as it is written; any other value than a plain one is `...`."""
     return repr(value) if value is None or isinstance(value, bool | int | str | tuple) else "..."
 
 
@@ -75,7 +75,7 @@ def tables():
     """Return the generated part of the page."""
     lines = []
     for name, (kind, way) in classes().items():
-        lines += [f"### `{name}`", "", way[0].upper() + way[1:] + ":", "", "| | |", "|---|---|"]
+        lines += [f"## `{name}`", "", way[0].upper() + way[1:] + ":", "", "| | |", "|---|---|"]
         for written, sentence in methods(kind).values():
             escaped = re.sub(r"\|", r"\\|", sentence)
             lines.append(f"| `{written}` | {escaped} |")
@@ -84,7 +84,7 @@ def tables():
 
 
 def written(page):
-    """Return the page with its generated part made anew."""
+    """Return the page with its generated part written again."""
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
