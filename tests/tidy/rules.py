@@ -199,7 +199,7 @@ BANNED_WORDS = re.compile(
 # A function's name says what it does. A bare past participle says only that something was done.
 PARTICIPLES = frozenset(
     {
-        *("told", "made", "seen", "taken", "given", "found", "kept", "held", "sent"),
+        *("told", "made", "seen", "taken", "given", "found", "kept", "sent"),
         *("shown", "known", "done", "gone", "begun", "spoken", "written", "chosen", "bound"),
         *("left", "meant", "said", "brought"),
     }

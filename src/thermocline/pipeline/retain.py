@@ -57,8 +57,8 @@ class RetainJob:
         self,
         site: JobWorkspace,
         task: Task,
-        spark: SessionFactory,
-        tell: TaskProgress,  # noqa: ARG002
+        spark: SessionFactory,  # noqa: ARG002
+        tell: TaskProgress,
     ) -> TaskResult:
         """Delete the rows past the retention in one commit; then vacuum, if configured.
 

@@ -13,9 +13,9 @@ Out:  a `Lease` with a unique epoch, or `TableBusy`
 - A holder looks before every commit whether a later epoch exists, and commits nothing if one does.
 - The lease saves work; it is not what makes commits right. A holder may be stopped between its
   look and its commit, and clocks of machines differ. That is harmless, because every job's commit
-  is right whichever process makes it: the log lets a rewrite land only while the segments it
-  replaces are live, a batch only while its number is new, an export only on the version it was made against, a
-  refill only while the windows it read are as they were. The log is the arbiter, with or without.
+  is right whichever process makes it. The log accepts a rewrite only while the segments it
+  replaces are live, a batch only while its number is new, an export only on the version it was
+  made against, and a refill only while the windows it read are unchanged.
 """
 
 import threading

@@ -92,9 +92,9 @@ class RequestedJob:
     def run(
         self,
         site: JobWorkspace,
-        task: Task,
+        task: Task,  # noqa: ARG002
         spark: SessionFactory,
-        tell: TaskProgress,  # noqa: ARG002
+        tell: TaskProgress,
     ) -> TaskResult:
         """Do the requested work."""
         return self.work(site, spark, tell)
