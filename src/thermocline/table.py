@@ -207,13 +207,13 @@ class TimeSeriesTable:
         check_text(old, "old")
         check_names([new])
 
-        def renamed(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+        def rename(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
             entities = tuple(new if name == old else name for name in spec.entity_columns)
             time_column = new if spec.time_column == old else spec.time_column
             changed = replace(spec, entity_columns=entities, time_column=time_column)
             return changed, schema.rename_column(old, new)
 
-        return self._change("rename column", renamed)
+        return self._change("rename column", rename)
 
     def set_retention(self, retention: str | timedelta | None) -> Version:
         """Set how long rows are kept, such as `90d` or a `timedelta`; None keeps all rows."""

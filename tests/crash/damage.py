@@ -495,12 +495,13 @@ def outcome(world: World, damage: Damage, question: str) -> str:
     return "right" if found == right else f"{question}: a wrong answer without an error"
 
 
-def names(error: Corruption, damage: Damage) -> bool:
+def names(error: Exception, damage: Damage) -> bool:
     """Tell whether an error names one of the files that were damaged.
 
     A name that is gone says no longer whose it was: then the error names the folder it was in.
+    An error of Spark has the text of the error that its worker raised.
     """
-    told = f"{error.message} {error.facts}"
+    told = f"{error.message} {error.facts}" if isinstance(error, Corruption) else str(error)
     if damage.way == "deleted" and damage.kind in ("table name", "tenant name"):
         return f"{os.path.dirname(damage.path)}/" in told or "its file in names/" in told
     return any(path.rpartition("/")[2] in told for path in damage.touched)

@@ -13,7 +13,8 @@ MIB = 1 << 20
 
 def run(program):
     """Run a program under a memory limit; return its exit code and its output."""
-    lines = "import mmap, os, resource\nfrom thermocline.query.worker.memory_limit import *\nMIB = 1 << 20\n"
+    module = "thermocline.query.worker.memory_limit"
+    lines = f"import mmap, os, resource\nfrom {module} import *\nMIB = 1 << 20\n"
     done = subprocess.run(
         [sys.executable, "-c", lines + program],
         capture_output=True,

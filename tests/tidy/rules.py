@@ -1,7 +1,7 @@
 """Rules about the code itself: each takes a file's path and text and returns what breaks it.
 
-Paths are relative to the package (`cold/log/commit_log.py`) for rules of the source, to the repository for
-others. A finding is one line: path, line number, what is wrong.
+Paths are relative to the package (`cold/log/commit_log.py`) for rules of the source, to the
+repository for others. A finding is one line: path, line number, what is wrong.
 """
 
 import ast
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 FUNCTION_LINES_MAX = 70
 LINE_LENGTH_MAX = 100
 NAMES_MAX = 12
+MODULES_MAX = 18
 FORBIDDEN_NAMES = frozenset(
     {
         *("utils", "util", "helpers", "helper", "common", "core"),
@@ -18,7 +19,7 @@ FORBIDDEN_NAMES = frozenset(
     }
 )
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
-LAKE_ROOMS = ("format/", "lake/", "hot/", "ingest/", "query/")
+LAKE_ROOMS = ("format/", "cold/", "hot/", "ingest/", "query/")
 FILE_MODULES = frozenset({"pathlib", "shutil", "tempfile", "fcntl", "mmap", "glob"})
 FILE_CALLS = {
     "": {"open"},
@@ -188,3 +189,70 @@ def named_in(document: str) -> list[tuple[str, str]]:
             room = heading.group(1) if heading else ""
         found += [(name, room) for name in re.findall(r"`([\w/]+(?:\.py|/))`", line)]
     return found
+
+
+BANNED_WORDS = re.compile(
+    r"\b(whoever|whomever|nobody|somebody|anew|mend(?:s|ed|ing)?|for ever"
+    r"|leave (?:it |them )?away|of our own)\b",
+    re.IGNORECASE,
+)
+# A function's name says what it does. A bare past participle says only that something was done.
+PARTICIPLES = frozenset(
+    {
+        *("told", "made", "seen", "taken", "given", "found", "kept", "sent"),
+        *("shown", "known", "done", "gone", "begun", "spoken", "written", "chosen", "bound"),
+        *("left", "meant", "said", "brought"),
+    }
+)
+NOT_PARTICIPLES = frozenset({"seed", "feed", "need", "embed", "speed", "exceed", "proceed", "shed"})
+SUBJECT_LENGTH_MAX = 70
+
+
+def private_words(path: str, text: str) -> list[str]:
+    """Text names the actor; CONTRIBUTING.md lists the words that we do not use.
+
+    The user `nobody` of the operating system is called by its name.
+    """
+    return [
+        f"{path}:{number}: {found[0]}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        for found in BANNED_WORDS.finditer(line.replace("`nobody`", "").replace('"nobody"', ""))
+    ]
+
+
+def participle_names(path: str, text: str) -> list[str]:
+    """A function is named by a verb, or by the noun that it returns."""
+    return [
+        f"{path}:{node.lineno}: {node.name}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, Function)
+        and _is_participle(node.name.strip("_"))
+        and not any(ast.unparse(one).endswith("property") for one in node.decorator_list)
+    ]
+
+
+def _is_participle(name: str) -> bool:
+    return name in PARTICIPLES or (
+        "_" not in name and name.endswith("ed") and name not in NOT_PARTICIPLES
+    )
+
+
+def public_classes(text: str) -> list[str]:
+    """Return the public classes that a module defines at its top."""
+    return [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def poor_subjects(subjects: list[str]) -> list[str]:
+    """Return the subjects that are long, end with a full stop or begin with no imperative."""
+    return [
+        subject
+        for subject in subjects
+        if len(subject) > SUBJECT_LENGTH_MAX
+        or subject.endswith(".")
+        or not re.match(r"[A-Z][a-z]+ ", subject)
+        or re.match(r"[A-Z][a-z]*(?:ed|ing) ", subject)
+    ]

@@ -4,11 +4,12 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tidy import rules
+from tidy import code_map, rules
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src" / "thermocline"
@@ -24,6 +25,8 @@ SOURCE_RULES = [
     rules.async_code,
     rules.unfinished,
     rules.file_access,
+    rules.private_words,
+    rules.participle_names,
 ]
 TEST_RULES = [rules.long_lines, rules.unfinished]
 
@@ -95,6 +98,10 @@ BAD = [
     (rules.getters, "cold/log/commit_log.py", "def get_state(): ...\n"),
     (rules.getters, "cold/log/commit_log.py", "class A:\n    def _get_state(self): ...\n"),
     (rules.async_code, "cold/log/commit_log.py", "async def f(): ...\n"),
+    (rules.private_words, "cold/log/commit_log.py", "# whoever reads it\n"),
+    (rules.private_words, "cold/log/commit_log.py", 'hint="mend the SQL"\n'),
+    (rules.participle_names, "cold/log/commit_log.py", "def told(): ...\n"),
+    (rules.participle_names, "cold/log/commit_log.py", "class A:\n    def _landed(self): ...\n"),
     (rules.unfinished, "cold/log/commit_log.py", f"# {rules.UNFINISHED[0]}: later\n"),
     (rules.unfinished, "cold/log/commit_log.py", f"x = 1  # {rules.UNFINISHED[1]}\n"),
     (rules.file_access, "cold/log/commit_log.py", "with open('x') as file: ...\n"),
@@ -130,6 +137,8 @@ GOOD = [
     (rules.forbidden_name, "lake/commonly.py", ""),
     (rules.getters, "cold/log/commit_log.py", "def getter(): ...\ndef target(): ...\n"),
     (rules.async_code, "server/http.py", "async def f(): ...\n"),
+    (rules.private_words, "cold/log/commit_log.py", "# amended, recommend, everybody\n"),
+    (rules.participle_names, "cold/log/commit_log.py", "def is_told(): ...\ndef feed(): ...\n"),
     (rules.unfinished, "cold/log/commit_log.py", "# todo lists are for people\n"),
     (rules.file_access, "disk.py", "open('x')\n"),
     (rules.file_access, "cli/main.py", "open('x')\n"),
@@ -156,7 +165,8 @@ def test_every_rule_is_seen_both_ways():
     public = [
         function
         for name, function in inspect.getmembers(rules, inspect.isfunction)
-        if not name.startswith("_") and name not in ("named_in", "file_uses")
+        if not name.startswith("_")
+        and name not in ("named_in", "file_uses", "public_classes", "poor_subjects")
     ]
     assert set(public) == set(SOURCE_RULES)
 
@@ -204,27 +214,15 @@ def test_no_two_test_modules_are_taken_for_one_another():
     assert [name for name in names if names.count(name) > 1] == []
 
 
-def unnamed_modules(document, package):
-    """Return the modules of the rooms that have a section which the section does not name."""
-    sections = re.split(r"^### `([a-z_]+)/`\n", document, flags=re.MULTILINE)
-    missing = []
-    for room, body in zip(sections[1::2], sections[2::2], strict=True):
-        named = set(re.findall(r"`([a-z0-9_/]+\.py)`", body.split("\n## ")[0]))
-        modules = {
-            path.relative_to(package / room).as_posix()
-            for path in (package / room).rglob("*.py")
-            if path.name != "__init__.py"
-        }
-        missing += [f"{room}/{name}" for name in sorted(modules - named)]
-    return missing
+def test_the_code_map_of_the_architecture_is_what_the_source_says():
+    page = (REPOSITORY / "ARCHITECTURE.md").read_text()
+    assert code_map.with_code_map(page) == page, "run `python tests/tidy/code_map.py`"
+    assert code_map.with_code_map(page.replace("| `flush.py`", "| `flux.py`")) == page
 
 
-def test_every_module_is_named_in_the_section_of_its_room():
-    document = (REPOSITORY / "ARCHITECTURE.md").read_text()
-    assert unnamed_modules(document, PACKAGE) == []
-    assert unnamed_modules(document.replace("`refill.py`", ""), PACKAGE) == [
-        "cold/change/replace_windows.py"
-    ]
+def test_no_folder_has_more_modules_than_a_reader_takes_in():
+    folders = Counter(path.parent for path in sources().values() if path.name != "__init__.py")
+    assert [folder for folder, count in folders.items() if count > rules.MODULES_MAX] == []
 
 
 def test_every_module_that_the_architecture_names_exists():
@@ -233,13 +231,28 @@ def test_every_module_that_the_architecture_names_exists():
     assert missing_modules(document, PACKAGE) == []
 
 
+def test_a_public_class_name_exists_once():
+    texts = [path.read_text() for path in sources().values()]
+    names = Counter(name for text in texts for name in rules.public_classes(text))
+    assert [name for name, count in names.items() if count > 1] == []
+    text = "class A: ...\nclass _B: ...\ndef f():\n    class C: ...\n"
+    assert rules.public_classes(text) == ["A"]
+
+
+def test_commit_subjects_are_short_imperatives():
+    # Older subjects are as they are. A checkout without its history has none to check.
+    log = ["git", "log", "--no-merges", "--since=2026-11-18T12:00:00Z", "--format=%s"]
+    found = subprocess.run(log, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert rules.poor_subjects(found.stdout.splitlines()) == []
+    poor = ["Fixed a bug", "Fixing it", "fix it", "Fix it.", "Fix " + "x" * 70]
+    assert rules.poor_subjects([*poor, "Fix the order of two commits"]) == poor
+
+
 def test_a_document_that_forgets_or_invents_a_room_would_be_caught():
-    named = " ".join(f"`{room}`" for room in rooms_of(PACKAGE) - {"lake/", "errors.py"})
-    assert missing_rooms(named, PACKAGE) == ["errors.py", "lake/"]
-    invented = (
-        "see `lake/utils.py`, `attic/`\n\n### `lake/`\n`log.py` and `nothing.py`\n\n## x\n`disk.py`"
-    )
-    assert missing_modules(invented, PACKAGE) == ["attic/", "lake/nothing.py", "lake/utils.py"]
+    named = " ".join(f"`{room}`" for room in rooms_of(PACKAGE) - {"cold/", "errors.py"})
+    assert missing_rooms(named, PACKAGE) == ["cold/", "errors.py"]
+    invented = "see `cold/utils.py`, `attic/`\n\n### `cold/`\n`nothing.py`\n\n## x\n`disk.py`"
+    assert missing_modules(invented, PACKAGE) == ["attic/", "cold/nothing.py", "cold/utils.py"]
 
 
 # The package as it is imported.
@@ -326,7 +339,7 @@ def test_dependencies_point_down():
 
 def test_a_layer_that_is_turned_around_would_be_caught(tmp_path):
     settings = (REPOSITORY / "pyproject.toml").read_text()
-    order, other = '"hot | lake", "contract", "format"', '"format", "contract", "hot | lake"'
+    order, other = '"hot | cold", "contract", "format"', '"format", "contract", "hot | cold"'
     turned = settings.replace(order, other)
     assert turned != settings
     (tmp_path / "pyproject.toml").write_text(turned)
@@ -337,7 +350,7 @@ def test_a_layer_that_is_turned_around_would_be_caught(tmp_path):
 
 def test_a_room_without_a_place_in_the_layers_would_be_caught(tmp_path):
     settings = (REPOSITORY / "pyproject.toml").read_text()
-    forgetting = settings.replace('"hot | lake", "contract"', '"hot", "contract"')
+    forgetting = settings.replace('"hot | cold", "contract"', '"hot", "contract"')
     assert forgetting != settings
     (tmp_path / "pyproject.toml").write_text(forgetting)
     done = lint_imports("--config", str(tmp_path / "pyproject.toml"), cwd=REPOSITORY)

@@ -186,13 +186,13 @@ class _LakeCopier:
     def _put(self, name: str, size_bytes: int, chunks: Iterator[bytes]) -> None:
         checksum = 0
 
-        def counted() -> Iterator[bytes]:
+        def count_chunks() -> Iterator[bytes]:
             nonlocal checksum
             for chunk in chunks:
                 checksum = google_crc32c.extend(checksum, chunk)
                 yield chunk
 
-        self._sink.put(name, size_bytes, counted())
+        self._sink.put(name, size_bytes, count_chunks())
         self._copy.files[name] = (size_bytes, checksum)
 
     def copy_journal(self) -> str:
@@ -430,13 +430,13 @@ def _restore_files(source: str, data: str, made: list[str]) -> dict[str, Any]:
         made.append(name)
         checksum = 0
 
-        def counted(chunks: Iterator[bytes] = chunks) -> Iterator[bytes]:
+        def count_chunks(chunks: Iterator[bytes] = chunks) -> Iterator[bytes]:
             nonlocal checksum
             for chunk in chunks:
                 checksum = google_crc32c.extend(checksum, chunk)
                 yield chunk
 
-        sink.put(name, size_bytes, counted())
+        sink.put(name, size_bytes, count_chunks())
         found[name] = (size_bytes, checksum)
     manifest = _check_manifest(f"{source}/{MANIFEST_NAME}", kept.get(MANIFEST_NAME), found)
     _check_tables(data, found)

@@ -104,8 +104,8 @@ class CoverageReport:
         elif self.has_entities and per_entity:
             keys, parts = self._sort_by_entity()
             if not keys:
-                nobody = entity_key([None] * len(self.state.spec.entity_columns))
-                keys, parts = [nobody], [self.coverage.whole]
+                no_entity = entity_key([None] * len(self.state.spec.entity_columns))
+                keys, parts = [no_entity], [self.coverage.whole]
         else:
             keys, parts = None, [self.coverage.whole]
         runs = find_runs([part.to_bytes() for part in parts])

@@ -347,7 +347,7 @@ class ColdTable:
         """Run `before`, then a transaction; remove the staged files unless it committed them."""
         is_tried = False
 
-        def planned(state: TableState) -> CommitPlan | None:
+        def plan_change(state: TableState) -> CommitPlan | None:
             nonlocal is_tried
             is_tried = False  # no attempt to commit is running while the plan is made
             self.check_before_commit()
@@ -361,7 +361,7 @@ class ColdTable:
             self.storage.probe()
             if before:
                 before()
-            outcome = transact(self.log, planned)
+            outcome = transact(self.log, plan_change)
         except OutcomeUnknown:
             raise  # the log may yet name what was staged
         except BaseException as error:

@@ -3,8 +3,8 @@
 In:   the contracts in PostgreSQL
 Out:  `_contracts/<version>.json` in the table's folder, and the contracts read from there
 
-- PostgreSQL has the contracts; these are copies, made by whoever opens or registers the type. One
-  that is missing or cannot be written costs nothing until PostgreSQL is gone.
+- PostgreSQL has the contracts; the process that opens or registers the type writes these copies.
+  One that is missing or cannot be written costs nothing until PostgreSQL is gone.
 - They are read only when PostgreSQL cannot be asked.
 - Each has a checksum, and says its version and its table. One that is damaged is refused when it
   is read, and written again when the type is opened. Older releases wrote neither.

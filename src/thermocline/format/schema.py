@@ -97,7 +97,7 @@ class Schema:
         for new in fields:
             encode_type(new.type)
             check_inner_names(new.type, new.name)
-            columns.append(TableColumn(next_id, new.name, _kept(new.type, new.name)))
+            columns.append(TableColumn(next_id, new.name, _storable_type(new.type, new.name)))
             next_id += 1
         return _check_schema(Schema(tuple(columns), next_id))
 
@@ -125,7 +125,7 @@ class Schema:
                 old=str(column.type),
                 new=str(kind),
             )
-        return self._replace_column(replace(column, type=_kept(kind, name)))
+        return self._replace_column(replace(column, type=_storable_type(kind, name)))
 
     def _replace_column(self, changed: TableColumn) -> "Schema":
         columns = tuple(changed if c.id == changed.id else c for c in self.columns)
@@ -208,31 +208,31 @@ def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
     return is_double and not holds(kind, column)
 
 
-def _kept(kind: pa.DataType, column: str) -> pa.DataType:
+def _storable_type(kind: pa.DataType, column: str) -> pa.DataType:
     """Return the type as a table keeps it, with room for the rows of many appends."""
     if kinds.is_dictionary(kind):
-        return _kept_dictionary(kind, column)
+        return _storable_dictionary(kind, column)
     if kinds.is_map(kind):
-        item = _kept_field(kind.item_field, column)
+        item = _storable_field(kind.item_field, column)
         return pa.map_(kind.key_field, item, keys_sorted=kind.keys_sorted)
     if kinds.is_fixed_size_list(kind):
-        return pa.list_(_kept_field(kind.value_field, column), kind.list_size)
+        return pa.list_(_storable_field(kind.value_field, column), kind.list_size)
     if kinds.is_large_list(kind):
-        return pa.large_list(_kept_field(kind.value_field, column))
+        return pa.large_list(_storable_field(kind.value_field, column))
     if kinds.is_list(kind):
-        return pa.list_(_kept_field(kind.value_field, column))
+        return pa.list_(_storable_field(kind.value_field, column))
     if kinds.is_struct(kind):
-        return pa.struct([_kept_field(field, column) for field in kind])
+        return pa.struct([_storable_field(field, column) for field in kind])
     return kind
 
 
-def _kept_field(field: pa.Field, column: str) -> pa.Field:
-    kind = _kept(field.type, column)
+def _storable_field(field: pa.Field, column: str) -> pa.Field:
+    kind = _storable_type(field.type, column)
     # A null around a dictionary has an index into it, which Arrow makes invalid where it is empty.
     return pa.field(field.name, kind.value_type if kinds.is_dictionary(kind) else kind)
 
 
-def _kept_dictionary(kind: pa.DataType, column: str) -> pa.DataType:
+def _storable_dictionary(kind: pa.DataType, column: str) -> pa.DataType:
     value = plain_type(kind.value_type)
     is_odd = kinds.is_nested(value) or kinds.is_null(value) or kinds.is_float16(value)
     if is_odd or kinds.is_dictionary(kind.value_type):

@@ -120,7 +120,7 @@ def from_json(name: str, values: Sequence[Any], kind: pa.DataType, spec: TableSp
         try:
             converted.append(convert(value))
         except ValueError as error:
-            raise _misfit_error(name, str(kind), error, row=row, value=shown(value)) from error
+            raise _misfit_error(name, str(kind), error, row=row, value=short_text(value)) from error
     return column_from_values(name, converted, kind, spec)
 
 
@@ -216,7 +216,7 @@ def _first_stranger(name: str, values: Sequence[Any], error: Exception) -> Inval
     """Return the error for the first value that has no common type with those before it."""
     expected = "one type for all rows"
     if not _are_alike(values[:1]):
-        return _misfit_error(name, expected, error, row=0, value=shown(values[0]))
+        return _misfit_error(name, expected, error, row=0, value=short_text(values[0]))
     fit, stranger = 1, len(values)
     while fit < stranger:
         middle = (fit + stranger) // 2
@@ -225,7 +225,7 @@ def _first_stranger(name: str, values: Sequence[Any], error: Exception) -> Inval
         )
     if stranger == len(values):
         return _misfit_error(name, expected, error)
-    return _misfit_error(name, expected, error, row=stranger, value=shown(values[stranger]))
+    return _misfit_error(name, expected, error, row=stranger, value=short_text(values[stranger]))
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
@@ -238,7 +238,7 @@ def _are_alike(values: Sequence[Any]) -> bool:
     return True
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Return a value as a text for an error, cut at the limit."""
     return _SHORT.repr(value)[:VALUE_LENGTH_MAX].encode("utf-8", "replace").decode()
 
@@ -270,7 +270,7 @@ def _first_misfit(
         try:
             _convert_values(name, [value], kind, spec)
         except _MISFIT as found:
-            return _misfit_error(name, str(kind), found, row=row, value=shown(value))
+            return _misfit_error(name, str(kind), found, row=row, value=short_text(value))
     return _misfit_error(name, str(kind), error)
 
 

@@ -54,8 +54,12 @@ class RetainJob:
                 yield Task(JOB, name, why, numbers)
 
     def run(
-        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
-    ) -> TaskResult:  # noqa: ARG002
+        self,
+        site: JobWorkspace,
+        task: Task,
+        spark: SessionFactory,  # noqa: ARG002
+        tell: TaskProgress,
+    ) -> TaskResult:
         """Delete the rows past the retention in one commit; then vacuum, if configured.
 
         `Invalid` if every row would go and `confirmed` does not name this table.

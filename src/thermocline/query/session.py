@@ -82,7 +82,7 @@ class Session:
         A root is a folder or an object store's URL. `NotFound` when it has no table.
         """
         check_table_name(name)
-        opened = getattr(table, "lake", table)
+        opened = getattr(table, "cold", table)
         if not isinstance(opened, ColdTable):
             opened = ColdTable(open_storage(table, storage_options, "table"))
         opened.state()

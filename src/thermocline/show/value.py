@@ -176,7 +176,7 @@ def _dictionaries(array: pa.Array) -> list[Any]:
     return json_values(array.dictionary_decode())
 
 
-def _nested(array: pa.Array) -> list[Any]:
+def _nested_values(array: pa.Array) -> list[Any]:
     return [_nested_value(scalar) for scalar in array]
 
 
@@ -225,5 +225,5 @@ _CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], li
     (kinds.is_decimal, _decimals),
     (_is_calendar, _calendar),
     (_is_binary, _binaries),
-    (_is_nested, _nested),
+    (_is_nested, _nested_values),
 )

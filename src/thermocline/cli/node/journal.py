@@ -65,11 +65,11 @@ def repair(
         _set_aside(journal_folder(lake), is_dry_run=not yes, is_json=json)
         return
     from thermocline.disk import OsDisk
-    from thermocline.hot.wal.repair.repair import repair as mend
+    from thermocline.hot.wal.repair.repair import repair as repair_journal
 
     folder = journal_folder(lake)
     with show_progress("reading") as report:
-        done = mend(OsDisk(), folder, is_dry_run=not yes, progress=report)
+        done = repair_journal(OsDisk(), folder, is_dry_run=not yes, progress=report)
     if json:
         from thermocline.cli.terminal.output import print_json
 
@@ -294,7 +294,8 @@ def _describe_loss(damage: "Damage") -> str:
     when = [f"after {after}"] if after else []
     when += [f"before {before}"] if before else []
     written = f", written {' and '.join(when)}" if when else ""
-    return f"lost: {lsns}, {_count_text(damage.size_bytes, 'byte')}{written}, {_describe_tables(damage)}"
+    size = _count_text(damage.size_bytes, "byte")
+    return f"lost: {lsns}, {size}{written}, {_describe_tables(damage)}"
 
 
 def _describe_tables(damage: "Damage") -> str:

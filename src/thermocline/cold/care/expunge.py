@@ -185,8 +185,8 @@ def _rewrite_checkpoints(table: ColdTable) -> int:
         table.storage.delete(path)
     if found:
         # A new table object: it has no cached state from before the commits were redacted.
-        anew = ColdTable(table.storage)
-        anew.log.write_checkpoint(anew.state().version)
+        reopened = ColdTable(table.storage)
+        reopened.log.write_checkpoint(reopened.state().version)
     return len(found)
 
 

@@ -52,14 +52,14 @@ class WindowReplacement:
 
     `windows` are buckets of the table: of all entities, or of the entities with the given keys;
     None means all rows. `remembered` are the writer's numbers after the commit, `seen` the state
-    they were last read from. `anew` gives the table a new spec and new columns; then `windows` is
-    None.
+    they were last read from. `definition` gives the table a new spec and new columns; then
+    `windows` is None.
     """
 
     windows: Buckets | Mapping[str, Buckets] | None
     seen: TableState
     remembered: Mapping[str, int] = field(default_factory=dict)
-    anew: tuple[TableSpec, pa.Schema] | None = None
+    definition: tuple[TableSpec, pa.Schema] | None = None
 
 
 def replace_windows(
@@ -70,7 +70,7 @@ def replace_windows(
     `Overtaken` when another refill of this writer committed first: nothing is changed, and the
     staged files are removed.
     """
-    assert wish.anew is None or wish.windows is None
+    assert wish.definition is None or wish.windows is None
     stage = adopt_staged(table, staged)
     return table.run_transaction(stage, _ReplacementPlanner(table, stage, wish).plan)
 
@@ -125,9 +125,9 @@ class _ReplacementPlanner:
         )
 
     def _plan_columns(self, state: TableState) -> AppendColumns:
-        if self._wish.anew is None:
+        if self._wish.definition is None:
             return plan_columns(state, [s.arrow for s in self._stage.staged], evolve=True)
-        spec, arrow = self._wish.anew
+        spec, arrow = self._wish.definition
         schema = create_fresh_columns(state, arrow, spec.time_column)
         return AppendColumns(spec, max(state.schemas) + 1, schema, is_new=True)
 
@@ -140,7 +140,7 @@ class _ReplacementPlanner:
             return []
         has_entities = bool(state.spec.entity_columns)
 
-        def meant(held: Coverage) -> dict[str, Buckets]:
+        def find_windows(held: Coverage) -> dict[str, Buckets]:
             if not has_entities:
                 both = {"": held.whole & whole}
             elif isinstance(windows, Buckets):
@@ -152,7 +152,7 @@ class _ReplacementPlanner:
         bucket = state.spec.bucket
         stretch = TimeWindow(bucket.start(whole.first()), bucket.start(whole.last() + 1))
         hollowing = BucketRemoval(self._table.storage, self._table.index, self._stage)
-        return hollowing.plan_actions(state, meant, stretch)
+        return hollowing.plan_actions(state, find_windows, stretch)
 
     def _fit_segment(
         self, state: TableState, staged: StagedSegment, columns: AppendColumns

@@ -83,7 +83,7 @@ class CheckpointColumns:
         self._groups: dict[int, list[bytes]] = {}
 
     @cached_property
-    def _replayed(self) -> pa.Table:
+    def _replayed_columns(self) -> pa.Table:
         """The columns rebuilt from the log: the same rows in the same order."""
         logger.warning("checkpoint %s cannot be used; replaying the log instead", self._path)
         return _to_columns(self._replay())
@@ -118,13 +118,15 @@ class CheckpointColumns:
         stored = self._checksums["segment"][group : group + 1]
         column = self._read("segment", stored, lambda f: f.read_row_group(group, ["segment"]))
         if column is None:
-            column = self._replayed.column("segment").slice(group * ROWS_PER_GROUP, ROWS_PER_GROUP)
+            column = self._replayed_columns.column("segment").slice(
+                group * ROWS_PER_GROUP, ROWS_PER_GROUP
+            )
         json: list[bytes] = column.to_pylist()
         return json
 
     def _read_column(self, name: str) -> pa.ChunkedArray:
         column = self._read(name, self._checksums[name], lambda file: file.read([name]))
-        return self._replayed.column(name) if column is None else column
+        return self._replayed_columns.column(name) if column is None else column
 
     def _read(
         self, name: str, stored: Sequence[str], look: Callable[[pq.ParquetFile], pa.Table]

@@ -79,7 +79,7 @@ class DocumentChecker:
         care = tuple((name, plain) for name, plain, _ in self._number_checks)
         instants = tuple(name for name, part in self.parts.items() if part.kind.name == "timestamp")
 
-        def validated(data: bytes) -> Json:
+        def validate(data: bytes) -> Json:
             # With a backslash, a colon may be written as \\u003a, and the text may have a NUL.
             is_odd = BACKSLASH in data or len(data) > DOCUMENT_BYTES_MAX
             try:
@@ -103,7 +103,7 @@ class DocumentChecker:
                     return exactly(data)
             return document
 
-        return validated
+        return validate
 
     def validate_lines(self, data: bytes) -> list[Json]:
         """Return the documents of lines of JSON text, or raise `Invalid` with all problems."""

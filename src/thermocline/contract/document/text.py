@@ -51,7 +51,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def _make_decoder(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def decoded(data: bytes) -> Any:
+    def decode(data: bytes) -> Any:
         if len(data) > DOCUMENT_BYTES_MAX:
             raise _too_large_error(len(data))
         try:
@@ -71,7 +71,7 @@ def _make_decoder(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             _check_keys(data)
         return value
 
-    return decoded
+    return decode
 
 
 _decode_exactly = _make_decoder(_exact_decoder.decode)

@@ -41,8 +41,9 @@ class NoteRequests:
 class NoteFlush:
     """This version contains these changes of an entity store, all made by `as_of`.
 
-    `changes` are their ids as `format/log/change_ids.py` encodes them; empty in a commit that only rewrites
-    segments and changes no row. `epoch` is the number that the store gave to the export attempt.
+    `changes` are their ids as `format/log/change_ids.py` encodes them; empty in a commit that only
+    rewrites segments and changes no row. `epoch` is the number that the
+    store gave to the export attempt.
     """
 
     name: ClassVar[str] = "NoteFlush"

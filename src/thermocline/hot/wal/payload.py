@@ -117,7 +117,7 @@ def decode_frames(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[Frame
 
 def _decode_run(frames: Sequence[tuple[FrameHeader, bytes]]) -> Iterator[FrameRows | Corruption]:
     if len(frames) > 1:
-        with suppress(pa.ArrowException, OSError, ValueError, EOFError):
+        with suppress(pa.ArrowException, OSError, ValueError, EOFError, struct.error):
             together = _decode_together(frames)
             yield from together
             return

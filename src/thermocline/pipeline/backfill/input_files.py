@@ -48,8 +48,9 @@ class InputFile:
 
 
 def find_input_files(
-    sources: Iterable[str | os.PathLike[str]], format: str | None
-) -> list[InputFile]:  # noqa: A002
+    sources: Iterable[str | os.PathLike[str]],
+    format: str | None,  # noqa: A002
+) -> list[InputFile]:
     """Return the files that paths, folders and patterns name, each once, in order of path."""
     if format is not None and format not in FORMATS:
         hint = f"use one of {', '.join(FORMATS)}"

@@ -169,7 +169,7 @@ def _read_csv_by_line(
         reading.sieve.refuse(file.path, record.line, reason, _decode_raw(record.raw), column)
 
     def convert(held: list[CsvRecord]) -> Iterator[pa.RecordBatch]:
-        def made(first: int, end: int) -> pa.RecordBatch:
+        def make_batch(first: int, end: int) -> pa.RecordBatch:
             rows = [record.fields or [] for record in held[first:end]]
             try:
                 columns = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
@@ -178,7 +178,7 @@ def _read_csv_by_line(
             return _convert_texts(pa.RecordBatch.from_arrays(columns, names), names, reading)
 
         return convert_good_rows(
-            0, len(held), made, lambda place, *told: refuse(held[place], *told)
+            0, len(held), make_batch, lambda place, *told: refuse(held[place], *told)
         )
 
     held: list[CsvRecord] = []
@@ -207,7 +207,7 @@ def _read_json(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBatch]
             for line, _, row in held:
                 reading.check_columns(file, list(row), line)
 
-        def made(first: int, end: int, held: list[JsonRow] = held) -> pa.RecordBatch:
+        def make_batch(first: int, end: int, held: list[JsonRow] = held) -> pa.RecordBatch:
             rows = [row for _, _, row in held[first:end]]
             present = {name for row in rows for name in row}
             wanted = [c for c in reading.schema.columns if c.name in present or c.name == needed]
@@ -222,7 +222,7 @@ def _read_json(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBatch]
             line, raw, _ = held[place]
             reading.sieve.refuse(file.path, line, why, _decode_raw(raw), column)
 
-        yield from convert_good_rows(0, len(held), made, refuse)
+        yield from convert_good_rows(0, len(held), make_batch, refuse)
 
 
 JsonRow = tuple[int, bytes, dict[str, Any]]
@@ -322,7 +322,7 @@ def _read_parquet(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBat
         first = 1
         for batch in opened.iter_batches(ROWS_AT_ONCE):
 
-            def made(start: int, end: int, batch: pa.RecordBatch = batch) -> pa.RecordBatch:
+            def make_batch(start: int, end: int, batch: pa.RecordBatch = batch) -> pa.RecordBatch:
                 return fit_batch(batch.slice(start, end - start), reading.schema, reading.spec)
 
             def refuse(
@@ -335,7 +335,7 @@ def _read_parquet(file: InputFile, reading: ReadTarget) -> Iterator[pa.RecordBat
                 raw = orjson.dumps(_plain_values(batch.slice(place, 1)), default=str)
                 reading.sieve.refuse(file.path, first + place, why, _decode_raw(raw), column)
 
-            yield from convert_good_rows(0, batch.num_rows, made, refuse)
+            yield from convert_good_rows(0, batch.num_rows, make_batch, refuse)
             first += batch.num_rows
 
 

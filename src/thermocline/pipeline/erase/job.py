@@ -151,8 +151,8 @@ def _erase_rows(
             rows += more
             versions += [after.version] if more else []
     for subject in subjects:
-        anew, rewritten = _purge_segments(name, table, subject, how, is_aside=is_aside)
-        segments += anew
+        rewritten_count, rewritten = _purge_segments(name, table, subject, how, is_aside=is_aside)
+        segments += rewritten_count
         versions += rewritten
     forgotten = _forget_history(table, subjects)
     return _make_table_erasure(table, versions, rows, segments, forgotten, name)

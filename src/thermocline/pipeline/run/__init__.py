@@ -1,1 +1,1 @@
-"""Running jobs: what a job is, which are due, one at a time for each table, each noted in the history."""
+"""Running jobs: which are due, one at a time for each table, each noted in the history."""

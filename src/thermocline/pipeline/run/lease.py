@@ -7,15 +7,15 @@
 In:   a lake, a table's name, the holder's name
 Out:  a `Lease` with a unique epoch, or `TableBusy`
 
-- Of many who ask, one creates the file of the next epoch and has the lease. One whose holder died
-  ends after `term_s`; the next epoch is somebody else's then.
+- Of several processes, one creates the file of the next epoch and holds the lease. If the holder
+  dies, the lease ends after `term_s`, and another process can take the next epoch.
 - Each file has a checksum. One that is damaged counts as ended: a lease saves work and no more.
 - A holder looks before every commit whether a later epoch exists, and commits nothing if one does.
 - The lease saves work; it is not what makes commits right. A holder may be stopped between its
   look and its commit, and clocks of machines differ. That is harmless, because every job's commit
-  is right whoever makes it: the log lets a rewrite land only while the segments it replaces are
-  live, a batch only while its number is new, an export only on the version it was made against, a
-  refill only while the windows it read are as they were. The log is the arbiter, with or without.
+  is right whichever process makes it. The log accepts a rewrite only while the segments it
+  replaces are live, a batch only while its number is new, an export only on the version it was
+  made against, and a refill only while the windows it read are unchanged.
 """
 
 import threading

@@ -90,8 +90,12 @@ class RequestedJob:
         return iter(())
 
     def run(
-        self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress
-    ) -> TaskResult:  # noqa: ARG002
+        self,
+        site: JobWorkspace,
+        task: Task,  # noqa: ARG002
+        spark: SessionFactory,
+        tell: TaskProgress,
+    ) -> TaskResult:
         """Do the requested work."""
         return self.work(site, spark, tell)
 
@@ -185,7 +189,7 @@ class Runner:
             with suppress(NotFound):  # the task itself may create the table of a rollup
                 table = self._site.table(task.table)
                 before, table.check_before_commit = table.check_before_commit, lease.check
-                guarded.callback(setattr, table, "guard", before)
+                guarded.callback(setattr, table, "check_before_commit", before)
             return job.run(self._site, task, self._require_session, tell)
 
     def _require_session(self) -> "SparkSession":

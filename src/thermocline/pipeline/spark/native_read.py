@@ -115,7 +115,7 @@ def _resolve_table(
     table: Any, at: object, options: Mapping[str, str] | None, *, hot: bool
 ) -> tuple[ColdTable, TableView, pa.Table | None]:
     """Return the table, the view to read, and the hot rows if they are requested."""
-    lake = getattr(table, "lake", None)
+    lake = getattr(table, "cold", None)
     if not hot:
         found = lake or ColdTable(open_storage(table, options, "table"))
         return found, TableView(found.state(at)), None

@@ -1,1 +1,1 @@
-"""SQL text to a plan: parsed, checked, its tables pinned and pruned, its text rewritten for the engine."""
+"""SQL text to a plan: parsed, checked, tables pinned and pruned, text rewritten for the engine."""

@@ -1,1 +1,1 @@
-"""OpenTelemetry's requests: received over HTTP and gRPC, queued, decoded and written to the journal."""
+"""OpenTelemetry's requests: received over HTTP and gRPC, queued, decoded and written."""

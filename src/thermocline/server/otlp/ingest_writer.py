@@ -188,7 +188,7 @@ class GroupWriter:
         )
         gathering.add_write()
 
-        def done(finished: "Future[int]") -> None:
+        def settle_group(finished: "Future[int]") -> None:
             error = finished.exception()
             if isinstance(error, ThermoclineError):
                 gathering.fail(error, places)
@@ -196,7 +196,7 @@ class GroupWriter:
                 gathering.fail(_internal_error("a write failed", error), places)
             gathering.finish_write()
 
-        future.add_done_callback(done)
+        future.add_done_callback(settle_group)
 
     def _table(self, tenant: str, name: str) -> IngestTable:
         lake = self._sink.lake(tenant)

@@ -34,7 +34,7 @@ class TlsCertificate:
 
         shown = [self._pair]
 
-        def changed() -> Any:
+        def read_change() -> Any:
             """Return the configuration if it changed since the last call, on gRPC's threads."""
             pair = self._pair
             if pair is shown[0]:
@@ -43,7 +43,7 @@ class TlsCertificate:
             return grpc.ssl_server_certificate_configuration([pair])
 
         first = grpc.ssl_server_certificate_configuration([self._pair])
-        return grpc.dynamic_ssl_server_credentials(first, changed)
+        return grpc.dynamic_ssl_server_credentials(first, read_change)
 
 
 def _read_pair(settings: NodeSettings) -> tuple[bytes, bytes]:

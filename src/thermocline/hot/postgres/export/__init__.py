@@ -1,1 +1,1 @@
-"""What the lake does not have yet: changes read in one snapshot, exported, evicted and forgotten."""
+"""What the lake does not have yet: changes read in one snapshot, exported, then forgotten."""

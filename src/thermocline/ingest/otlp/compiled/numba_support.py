@@ -27,8 +27,8 @@ from numba.extending import intrinsic
 Function = TypeVar("Function", bound=Callable[..., Any])
 Bytes = npt.NDArray[np.uint8]
 
-_NAMES = ("native", "wire", "scan", "scan_records")
-_MODULES = tuple(f"thermocline.ingest.otlp.{name}" for name in _NAMES)
+_NAMES = ("numba_support", "protobuf_wire", "scan_metrics", "scan_records")
+_MODULES = tuple(f"thermocline.ingest.otlp.compiled.{name}" for name in _NAMES)
 
 
 def compile_native(function: Function) -> Function:

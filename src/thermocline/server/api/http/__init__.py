@@ -1,1 +1,1 @@
-"""HTTP on both sides of a handler: requests read within limits, responses encoded, errors as problems."""
+"""HTTP around a handler: requests read within limits, answers encoded, errors as problems."""

@@ -155,7 +155,7 @@ class _RequestMiddleware:
         scope["path"] = _path_of(scope)
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -167,16 +167,16 @@ class _RequestMiddleware:
 
         try:
             self._check_name(headers)
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, note_status)
         except ClientGone:
             status = status or 499
         except ThermoclineError as error:
-            await send_problem(noted, error, request_id)
+            await send_problem(note_status, error, request_id)
         except Exception as error:
             _log_bug(self._parts.log, error, request_id)
             if status:
                 raise  # the answer has begun, so uvicorn closes the connection
-            await send_problem(noted, error, request_id)
+            await send_problem(note_status, error, request_id)
         finally:
             seconds = time.monotonic() - began_s
             self._parts.metrics.count_request(LISTENER, scope["thermocline.route"], status, seconds)

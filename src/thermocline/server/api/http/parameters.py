@@ -89,12 +89,12 @@ def _decimal(text: str) -> Decimal:
 
 
 def _text_parser(make: Callable[[str], Any]) -> Callable[[Any], Any]:
-    def made(value: Any) -> Any:
+    def parse_text(value: Any) -> Any:
         if not isinstance(value, str):
             raise TypeError(value)
         return make(value)
 
-    return made
+    return parse_text
 
 
 KINDS: Mapping[str, Callable[[Any], Any]] = {

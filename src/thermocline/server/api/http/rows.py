@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
-from thermocline.ingest.exact_values import has_decimals, json_conversion, shown
+from thermocline.ingest.exact_values import has_decimals, json_conversion, short_text
 from thermocline.ingest.rows import ROWS_MAX, fit_rows, rows_table
 
 LINE_LOOKS_MAX = 100_000
@@ -127,7 +127,7 @@ def _convert(found: JsonRows, name: str, convert: Callable[[Any], Any]) -> None:
                     "a value does not fit its column",
                     hint="see docs/api.md for how values are written",
                     column=name,
-                    value=shown(value),
+                    value=short_text(value),
                     why=str(error),
                     **found.position_fact(index),
                 ) from error

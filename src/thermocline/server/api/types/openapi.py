@@ -64,7 +64,7 @@ def document(routes: tuple[ApiRoute, ...]) -> dict[str, Any]:
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     asked = {route.params_type.__name__ for route in routes}
     kept = {name: schema for name, schema in components.items() if name not in asked}
-    return {
+    whole: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Thermocline",
@@ -80,6 +80,27 @@ def document(routes: tuple[ApiRoute, ...]) -> dict[str, Any]:
             },
         },
     }
+    return _publish_names(whole, kept)
+
+
+def _publish_names(whole: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with components that are named without `Request` and `Response`.
+
+    Clients generate their types from these names, so they stay when our classes are renamed.
+    """
+    published = {name: name.removesuffix("Response").removesuffix("Request") for name in components}
+    references = {REF.format(name=old): REF.format(name=new) for old, new in published.items()}
+
+    def rename_references(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: rename_references(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [rename_references(value) for value in node]
+        return references.get(node, node) if isinstance(node, str) else node
+
+    schemas = {published[name]: rename_references(schema) for name, schema in components.items()}
+    whole["components"]["schemas"] = schemas
+    return {**rename_references(whole), "components": whole["components"]}
 
 
 def _types(route: ApiRoute) -> list[Any]:

@@ -79,13 +79,16 @@ def _table_routes() -> Iterator[ApiRoute]:
         run=table.tables,
     )
     looks: tuple[tuple[str, str, str, Any, Any, type], ...] = (
-        ("", "table", "Return a table's properties and contents", table.table, response_types.TableInfo,
+        ("", "table", "Return a table's properties and contents", table.table,
+         response_types.TableInfo,
          request_types.AtParams),
-        ("/ratio", "ratio", "Return the share of buckets that are held", table.ratio, response_types.Ratio,
+        ("/ratio", "ratio", "Return the share of buckets that are held", table.ratio,
+         response_types.Ratio,
          request_types.StretchParams),
         ("/window", "window", "Find the newest window that is held in full", table.window,
          response_types.WindowResponse, request_types.WindowParams),
-        ("/diff", "diff", "Return the changes between two versions", table.diff, response_types.DiffResponse,
+        ("/diff", "diff", "Return the changes between two versions", table.diff,
+         response_types.DiffResponse,
          request_types.DiffParams),
     )  # fmt: skip
     for path, name, summary, run, answer, asked in looks:
@@ -104,10 +107,12 @@ def _table_routes() -> Iterator[ApiRoute]:
         ("schema", "List the columns; the rows are empty", table.schema, request_types.AtParams),
         ("coverage", "List the stretches of time that are held", table.coverage,
          request_types.CoverageParams),
-        ("gaps", "List the stretches of time that are missing", table.gaps, request_types.StretchParams),
+        ("gaps", "List the stretches of time that are missing", table.gaps,
+         request_types.StretchParams),
         ("silent", "List the entities without a row in a stretch", table.silent,
          request_types.SilentParams),
-        ("history", "List the commits, the newest first", table.history, request_types.HistoryParams),
+        ("history", "List the commits, the newest first", table.history,
+         request_types.HistoryParams),
         ("holes", "List writes that were lost before their flush", table.holes,
          request_types.NoParams),
     )  # fmt: skip
@@ -157,7 +162,8 @@ def _change_routes() -> Iterator[ApiRoute]:
     for path, name, summary, run in (
         (f"{TABLE}/flush", "flush_table", "Flush a table's hot rows into the lake",
          table_writes.flush_table),
-        (f"{API}/flush", "flush", "Flush the hot rows of all tables into the lake", table_writes.flush),
+        (f"{API}/flush", "flush", "Flush the hot rows of all tables into the lake",
+         table_writes.flush),
     ):  # fmt: skip
         yield ApiRoute(
             "POST",
@@ -170,13 +176,17 @@ def _change_routes() -> Iterator[ApiRoute]:
             errors=(404, 503),
         )
     changes: tuple[tuple[str, str, Any, type, Any], ...] = (
-        ("delete", "Delete rows by a condition or a stretch", table_writes.delete, request_types.DeleteRequest,
+        ("delete", "Delete rows by a condition or a stretch", table_writes.delete,
+         request_types.DeleteRequest,
          response_types.ChangedResponse),
-        ("restore", "Restore a table to a version or an instant", table_writes.restore, request_types.RestoreRequest,
+        ("restore", "Restore a table to a version or an instant", table_writes.restore,
+         request_types.RestoreRequest,
          response_types.ChangedResponse),
-        ("retain", "Delete the rows past the retention", table_writes.retain, request_types.RetainRequest,
+        ("retain", "Delete the rows past the retention", table_writes.retain,
+         request_types.RetainRequest,
          response_types.ChangedResponse),
-        ("vacuum", "Remove files that no kept version names", table_writes.vacuum, request_types.VacuumRequest,
+        ("vacuum", "Remove files that no kept version names", table_writes.vacuum,
+         request_types.VacuumRequest,
          response_types.VacuumedResponse),
     )  # fmt: skip
     for name, summary, run, body, answer in changes:
@@ -197,7 +207,8 @@ def _change_routes() -> Iterator[ApiRoute]:
 def _admin_routes() -> Iterator[ApiRoute]:
     admin_only: dict[str, Any] = {"is_operator_only": True}
     rows: tuple[tuple[str, str, str, str, Any, Any, dict[str, Any]], ...] = (
-        ("GET", f"{API}/keys", "keys", "List keys, without their secrets", response_types.KeysResponse,
+        ("GET", f"{API}/keys", "keys", "List keys, without their secrets",
+         response_types.KeysResponse,
          admin.keys, {}),
         ("POST", f"{API}/keys", "create_key", "Make a key; its text is shown once",
          response_types.MadeKey, admin.create_key,
@@ -209,7 +220,8 @@ def _admin_routes() -> Iterator[ApiRoute]:
         ("POST", f"{API}/tenants", "create_tenant", "Make a tenant", response_types.TenantsResponse,
          admin.create_tenant,
          {"body": request_types.NewTenantRequest, "status": 201, "errors": (409,)} | admin_only),
-        ("GET", f"{API}/config", "config", "List every setting and who set it", response_types.Config,
+        ("GET", f"{API}/config", "config", "List every setting and who set it",
+         response_types.Config,
          admin.config, admin_only),
     )  # fmt: skip
     for method, path, name, summary, answer, run, more in rows:

@@ -30,7 +30,7 @@ def _lazy_handler(module: str, name: str) -> Callable[[ApiRequest], Any]:
 
     def run(call: ApiRequest) -> Any:
         _ = call.lake.entities  # `Invalid` if the lake has no PostgreSQL
-        return getattr(import_module(f"thermocline.server.api.{module}"), name)(call)
+        return getattr(import_module(f"thermocline.server.api.handle.{module}"), name)(call)
 
     return run
 
@@ -101,12 +101,14 @@ def _collection_routes() -> Iterator[ApiRoute]:
     page = "Read one page of entities: filter, sort, fields, references"
     reading: dict[str, Any] = {"errors": (404, 429, 501, 503)}
     yield ApiRoute(
-        "GET", TYPE, "query", "entity_page", page, response_types.EntityPage, run=_lazy_handler("entity", "page"),
+        "GET", TYPE, "query", "entity_page", page, response_types.EntityPage,
+        run=_lazy_handler("entity", "page"),
         params_type=request_types.PageParams, **reading,
     )  # fmt: skip
     yield ApiRoute(
         "POST", f"{TYPE}/search", "query", "entity_search", page, response_types.EntityPage,
-        run=_lazy_handler("entity", "search"), body=request_types.SearchRequest, is_raw=True, **reading,
+        run=_lazy_handler("entity", "search"), body=request_types.SearchRequest, is_raw=True,
+        **reading,
     )  # fmt: skip
     yield ApiRoute(
         "POST",
