@@ -1,6 +1,9 @@
 """The pages for people: their programs run from top to bottom, their queries are answered."""
 
+import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,7 +27,7 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
-def told_by(page, folder):
+def run_program(page, folder, **environment):
     """Run a page's program from top to bottom in a folder; return what it printed."""
     done = subprocess.run(
         [sys.executable, "-c", "".join(blocks(PAGES[page], "python"))],
@@ -33,39 +36,77 @@ def told_by(page, folder):
         text=True,
         timeout=LIMIT_S,
         check=False,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def console_lines(page, command):
+    """Return the words of each line in a page's consoles that runs a command."""
+    lines = [line for block in blocks(PAGES[page], "console") for line in block.splitlines()]
+    assert all(line.startswith("$ ") for line in lines), lines
+    words = [shlex.split(line[2:], comments=True) for line in lines]
+    return [one for one in words if one[0] == command]
+
+
+@pytest.mark.parametrize(
+    ("page", "extra"), [("data-engineer", ""), ("saas", "[entities]"), ("sre", "[server]")]
+)
+def test_every_page_for_people_begins_with_the_install_line(page, extra):
+    first = re.search(r"pip install \"?(thermocline\S*?)\"?(?:\s|$)", PAGES[page], re.MULTILINE)
+    assert first[1] == f"thermocline{extra}"
+    assert first.start() < PAGES[page].index("```python"), "before the first program"
+
+
 def test_the_program_for_teams_with_entities_runs():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)  # as root, PostgreSQL runs as another user, who must get there
-        told = told_by("saas", folder)
+        printed = run_program("saas", folder)
     for seen in ("/hours", "/state", "by_channel", "zeta"):
-        assert seen in told
+        assert seen in printed
 
 
-def test_the_program_for_data_engineers_runs(tmp_path):
-    told = told_by("data-engineer", tmp_path)
-    assert "2024-06-03" in told
-    assert "replace" in told
+def test_the_program_and_the_commands_for_data_engineers_run(tmp_path):
+    printed = run_program("data-engineer", tmp_path)
+    assert "2024-06-03" in printed
+    assert "replace" in printed
+    ran = []
+    for words in console_lines("data-engineer", "thermocline"):
+        command = [sys.executable, "-m", "thermocline.cli.main", *words[1:]]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        ran.append(words[1:3])
+    assert ran == [["pipeline", "backfill"], ["pipeline", "run"], ["gaps", "lake/readings"]]
+    with tc.connect(tmp_path / "lake", read_only=True) as lake:
+        assert lake.sql("select count(*) as n from readings").to_pylist() == [{"n": 48}]
 
 
-def test_every_question_for_those_who_run_services_is_answered(tmp_path):
+def test_what_the_page_for_services_sends_is_what_its_queries_find(tmp_path):
+    ((_, *words),) = console_lines("sre", "thermocline")
+    assert words[:2] == ["serve", "--data"]
+    (send, ask) = console_lines("sre", "curl")
     node = ServedNode(str(tmp_path)).ready()
     try:
-        node.send_log(1)
-        for signal, body in (("metrics", POINT), ("traces", SPAN)):
-            assert node.ask(f"/v1/{signal}", body, listener="http")[0] == 200
-        asked = blocks(PAGES["sre"], "sql")
-        answers = [node.ask("/api/v1/query", {"sql": query})[:2] for query in asked]
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{node.port('http')}"}
+        run_program("sre", tmp_path, **endpoint)
+        assert "localhost:4318/v1/logs" in send
+        assert node.ask("/v1/logs", json.loads(send[-1]), listener="http")[0] == 200
+        assert "localhost:4320/api/v1/query" in ask
+        status, answer, _ = node.ask("/api/v1/query", json.loads(ask[-1]))
+        assert (status, answer["rows"]) == (200, [{"service_name": "shop", "n": 1}])
+        queries = blocks(PAGES["sre"], "sql")
+        answers = [node.ask("/api/v1/query", {"sql": query})[:2] for query in queries]
     finally:
         node.stop()
-    assert len(answers) == 4
     assert [status for status, _ in answers] == [200] * 4, answers
-    assert answers[1][1]["rows"][0]["name"] == "GET"
-    assert answers[2][1]["rows"][0]["visits"] == 3
+    errors, slowest, visits, gaps = [answer["rows"] for _, answer in answers]
+    assert errors == [{"service_name": "shop", "errors": 1}]
+    assert (slowest[0]["name"], slowest[0]["spans"]) == ("GET /basket", 1)
+    assert sum(row["visits"] for row in visits) == 3
+    assert gaps == []
 
 
 START_S = 1_717_200_000  # a full minute
@@ -135,46 +176,6 @@ def test_the_increase_of_a_counter_minds_restarts_and_first_samples(counted):
     (query,) = [one for one in blocks(page, "sql") if "increase" in one]
     told = {one["series_id"]: one["increase"] for one in counted.sql(query).to_pylist()}
     assert told == {1: 7 + 3 + 4 + 5 + 12, 2: 1, 3: 0 + 2}
-
-
-NOW, THEN = "1717200001000000000", "1717200000000000000"
-IDS = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331"}
-SPAN = {
-    "resourceSpans": [
-        {
-            "scopeSpans": [
-                {
-                    "spans": [
-                        {**IDS, "name": "GET", "startTimeUnixNano": THEN, "endTimeUnixNano": NOW}
-                    ]
-                }
-            ]
-        }
-    ]
-}
-POINT = {
-    "resourceMetrics": [
-        {
-            "scopeMetrics": [
-                {
-                    "metrics": [
-                        {
-                            "name": "shop.visits",
-                            "sum": {
-                                "aggregationTemporality": 2,
-                                "isMonotonic": True,
-                                "dataPoints": [
-                                    {"timeUnixNano": THEN, "asInt": "2"},
-                                    {"timeUnixNano": NOW, "asInt": "5"},
-                                ],
-                            },
-                        }
-                    ]
-                }
-            ]
-        }
-    ]
-}
 
 
 def test_the_tables_of_the_python_page_are_those_of_the_code():
