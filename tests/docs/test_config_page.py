@@ -27,8 +27,8 @@ def test_the_page_has_every_setting_with_its_default():
     assert told == known
 
 
-def test_what_a_node_has_otherwise_is_said():
-    assert "A node has 2 unless told otherwise" in PAGE
+def test_the_default_of_a_node_is_on_the_page():
+    assert "A node has 2 by default" in PAGE
     assert NodeSettings().lake.query_workers == 2
 
 
