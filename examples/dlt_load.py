@@ -16,7 +16,7 @@ import thermocline as tc
 
 @dlt.resource(name="readings")
 def readings() -> Iterator[list[dict[str, Any]]]:
-    """What a source of dlt gives: pages of records."""
+    """Yield pages of records, as a source of dlt does."""
     for page in range(3):
         yield [
             {"ts": f"2024-06-01T{page:02d}:{minute:02d}:00Z", "sensor": "attic", "celsius": minute}
@@ -25,7 +25,7 @@ def readings() -> Iterator[list[dict[str, Any]]]:
 
 
 def main() -> None:
-    """Load, and ask; a file that is handed over again changes nothing."""
+    """Load, and query; a file that dlt hands over again changes nothing."""
     root = sys.argv[1]
 
     @dlt.destination(batch_size=0, loader_file_format="parquet", name="thermocline")
@@ -36,7 +36,7 @@ def main() -> None:
             name = table["name"]
             if name not in lake.tables():
                 lake.create_table(name, time_column="ts", bucket="1h", entity_columns=["sensor"])
-            # The file's name is the request's: a load that is tried again is known.
+            # The file's name is the idempotency key: a load that dlt repeats adds no row.
             lake.table(name).write(rows, evolve=True, request_id=path.rpartition("/")[2])
 
     pipeline = dlt.pipeline("weather", destination=thermocline, pipelines_dir=f"{root}-dlt")

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001, T201  # a script for people, run by its path
-"""pandas and polars on both sides of a table: what speaks Arrow goes in, and comes out.
+"""pandas and polars frames go into a table and come out of it, as Arrow.
 
 .venv/bin/python examples/frames.py ./frames
 """

@@ -1,9 +1,9 @@
 # ruff: noqa: INP001, T201  # a script for people, run by its path
-"""Spark on both sides of a table: read as it was, read fast, written in one commit, rolled up.
+"""Spark reads an old version, reads fast, writes in one commit, and computes a rollup.
 
 .venv/bin/python examples/spark_frames.py ./lake
 
-Without a folder it works in one that is gone at the end. `pip install 'thermocline[spark]'` brings
+Without a folder it works in a temporary one. `pip install 'thermocline[spark]'` brings
 Spark and the Java that it runs on.
 """
 
@@ -59,7 +59,7 @@ def read(spark: SparkSession, folder: str) -> None:
 
 
 def write(spark: SparkSession, folder: str) -> None:
-    """Write a frame as a table of its own; sent again with its batch's name, it changes nothing."""
+    """Write a frame as another table; a second write of the same batch changes nothing."""
     readings = spark.read.format("thermocline").option("table", "readings").load(folder)
     fahrenheit = readings.select("ts", "sensor", (f.col("celsius") * 1.8 + 32).alias("fahrenheit"))
     for _ in range(2):
@@ -69,7 +69,7 @@ def write(spark: SparkSession, folder: str) -> None:
 
 
 def roll_up(folder: str) -> None:
-    """Let the pipeline make an hourly table of the readings, and ask it."""
+    """Let the pipeline make an hourly table of the readings, and query it."""
     with JobWorkspace(folder) as site:
         runner = Runner(site, pipeline_settings({"rollups": [HOURLY]}))
         for ran in runner.run(["rollup"]):

@@ -16,14 +16,14 @@ import thermocline as tc
 
 
 def main() -> None:
-    """Count some visits, send them, ask for them."""
+    """Count some visits, send them, query them."""
     otlp, api = sys.argv[1:3]
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{otlp}/v1/metrics"))
     provider = MeterProvider([reader], resource=Resource({"service.name": "shop"}))
     visits = provider.get_meter("shop").create_counter("shop.visits")
     for route in ("/", "/", "/basket", "/pay"):
         visits.add(1, {"route": route})
-    provider.shutdown()  # sends what there is; the node answers when it is durable
+    provider.shutdown()  # sends the points; the node answers when they are durable
 
     with tc.connect(api) as lake:
         print(

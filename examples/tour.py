@@ -1,9 +1,9 @@
 # ruff: noqa: INP001, T201  # a script for people, run by its path
-"""A first look at Thermocline: a week of prices, made, appended, asked, mended and proven.
+"""A first look at Thermocline: create a week of prices, append, query, correct and check them.
 
-Then a lake: a process writes single rows and is killed with -9, and nothing it was told is lost.
+Then a lake: a process writes single rows and is killed with -9; no acknowledged row is lost.
 
-Give it a folder to keep what it makes:
+Give it a folder to keep its files:
 
     .venv/bin/python examples/tour.py ./tour
 
@@ -37,7 +37,7 @@ _step = 0
 
 
 def say(title: str, *words: str) -> None:
-    """Begin the next step and say in plain words what it is about."""
+    """Begin the next step and explain it."""
     global _step  # noqa: PLW0603
     _step += 1
     print(f"\n[{_step}/{STEPS}] {title}")
@@ -47,19 +47,19 @@ def say(title: str, *words: str) -> None:
 
 
 def command(line: str, expected: int = 0) -> None:
-    """Show a command, run it, and stop the tour if it ends otherwise than it should."""
+    """Show a command, run it, and stop the tour if its exit code is not the expected one."""
     print(f"$ thermocline {line}", flush=True)
     code = run(shlex.split(line.replace("\\\n", " ")))
     sys.stdout.flush()
     if code != expected:
-        print(f"this should have ended with {expected}, and ended with {code}", file=sys.stderr)
+        print(f"expected exit code {expected}, got {code}", file=sys.stderr)
         sys.exit(1)
     if code:
         print(f"(exit code {code})")
 
 
 def day_of_prices(day: int, *, seed: int, hours: tuple[int, ...] = tuple(range(24))) -> pa.Table:
-    """Return one row a minute for each symbol, from a walk that a seed makes the same each time."""
+    """Return one row a minute for each symbol: a random walk, the same for the same seed."""
     generator = np.random.default_rng(seed)
     morning = FIRST_DAY + timedelta(days=day - 1)
     parts = []
@@ -93,16 +93,16 @@ def make_files() -> None:
     names = ["Advanced Micro Devices", "Intel", "Nvidia"]
     pq.write_table(pa.table({"symbol": SYMBOLS, "name": names}), "companies.parquet")
     os.rename(f"june-{LOST_DAY:02d}.parquet", "lost.parquet")
-    print(f"      june-{LOST_DAY:02d}.parquet is lost on the way, as happens")
+    print(f"      june-{LOST_DAY:02d}.parquet is lost on the way")
 
 
 def fill() -> None:
     """Make the table and append what has arrived."""
     say("Some files arrive: prices of three symbols, one row a minute.")
     make_files()
-    say("A table is a folder that knows its time column and how wide a bucket is.")
+    say("A table is a folder with a time column and a width of its time buckets.")
     command("table create prices --time-column ts --bucket 1h \\\n    --entity-column symbol")
-    say("Many files are appended in one commit: all of them are in, or none.")
+    say("One commit appends many files: all of them or none.")
     command("table append prices 'june-*.parquet'")
     command("table history prices --format box")
 
@@ -117,7 +117,7 @@ def ask() -> None:
     )
     say(
         "What is missing? The table knows, from its metadata alone.",
-        "A day is lost for everybody, and some hours of AMD.",
+        "One day is missing for all symbols, and some hours for AMD.",
     )
     command("gaps prices --format box")
     say("The lost day turns up. Only AMD's hours are missing now.")
@@ -125,14 +125,14 @@ def ask() -> None:
     command("gaps prices --format csv")
 
 
-def mend() -> None:
-    """Refuse an overlap, replace it, look back, delete, and prove the table."""
+def correct() -> None:
+    """Refuse an overlap, replace it, read the past, delete, and check the table."""
     say(
-        "The same file again: refused, because these hours are held already.",
-        "An error says what, why and what to do. Its exit code says which kind.",
+        "The same file again is refused, because the table holds these hours already.",
+        "An error says what happened, why, and what to do. The exit code says its kind.",
     )
     command("table append prices lost.parquet", expected=4)
-    say("A corrected file replaces its hours; the old ones can still be read.")
+    say("A corrected file replaces its hours; the old rows can still be read.")
     pq.write_table(day_of_prices(LOST_DAY, seed=99), "corrected.parquet")
     command("table append prices corrected.parquet --overlap replace")
     command(
@@ -142,17 +142,17 @@ def mend() -> None:
         "    where ts >= '2024-06-06' and ts < '2024-06-07'\n"
         '    group by all order by all" --format box'
     )
-    say("Rows are deleted by a condition, after a yes. Nothing else is rewritten.")
+    say("Rows are deleted by a condition. No file is rewritten.")
     command('table delete prices --where "volume < 100" --yes')
-    say("At last, the proof: every commit, checksum, file and bitmap is checked.")
+    say("At last, a check of every commit, checksum, file and bitmap.")
     command("table fsck prices")
 
 
 def survive() -> None:
-    """Let a process write, read beside it, kill it, and count what is there."""
+    """Let a process write, read beside it, kill it, and count the rows."""
     say(
-        "A lake takes single rows: durable when the write returns, seen by the next query.",
-        "Another process writes one row at a time now; this one reads beside it.",
+        "A lake takes single rows: durable when the write returns, visible to the next query.",
+        "A second process now writes one row at a time; this process reads beside it.",
     )
     writer = subprocess.Popen(  # noqa: S603  # our own script
         [sys.executable, str(WRITER), "lake"], stdout=subprocess.PIPE, text=True
@@ -163,13 +163,13 @@ def survive() -> None:
         'sql "select count(*) as rows, count(distinct sensor) as sensors\n'
         '    from readings" --tables lake --format box'
     )
-    say(f"It is killed with -9, after {len(answered)} rows or more were answered.")
+    say(f"It is killed with -9, after {len(answered)} acknowledged rows or more.")
     writer.kill()
     answered += writer.stdout.readlines()
     writer.wait()
     last = int(answered[-1])
-    print(f"      the last number it was answered: {last}")
-    say("Nothing that was answered is missing, and nothing is there twice.")
+    print(f"      the last acknowledged number: {last}")
+    say("No acknowledged row is missing, and no row is there twice.")
     command("journal inspect lake")
     command(
         'sql "select count(*) as rows, count(distinct number) as numbers,\n'
@@ -200,12 +200,12 @@ def main() -> None:
 
 
 def walk_through() -> None:
-    """Do all the steps, and say where to look next."""
+    """Do all the steps, and say what to read next."""
     fill()
     ask()
-    mend()
+    correct()
     survive()
-    print("\nThat was it. Where to look next:")
+    print("\nThat was it. What to read next:")
     print("      README.md        what Thermocline is, and the same in Python")
     print("      docs/cli.md      every command with its options")
     print("      thermocline -h   the same, shorter")

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001, T201  # a script for people, run by its path
-"""Writes readings into a lake, one at a time, until it is killed; it says each one it was answered.
+"""Writes readings into a lake, one at a time, until it is killed; prints each acknowledged one.
 
 .venv/bin/python examples/writer.py ./lake
 """
@@ -14,7 +14,7 @@ FIRST = datetime(2024, 6, 8, tzinfo=UTC)
 
 
 def main() -> None:
-    """Write for ever: a line on standard output stands for a row that is durable."""
+    """Write without end: each line on standard output means one durable row."""
     lake = tc.connect(sys.argv[1], flush_age_s=0.2, flush_look_s=0.05)
     readings = lake.create_table("readings", time_column="ts", bucket="1h", entity_columns="sensor")
     for number in itertools.count():
