@@ -260,7 +260,7 @@ class Tier:
     """Hot rows that a test puts in and takes out."""
 
     def __init__(self, table):
-        self.state = table.lake.state()
+        self.state = table.cold.state()
         self.parts = ()
         self.asked = 0
         self.error = None

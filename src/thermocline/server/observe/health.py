@@ -141,7 +141,7 @@ class Health:
     def _check_journal(self) -> str:
         group = self._node.tier.group
         group.probe()
-        trouble = group.trouble
+        trouble = group.last_error
         return "" if trouble is None else f"the journal cannot be written: {trouble.message}"
 
     def _check_exports(self) -> str:

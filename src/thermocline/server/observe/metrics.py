@@ -146,9 +146,9 @@ def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
     now_s = clock.monotonic()
     since = [one.hot_since_s for one in tier.tables() if one.hot_since_s is not None]
     yield "journal_next_lsn", "The number of the journal's next write.", tier.next_lsn
-    yield "journal_failed", "Whether the journal's last write failed.", _flag(tier.group.trouble)
+    yield "journal_failed", "Whether the journal's last write failed.", _flag(tier.group.last_error)
     quarantined = "Files in the journal's quarantine: rows set aside that a person must look at."
-    yield "journal_quarantined_files", quarantined, tier.quarantined
+    yield "journal_quarantined_files", quarantined, tier.quarantined_count
     yield "hot_bytes", "Memory of rows that are not flushed.", tier.hot_bytes
     yield "hot_bytes_max", "The ceiling of hot_bytes.", tier.hot_bytes_max
     oldest_s = now_s - min(since) if since else 0.0

@@ -70,7 +70,7 @@ def freshness(call: ApiRequest) -> Freshness:
 def _table_freshness(lake: Any, table: Any) -> TableFreshness:
     # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
     parts = table.snapshot().parts
-    state = table.lake.state()
+    state = table.cold.state()
     cold_ns = max((segment.ts_max for segment in state.segments), default=None)
     column = state.spec.time_column
     hot_ns = [p.times_ns(column)[1] for p in parts if column in p.batch.schema.names]

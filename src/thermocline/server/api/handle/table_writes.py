@@ -103,7 +103,7 @@ def _leave_journal(table: Any) -> None:
     if not table.is_keyed:
         # If the switch fails now, the next requested flush tries again.
         with suppress(ThermoclineError):
-            table.hot().leave()
+            table.hot().leave_open_file()
 
 
 def delete(call: ApiRequest) -> response_types.ChangedResponse:
