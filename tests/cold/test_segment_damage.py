@@ -462,7 +462,7 @@ LOOK_AT_EVERY_FLIP = """
 import datetime, sys
 import pyarrow as pa
 from thermocline.cold.segment.parquet import encode_parquet
-from thermocline.cold.storage.verified import damaged_offset
+from thermocline.cold.storage.verified import find_damaged_offset
 
 times = [datetime.datetime(2024, 6, 1, hour) for hour in range(20)]
 data = encode_parquet(pa.table({"ts": times, "host": ["a"] * 20, "n": list(range(20))}))
@@ -470,7 +470,7 @@ footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 for bit in range(footer * 8, len(data) * 8):
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
-    damaged_offset(lambda: pa.BufferReader(bytes(damaged)))
+    find_damaged_offset(lambda: pa.BufferReader(bytes(damaged)))
 print(footer)
 """
 

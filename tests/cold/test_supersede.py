@@ -164,7 +164,7 @@ def test_an_export_goes_onto_a_compaction_that_landed_meanwhile(table):
 def test_an_export_goes_onto_columns_and_expiries_that_landed_meanwhile(table):
     export(table, {"a": 1})
     waiting = hand(table, {"a": 2}, change=2)
-    table.adopt(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
+    table.adopt_columns(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
     vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
     table.commit_export(waiting)
     assert held(table) == {"a": 2}
@@ -202,7 +202,7 @@ def test_the_newest_export_is_found_behind_neutral_versions(table):
     assert find_last_flush(table.log, table.state().version) is None
     export(table, {"a": 1}, change=7)
     compact(table)
-    table.adopt(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
+    table.adopt_columns(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
     assert find_last_flush(table.log, table.state().version).epoch == 7
 
 

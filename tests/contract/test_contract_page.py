@@ -45,7 +45,7 @@ def test_the_document_is_kept_as_the_page_says(contract):
     kept = contract.validate(block("given"))
     assert kept == block("kept")
     assert contract.document_of(contract.arrow_rows([kept]).to_pylist()[0]) == kept
-    assert contract.joined(*contract.split(kept)) == kept
+    assert contract.join(*contract.split(kept)) == kept
 
 
 def test_the_problems_are_those_on_the_page(contract):

@@ -227,7 +227,8 @@ def retires_before_the_commit(patch):
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(lake_table, "resolve_view", lambda hot, table: TableView(table.state(), hot.parts))
+    newest = lambda hot, table: TableView(table.state(), hot.parts)  # noqa: E731
+    patch.setattr(lake_table, "resolve_view", newest)
 
 
 def reads_the_version_first(patch):

@@ -227,7 +227,8 @@ TestLake.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(lake_table, "resolve_view", lambda hot, table: TableView(table.state(), hot.parts))
+    newest = lambda hot, table: TableView(table.state(), hot.parts)  # noqa: E731
+    patch.setattr(lake_table, "resolve_view", newest)
 
 
 def hides_every_part_once_a_flush_has_landed(patch):
