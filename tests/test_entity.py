@@ -172,7 +172,7 @@ def export(table, keys, change):
     state = table.state()
     note = NoteFlush("store", change, TimeNs(change), encode_changes([change]))
     ids = pa.array(sorted(keys), pa.string())
-    table.supersede(ExportBatch(state.version, ids, rows(table, keys, change), note, state))
+    table.commit_export(ExportBatch(state.version, ids, rows(table, keys, change), note, state))
 
 
 @settings(max_examples=25)

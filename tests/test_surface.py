@@ -28,7 +28,7 @@ EXCEPTIONS = {
         "by_id": OF_THE_ROOMS,
         "entities": OF_THE_ROOMS,  # `register`, `entity` and `entity_types` are its surface
         "hot": OF_THE_ROOMS,
-        "let_go": OF_THE_ROOMS,
+        "close_session": OF_THE_ROOMS,
         "snapshot": OF_THE_ROOMS,
         "tier": OF_THE_ROOMS,
     },

@@ -250,7 +250,7 @@ def test_a_table_goes_into_another_table(prices, tmp_path):
 
 
 def test_an_error_in_the_middle_of_a_stream_is_raised_and_never_an_early_end(prices):
-    second = list(prices.lake.state().segments)[1]
+    second = list(prices.cold.state().segments)[1]
     reader = prices.scan()
     (Path(prices.root()) / second.path).unlink()
     with pytest.raises(tc.Corruption) as error:

@@ -69,7 +69,7 @@ def test_F12_a_column_becomes_double_with_evolve_and_every_reader_agrees(
     assert values(lake) == [1.0, 2.7, 3.0]
     table.delete("v > 2.5 and v < 2.8")
     assert sorted(table.to_arrow().column("v").to_pylist()) == [1.0, 3.0]
-    assert fsck(table.lake).is_sound
+    assert fsck(table.cold).is_sound
     assert table.to_arrow(at=2).schema.field("v").type == pa.int64()
 
 

@@ -214,7 +214,7 @@ KINDS = [
 ]
 EXCLUDED = {
     "TimeSeriesTable": "`create` and `open` make one",
-    "Held": "`held` makes one",
+    "CoverageReport": "`held` makes one",
     "Lake": "`connect` makes one",
     "LakeTable": "a lake makes one",
     "LakeTable.create": "that of `TimeSeriesTable`",

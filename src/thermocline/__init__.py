@@ -29,7 +29,7 @@ from thermocline.errors import (
 )
 
 if TYPE_CHECKING:
-    from thermocline.connect import connect
+    from thermocline.entry_point import connect
     from thermocline.query.session import Session
     from thermocline.table import TimeSeriesTable
 
@@ -53,7 +53,7 @@ __all__ = [
 _LAZY = {
     "Session": "thermocline.query.session",
     "TimeSeriesTable": "thermocline.table",
-    "connect": "thermocline.connect",
+    "connect": "thermocline.entry_point",
 }
 
 

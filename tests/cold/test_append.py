@@ -20,7 +20,7 @@ TS = pa.timestamp("us")
 
 
 def only_file(table):
-    [segment] = table.lake.state().segments
+    [segment] = table.cold.state().segments
     return Path(table.root()) / segment.path
 
 
@@ -93,7 +93,7 @@ def test_a_file_whose_times_are_of_another_kind_is_rewritten_to_the_tables(table
     assert data.column("ts").to_pylist() == at(0, 1, 5, 6).to_pylist()
     assert data.schema.field("ts").type == TS
     assert source.read_bytes() not in [
-        (Path(table.root()) / s.path).read_bytes() for s in table.lake.state().segments
+        (Path(table.root()) / s.path).read_bytes() for s in table.cold.state().segments
     ]
 
 
@@ -112,7 +112,7 @@ def test_a_file_that_differs_only_in_how_it_is_read_is_not_rewritten(table, parq
     table.append_parquet(parquet(rows([0, 1])))
     source = parquet(later(rows([5, 6], "A")))
     table.append_parquet(source)
-    kept = [(Path(table.root()) / s.path).read_bytes() for s in table.lake.state().segments]
+    kept = [(Path(table.root()) / s.path).read_bytes() for s in table.cold.state().segments]
     assert source.read_bytes() in kept
     data = table.to_arrow().sort_by("ts")
     assert data.column("ts").to_pylist() == at(0, 1, 5, 6).to_pylist()
@@ -160,8 +160,8 @@ def test_a_clock_time_that_names_no_one_instant_is_refused(make, clock):
 def test_many_files_are_one_version(table, parquet):
     sources = [parquet(rows([hour])) for hour in range(5)]
     assert table.append_parquet(sources) == 2
-    assert table.lake.state().totals.segments == 5
-    assert closes(table.lake) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert table.cold.state().totals.segments == 5
+    assert closes(table.cold) == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -183,15 +183,15 @@ def test_of_many_files_one_bad_one_refuses_all_and_leaves_nothing(table, parquet
     with pytest.raises(kind):
         table.append_parquet(sources)
     assert files(table) == before
-    assert (table.version(), closes(table.lake)) == (2, [0.0])
+    assert (table.version(), closes(table.cold)) == (2, [0.0])
 
 
 def test_a_long_stream_becomes_several_segments_of_one_version(table, monkeypatch):
     monkeypatch.setattr(stage, "SEGMENT_ROWS_MAX", 10)
     assert table.append(rows(range(35)).to_reader(max_chunksize=4)) == 2
-    counts = [segment.row_count for segment in table.lake.state().segments]
+    counts = [segment.row_count for segment in table.cold.state().segments]
     assert sorted(counts) == [11, 12, 12]
-    assert closes(table.lake) == [float(hour) for hour in range(35)]
+    assert closes(table.cold) == [float(hour) for hour in range(35)]
 
 
 def test_a_stream_that_breaks_off_leaves_nothing(table):
@@ -204,7 +204,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(table):
     reader = pa.RecordBatchReader.from_batches(rows([0]).schema, broken())
     with pytest.raises(Invalid, match="went away"):
         table.append(reader)
-    assert (files(table), closes(table.lake)) == (before, [7.0])
+    assert (files(table), closes(table.cold)) == (before, [7.0])
 
 
 @pytest.mark.parametrize("calls_later", range(1, 6))

@@ -60,7 +60,7 @@ def test_a_wider_type_widens_the_column_when_it_may(table):
     assert refused(table, large).facts["columns"] == ["close: int64"]
     table.append(large, evolve=True)
     assert table.schema().field("close").type == pa.int64()
-    assert closes(table.lake) == [7, 2**40]
+    assert closes(table.cold) == [7, 2**40]
 
 
 def test_a_renamed_column_keeps_its_values_and_its_old_name_is_free(table, parquet):
@@ -133,8 +133,8 @@ def test_no_rows_are_no_version(table, parquet, how):
     table.append(rows([0]))
     assert getattr(table, how)(empty) == 2
     assert files(table) == {path for path in files(table) if "_log/" in path} | {
-        *(s.path for s in table.lake.state().segments),
-        *(s.coverage_path for s in table.lake.state().segments),
+        *(s.path for s in table.cold.state().segments),
+        *(s.coverage_path for s in table.cold.state().segments),
     }
 
 
@@ -202,7 +202,7 @@ def test_a_writers_number_is_written_once_whatever_data_comes_with_it(table):
     assert table.append(rows([1]), txn=("nightly", 3)) == 2
     assert table.append(rows([1]), txn=("hourly", 3)) == 3
     assert table.append(rows([2]), txn=("nightly", 8)) == 4
-    assert closes(table.lake) == [0.0, 1.0, 2.0]
+    assert closes(table.cold) == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("txn", [("nightly", -1), ("", 1), ("nightly", "1"), "nightly", (1,)])

@@ -45,7 +45,7 @@ def lake(request, tmp_path):
 
 def file_names(table):
     """Return the columns of each segment's file, by the hour it begins with."""
-    segments = sorted(table.lake.state().segments, key=lambda segment: segment.ts_min)
+    segments = sorted(table.cold.state().segments, key=lambda segment: segment.ts_min)
     return [pq.read_schema(f"{table.root()}/{segment.path}").names for segment in segments]
 
 

@@ -44,7 +44,7 @@ def hours(table, **which):
 def test_rows_that_match_go_and_their_buckets_are_gaps_at_once(table):
     table.append(rows([0, 1, 1, 2, 3]))
     assert table.delete("close >= 1 and close < 3") == 3
-    assert closes(table.lake) == [0, 3]
+    assert closes(table.cold) == [0, 3]
     assert hours(table) == [0, 3]
     assert repr(table).count("rows=2,") == 1
     assert table.fsck().is_sound
@@ -60,11 +60,11 @@ def test_older_versions_keep_what_was_deleted(table):
     table.append(rows([0, 1, 2]))
     table.delete("close = 1")
     table.delete("close = 2")
-    assert closes(table.lake, at=2) == [0, 1, 2]
-    assert closes(table.lake, at=3) == [0, 2]
+    assert closes(table.cold, at=2) == [0, 1, 2]
+    assert closes(table.cold, at=3) == [0, 2]
     assert hours(table, at=2) == [0, 1, 2]
     assert table.restore(2) == 5
-    assert closes(table.lake) == [0, 1, 2]
+    assert closes(table.cold) == [0, 1, 2]
     assert hours(table) == [0, 1, 2]
 
 
@@ -83,7 +83,7 @@ def test_a_stretch_of_time_is_deleted_without_its_end(table, window, left):
     table.append(rows([0, 1, 2]))
     table.append(rows([3]))
     table.delete(**window)
-    assert closes(table.lake) == left
+    assert closes(table.cold) == left
     assert hours(table) == left
 
 
@@ -91,14 +91,14 @@ def test_a_segment_without_a_live_row_is_removed(table):
     table.append(rows([0, 1]))
     table.append(rows([2, 3]))
     table.delete("close = 0")
-    assert table.lake.state().totals.segments == 2
+    assert table.cold.state().totals.segments == 2
     table.delete("close = 1")
-    assert table.lake.state().totals.segments == 1
+    assert table.cold.state().totals.segments == 1
     assert table.delete("true") == 6
-    assert table.lake.state().totals.segments == 0
-    assert (closes(table.lake), hours(table)) == ([], [])
+    assert table.cold.state().totals.segments == 0
+    assert (closes(table.cold), hours(table)) == ([], [])
     table.append(rows([0]))
-    assert closes(table.lake) == [0]
+    assert closes(table.cold) == [0]
 
 
 def test_a_delete_that_finds_nothing_is_no_version(table):
@@ -113,7 +113,7 @@ def test_a_row_for_which_the_condition_is_null_stays(table):
     table.append(rows([0, 1]).set_column(2, "close", pa.array([None, 1.0])))
     table.delete("close <> 7")
     assert table.to_arrow().column("close").to_pylist() == [None]
-    table.lake.delete(lambda batch: pc.not_equal(batch.column("close"), 7.0), ["close"])
+    table.cold.delete(lambda batch: pc.not_equal(batch.column("close"), 7.0), ["close"])
     assert table.to_arrow().num_rows == 1
 
 
@@ -132,7 +132,7 @@ def test_a_condition_that_is_none_deletes_nothing(table, where, kind):
     table.append(rows([0, 1]))
     with pytest.raises(kind):
         table.delete(where)
-    assert (table.version(), closes(table.lake)) == (2, [0, 1])
+    assert (table.version(), closes(table.cold)) == (2, [0, 1])
 
 
 def test_a_delete_of_everything_has_to_be_said(table):

@@ -167,7 +167,7 @@ def test_a_new_name_that_may_not_be_durable_is_told_as_unknown():
 
 
 def segment_file(table):
-    [segment] = table.lake.state().segments
+    [segment] = table.cold.state().segments
     return Path(table.root()) / segment.path
 
 
@@ -208,7 +208,7 @@ def test_T21_a_file_of_the_same_size_with_other_rows_is_found_by_fsck(table, par
 def test_Q01_a_live_file_that_is_missing_is_an_error_that_names_it_and_never_a_short_answer(table):
     table.append(rows([0, 1]))
     table.append(rows([5]))
-    path = Path(table.root()) / next(iter(table.lake.state().segments)).path
+    path = Path(table.root()) / next(iter(table.cold.state().segments)).path
     path.unlink()
     for read in reads(table):
         with pytest.raises(Corruption, match="live file is missing") as error:
@@ -247,7 +247,7 @@ def test_T22_a_table_may_itself_be_reached_through_a_symbolic_link(table, tmp_pa
 @pytest.mark.parametrize("path", ["../out", "data/../../out", "/etc/passwd", "", "data//x", "."])
 def test_T22_a_path_that_leaves_the_table_is_never_written_into_a_log(table, path):
     table.append(rows([0]))
-    [segment] = table.lake.state().segments
+    [segment] = table.cold.state().segments
     for name in ("path", "coverage_path"):
         with pytest.raises(Corruption, match="leaves the table"):
             encode_action(AddSegment(replace(segment, **{name: path})))

@@ -399,4 +399,4 @@ def test_without_its_package_an_object_store_says_what_to_install():
         "except Unsupported as error:\n    print(error.hint)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.decode().strip() == "pip install thermocline[object-store]"
+    assert done.stdout.decode().strip() == "pip install 'thermocline[object-store]'"

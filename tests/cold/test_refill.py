@@ -117,12 +117,12 @@ def test_rows_that_come_into_the_windows_meanwhile_go_with_the_others(lake):
     other = lake_on(OsDisk(), lake.storage.root)
     raced = []
 
-    def land(commit, land=lake.log.land):
+    def land(commit, land=lake.log.try_commit):
         if not raced:
             raced.append(other.append(rows([1], close=77.0).to_reader(), AppendOptions()))
         return land(commit)
 
-    lake.log.land = land
+    lake.log.try_commit = land
     replace_windows(lake, made, WindowReplacement(hours(1, 2), seen, {"job": 1}))
     assert raced
     assert closes(lake) == [0, 2, 3, 4, 5, 9, 100, 102, 103, 104, 105]

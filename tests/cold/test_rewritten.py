@@ -117,10 +117,14 @@ def test_C04_rows_that_are_appended_meanwhile_to_the_same_hours_stay(table):
 
 
 def test_C04_an_append_that_must_not_overlap_lands_after_a_rewrite_of_its_hours(table):
-    table.change("overlap", lambda spec, schema: (replace(spec, overlap="reject"), schema))
+    table.alter("overlap", lambda spec, schema: (replace(spec, overlap="reject"), schema))
     commit = begin(table)
-    first = table.log.land
-    table.log.land = lambda new: (setattr(table.log, "land", first), commit(), first(new))[2]
+    first = table.log.try_commit
+    table.log.try_commit = lambda new: (
+        setattr(table.log, "try_commit", first),
+        commit(),
+        first(new),
+    )[2]
     append(table, rows(range(10, 12)))
     assert len(closes(table)) == 17
     assert [c.operation for c in table.commits(9)][:2] == ["append", "compact"]
@@ -140,8 +144,12 @@ def test_what_is_deleted_from_an_input_meanwhile_is_not_brought_back(table):
 
 def test_a_delete_that_began_before_a_rewrite_takes_its_rows_after_it(table):
     commit = begin(table)
-    first = table.log.land
-    table.log.land = lambda new: (setattr(table.log, "land", first), commit(), first(new))[2]
+    first = table.log.try_commit
+    table.log.try_commit = lambda new: (
+        setattr(table.log, "try_commit", first),
+        commit(),
+        first(new),
+    )[2]
     _, gone = table.delete(match_every_row, (), TimeWindow(None, (JUNE_US + 2 * HOUR_US) * 1000))
     assert gone == 2
     assert len(closes(table)) == 13
@@ -186,7 +194,7 @@ def test_a_restore_that_lands_first_wins(table):
 
 def test_a_column_that_is_added_meanwhile_reads_as_null(table):
     commit = begin(table)
-    table.change("add", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
+    table.alter("add", lambda s, c: (s, c.add_columns([pa.field("note", pa.string())])))
     commit()
     found = pa.Table.from_batches(table.read(table.state(), ["note"]))
     assert found.column("note").null_count == 15
@@ -195,7 +203,7 @@ def test_a_column_that_is_added_meanwhile_reads_as_null(table):
 
 def test_a_table_that_counts_other_entities_meanwhile_refuses_what_was_measured_before(table):
     commit = begin(table)
-    table.change("entities", lambda s, c: (replace(s, entity_columns=()), c))
+    table.alter("entities", lambda s, c: (replace(s, entity_columns=()), c))
     with pytest.raises(Conflict):
         commit()
 
@@ -247,15 +255,19 @@ def test_a_rewrite_of_entities_says_that_it_changes_no_row(orders):
 def test_an_export_made_before_a_rewrite_lands_after_it(orders):
     late = hand(orders, {"a": 10}, gone=["f"], change=4)
     begin(orders, sort_by="_id")()
-    orders.supersede(late)
+    orders.commit_export(late)
     assert held(orders) == {"a": 10, "b": 2, "c": 3, "d": 4, "e": 5}
     assert_sound(orders)
 
 
 def test_an_export_under_way_lands_after_a_rewrite_that_was_first(orders):
     commit = begin(orders, sort_by="_id")
-    first = orders.log.land
-    orders.log.land = lambda new: (setattr(orders.log, "land", first), commit(), first(new))[2]
+    first = orders.log.try_commit
+    orders.log.try_commit = lambda new: (
+        setattr(orders.log, "try_commit", first),
+        commit(),
+        first(new),
+    )[2]
     export(orders, {"a": 10}, gone=["f"], change=4)
     assert [c.operation for c in orders.commits()][:2] == ["export", "compact"]
     assert held(orders) == {"a": 10, "b": 2, "c": 3, "d": 4, "e": 5}
@@ -266,7 +278,7 @@ def test_the_fence_holds_across_a_rewrite(orders):
     export(orders, {"a": 10}, change=4)
     begin(orders, sort_by="_id")()
     with pytest.raises(ExportFenced):
-        orders.supersede(late)
+        orders.commit_export(late)
     assert held(orders)["a"] == 10
 
 

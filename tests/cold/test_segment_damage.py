@@ -85,7 +85,7 @@ def prices(tmp_path):
 
 
 def segment_file(table):
-    (segment,) = table.lake.state().segments
+    (segment,) = table.cold.state().segments
     return Path(table.root()) / segment.path
 
 
@@ -188,7 +188,7 @@ def test_D01_every_reader_refuses_a_damaged_segment_and_changes_nothing(prices, 
 
 def test_D01_gaps_that_need_a_damaged_segment_are_not_answered(prices):
     path = segment_file(prices)
-    (segment,) = prices.lake.state().segments
+    (segment,) = prices.cold.state().segments
     os.unlink(f"{prices.root()}/{segment.coverage_path}")
     for shortcut in Path(prices.root()).glob("_coverage/table/*"):
         shortcut.unlink()
@@ -256,7 +256,7 @@ def test_T21_bytes_changed_in_place_under_the_same_time_are_found(prices):
 def test_D06_two_swapped_segments_of_one_table_are_refused(table):
     for hour in (0, 5):
         table.append(rows([hour]))
-    one, two = [Path(table.root()) / s.path for s in table.lake.state().segments]
+    one, two = [Path(table.root()) / s.path for s in table.cold.state().segments]
     assert one.stat().st_size == two.stat().st_size
     kept = one.with_suffix(".kept")
     one.rename(kept)
@@ -275,11 +275,11 @@ def test_Q01_a_missing_segment_is_corruption_and_a_missing_table_is_not(prices):
     for read in ways.values():
         with pytest.raises(Corruption, match="live file is missing"):
             read()
-    state = prices.lake.state()
+    state = prices.cold.state()
     (segment,) = state.segments
     shutil.rmtree(prices.root())
     with pytest.raises(NotFound, match="folder is not there"):
-        prices.lake.storage.check(segment.path, segment.file_size, segment.checksum)
+        prices.cold.storage.check(segment.path, segment.file_size, segment.checksum)
 
 
 def test_a_file_is_read_once_by_a_process_and_again_when_it_changes(prices):
@@ -307,7 +307,7 @@ def test_a_file_that_changed_a_moment_ago_is_not_remembered(prices):
     disk = CountingDisk()
     path = segment_file(prices)
     storage = LocalStorage(prices.root(), disk)
-    (segment,) = prices.lake.state().segments
+    (segment,) = prices.cold.state().segments
     os.utime(path, ns=(0, time.time_ns()))
     for _ in range(2):
         storage.check(segment.path, segment.file_size, segment.checksum)
@@ -339,15 +339,15 @@ def test_D01_a_fresh_look_finds_a_bit_that_rots_without_a_new_stamp():
 
 
 def test_a_checksum_of_another_kind_is_of_a_newer_format(prices):
-    (segment,) = prices.lake.state().segments
+    (segment,) = prices.cold.state().segments
     with pytest.raises(Unsupported, match="newer format"):
-        prices.lake.storage.check(segment.path, segment.file_size, "blake3:00")
+        prices.cold.storage.check(segment.path, segment.file_size, "blake3:00")
 
 
 def test_D07_a_sidecar_of_another_segment_is_not_believed(table, caplog):
     table.append(rows([0, 1, 2]))
     table.append(rows([10]))
-    first, second = table.lake.state().segments
+    first, second = table.cold.state().segments
     before = table.coverage().to_pylist(), table.gaps().to_pylist()
     for shortcut in Path(table.root()).glob("_coverage/table/*"):
         shortcut.unlink()
@@ -362,7 +362,7 @@ def test_D07_a_sidecar_of_another_segment_is_not_believed(table, caplog):
 def test_D07_an_overlap_check_does_not_believe_a_sidecar_of_another_segment(table):
     table.append(rows([0, 1, 2]))
     table.append(rows([10]))
-    first, second = table.lake.state().segments
+    first, second = table.cold.state().segments
     for shortcut in Path(table.root()).glob("_coverage/table/*"):
         shortcut.unlink()
     root = Path(table.root())
@@ -462,7 +462,7 @@ LOOK_AT_EVERY_FLIP = """
 import datetime, sys
 import pyarrow as pa
 from thermocline.cold.segment.parquet import encode_parquet
-from thermocline.cold.storage.verified import damaged_offset
+from thermocline.cold.storage.verified import find_damaged_offset
 
 times = [datetime.datetime(2024, 6, 1, hour) for hour in range(20)]
 data = encode_parquet(pa.table({"ts": times, "host": ["a"] * 20, "n": list(range(20))}))
@@ -470,7 +470,7 @@ footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 for bit in range(footer * 8, len(data) * 8):
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
-    damaged_offset(lambda: pa.BufferReader(bytes(damaged)))
+    find_damaged_offset(lambda: pa.BufferReader(bytes(damaged)))
 print(footer)
 """
 

@@ -60,7 +60,7 @@ def hand(table, values, *, gone=(), base=None, change=1, **options):
 
 def export(table, values, **options):
     """Export values in one commit."""
-    return table.supersede(hand(table, values, **options))
+    return table.commit_export(hand(table, values, **options))
 
 
 def held(table, at=None):
@@ -121,9 +121,9 @@ def test_coverage_is_recounted_for_what_is_left(table):
 
 def test_P11_of_two_exports_made_against_one_version_the_second_is_fenced_off(table):
     first, second = hand(table, {"a": 1}), hand(table, {"a": 9}, change=2)
-    table.supersede(first)
+    table.commit_export(first)
     with pytest.raises(ExportFenced) as caught:
-        table.supersede(second)
+        table.commit_export(second)
     assert caught.value.facts == {"base": 2, "taken": 3}
     assert held(table) == {"a": 1}
     assert {finding.kind for finding in fsck(table).findings} == set()  # its files are gone
@@ -131,16 +131,16 @@ def test_P11_of_two_exports_made_against_one_version_the_second_is_fenced_off(ta
 
 def test_P11_an_export_that_loses_the_race_for_its_version_is_fenced_off(table):
     late = hand(table, {"a": 9}, change=2)
-    land = table.log.land
+    land = table.log.try_commit
 
     def raced(commit):
-        table.log.land = land
+        table.log.try_commit = land
         export(table, {"a": 1})
         return land(commit)
 
-    table.log.land = raced
+    table.log.try_commit = raced
     with pytest.raises(ExportFenced):
-        table.supersede(late)
+        table.commit_export(late)
     assert held(table) == {"a": 1}
 
 
@@ -150,23 +150,23 @@ def compact(table):
     state = table.state()
     note = replace(find_last_flush(table.log, state.version), changes="")
     keys = pa.array(sorted(values), pa.string())
-    return table.supersede(ExportBatch(state.version, keys, rows(values), note, state))
+    return table.commit_export(ExportBatch(state.version, keys, rows(values), note, state))
 
 
 def test_an_export_goes_onto_a_compaction_that_landed_meanwhile(table):
     export(table, {"a": 1, "b": 1})
     waiting = hand(table, {"a": 2}, gone=["b"], change=2)
     compact(table)
-    table.supersede(waiting)
+    table.commit_export(waiting)
     assert held(table) == {"a": 2}
 
 
 def test_an_export_goes_onto_columns_and_expiries_that_landed_meanwhile(table):
     export(table, {"a": 1})
     waiting = hand(table, {"a": 2}, change=2)
-    table.adopt(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
+    table.adopt_columns(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
     vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
-    table.supersede(waiting)
+    table.commit_export(waiting)
     assert held(table) == {"a": 2}
 
 
@@ -202,7 +202,7 @@ def test_the_newest_export_is_found_behind_neutral_versions(table):
     assert find_last_flush(table.log, table.state().version) is None
     export(table, {"a": 1}, change=7)
     compact(table)
-    table.adopt(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
+    table.adopt_columns(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
     assert find_last_flush(table.log, table.state().version).epoch == 7
 
 

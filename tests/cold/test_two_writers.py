@@ -214,7 +214,7 @@ def test_T15_an_append_and_a_new_column_both_land_and_no_old_schema_is_written_a
     import pyarrow as pa
 
     def add(table):
-        return table.change("add", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
+        return table.alter("add", lambda s, c: (s, c.add_columns([pa.field("note", pa.string())])))
 
     for schedule in SCHEDULES:
         table, outcomes = run(schedule, [append([5]), add], append([1]))

@@ -71,7 +71,7 @@ def lake():
 
 def sound(lake, disk=None):
     """Tell that fsck finds nothing wrong and nothing left over."""
-    found = fsck(lake.opened(disk).lake).findings
+    found = fsck(lake.opened(disk).cold).findings
     return [f for f in found if not f.is_harmless or f.kind == "orphan"] == []
 
 
@@ -96,7 +96,7 @@ def test_what_no_kept_version_names_goes_and_all_else_stays(lake):
     assert (done.files, done.oldest) == (told.files, 4)
     assert steps == [(n, len(done.files)) for n in range(1, len(done.files) + 1)]
     assert not any(lake.has(path) for path in done.files)
-    assert closes(lake.opened().lake) == [9, 50, 50]
+    assert closes(lake.opened().cold) == [9, 50, 50]
     assert sound(lake)
     assert lake.opened().history().num_rows == 5
 
@@ -104,16 +104,16 @@ def test_what_no_kept_version_names_goes_and_all_else_stays(lake):
 def test_a_version_within_the_grace_period_can_still_be_read(lake):
     lake.clock.wait(3 * 86_400)
     assert lake.table.vacuum(dry_run=False).files == ()
-    assert closes(lake.table.lake, at=2) == [0, 1]
+    assert closes(lake.table.cold, at=2) == [0, 1]
     assert lake.table.vacuum(dry_run=False, grace="2d").files != ()
-    assert closes(lake.table.lake, at=4) == [9, 50, 50]
+    assert closes(lake.table.cold, at=4) == [9, 50, 50]
 
 
 def test_the_version_that_was_newest_when_the_grace_period_began_is_kept(lake):
     lake.clock.wait(10 * 86_400)
     lake.append([0, 1], close=70, overlap="replace")
     lake.table.vacuum(dry_run=False)
-    assert closes(lake.table.lake, at=4) == [9, 50, 50]
+    assert closes(lake.table.cold, at=4) == [9, 50, 50]
     assert not lake.has(lake.old.path)
 
 
@@ -173,7 +173,7 @@ def test_C07_a_pinned_version_is_kept_whatever_the_grace_period(lake):
     lake.disk.overwrite(ROOT + "data/left.parquet", b"left by a writer that died")
     with lake.table.pin(at=2):
         assert lake.opened().vacuum(**NOW).files == ("data/left.parquet",)
-        assert closes(lake.opened().lake, at=2) == [0, 1]
+        assert closes(lake.opened().cold, at=2) == [0, 1]
     assert lake.old.path in lake.opened().vacuum(**NOW).files
 
 
@@ -183,10 +183,10 @@ def test_C07_a_stream_pins_its_version_before_it_is_read_and_until_it_is_dropped
     assert stream.read_all().column("close").to_pylist() == [0, 1]
     for drop in (lambda s: s.read_all(), lambda s: None):
         stream = lake.table.scan(at=2)
-        assert len(list(lake.table.lake.storage.list(layout.PINS_FOLDER))) == 1
+        assert len(list(lake.table.cold.storage.list(layout.PINS_FOLDER))) == 1
         drop(stream)
         del stream
-        assert list(lake.table.lake.storage.list(layout.PINS_FOLDER)) == []
+        assert list(lake.table.cold.storage.list(layout.PINS_FOLDER)) == []
 
 
 def read_when_told(root, pipe):
@@ -224,7 +224,7 @@ def test_C07_a_reader_that_died_holds_its_version_no_longer_than_its_lease(lake)
     assert lake.opened().vacuum(**NOW).files == ()
     lake.clock.wait(120)
     assert lake.old.path in lake.opened().vacuum(**NOW).files
-    assert list(lake.table.lake.storage.list(layout.PINS_FOLDER)) == []
+    assert list(lake.table.cold.storage.list(layout.PINS_FOLDER)) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": "x", "until_ns": 1}'])
@@ -239,8 +239,8 @@ def test_C07_a_pin_that_cannot_be_read_keeps_everything_as_long_as_it_is_young(l
 def test_C07_D01_a_flipped_bit_of_a_pin_lets_no_file_go(lake, bit):
     reader = lake.table.pin(at=2)
     reader.__enter__()
-    (pin,) = lake.table.lake.storage.list(layout.PINS_FOLDER)
-    data = lake.table.lake.storage.read(pin.path)
+    (pin,) = lake.table.cold.storage.list(layout.PINS_FOLDER)
+    data = lake.table.cold.storage.read(pin.path)
     for place in range(len(data)):
         flipped = data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
         lake.disk.overwrite(ROOT + pin.path, flipped)
@@ -248,7 +248,7 @@ def test_C07_D01_a_flipped_bit_of_a_pin_lets_no_file_go(lake, bit):
 
 
 def test_C07_a_pin_of_an_older_release_keeps_its_version(lake):
-    until_ns = lake.table.lake.log.now() + 3_600 * 10**9
+    until_ns = lake.table.cold.log.now() + 3_600 * 10**9
     pin = orjson.dumps({"version": 2, "until_ns": until_ns})
     lake.disk.overwrite(ROOT + layout.pin_path("older"), pin)
     assert lake.opened().vacuum(**NOW).files == ()
@@ -280,7 +280,7 @@ def test_C07_a_reader_that_pins_too_late_is_told_so_before_it_reads_a_row(lake):
     lake.disk.hooks = expire
     with pytest.raises(NotFound, match="expired"):
         lake.table.scan(at=2)
-    assert list(lake.table.lake.storage.list(layout.PINS_FOLDER)) == []
+    assert list(lake.table.cold.storage.list(layout.PINS_FOLDER)) == []
 
 
 # Writers
@@ -296,7 +296,7 @@ def test_C08_files_of_a_writer_that_has_not_committed_are_left_alone(lake):
 
     lake.disk.hooks = vacuum
     lake.append([20, 21])
-    assert closes(lake.opened().lake) == [9, 20, 21, 50, 50]
+    assert closes(lake.opened().cold) == [9, 20, 21, 50, 50]
     assert sound(lake)
 
 
@@ -308,7 +308,7 @@ def test_C08_what_is_restored_while_its_version_expires_is_not_taken_away(lake):
 
     lake.disk.hooks = restore
     lake.table.vacuum(**NOW)
-    assert closes(lake.opened().lake) == [0, 1]
+    assert closes(lake.opened().cold) == [0, 1]
     assert sound(lake)
 
 
@@ -321,7 +321,7 @@ def test_C08_a_restore_of_a_version_that_expires_meanwhile_is_refused(lake):
     lake.disk.hooks = expire
     with pytest.raises(NotFound, match="expired"):
         lake.table.restore(2)
-    assert closes(lake.opened().lake) == [9, 50, 50]
+    assert closes(lake.opened().cold) == [9, 50, 50]
     assert sound(lake)
 
 
@@ -333,7 +333,7 @@ def test_two_vacuums_at_once_remove_the_same_files_and_no_more(lake):
 
     lake.disk.hooks = rival
     lake.table.vacuum(**NOW)
-    assert closes(lake.opened().lake) == [9, 50, 50]
+    assert closes(lake.opened().cold) == [9, 50, 50]
     assert sound(lake)
 
 

@@ -42,15 +42,15 @@ def test_the_columns_are_those_on_the_page(contract):
 
 
 def test_the_document_is_kept_as_the_page_says(contract):
-    kept = contract.validated(block("given"))
+    kept = contract.validate(block("given"))
     assert kept == block("kept")
     assert contract.document_of(contract.arrow_rows([kept]).to_pylist()[0]) == kept
-    assert contract.joined(*contract.split(kept)) == kept
+    assert contract.join(*contract.split(kept)) == kept
 
 
 def test_the_problems_are_those_on_the_page(contract):
     with pytest.raises(Invalid) as caught:
-        contract.validated(block("wrong"))
+        contract.validate(block("wrong"))
     told = [tuple(problem.values()) for problem in caught.value.facts["problems"]]
     assert sorted(told) == sorted(rows("pointer", "expected", "got"))
 

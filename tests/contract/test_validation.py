@@ -20,7 +20,7 @@ INSTANT = {"type": "string", "format": "date-time"}
 
 def problems(contract, document):
     with pytest.raises(Invalid) as caught:
-        contract.validated(document)
+        contract.validate(document)
     told = caught.value.facts["problems"]
     with pytest.raises(Invalid) as caught:
         contract.validate_bytes(encode_text(document).encode())
@@ -177,7 +177,7 @@ def test_another_implementation_agrees_on_every_document(made, data):
 
 def problems_of(contract, document):
     with pytest.raises(Invalid) as caught:
-        contract.validated(document)
+        contract.validate(document)
     return [problem["expected"] for problem in caught.value.facts["problems"]]
 
 

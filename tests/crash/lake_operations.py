@@ -288,7 +288,7 @@ class Life:
             return
         self._asked(
             request,
-            lambda: table.lake.delete(
+            lambda: table.cold.delete(
                 lambda batch: pc.is_in(batch.column("number"), wanted), ["number"]
             ),
             is_there=False,

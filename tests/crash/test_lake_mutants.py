@@ -56,7 +56,7 @@ def cut_everywhere(seed=0):
     cuts.all_of(life.end(), STATES_PER_CALL, seed)
     for disk, promise in cuts.some(random.Random(seed), SECOND_LIVES):
         again = Life(disk, promise, numbers=count(10**5))
-        assert promise.broken_by(read(again.lake)) is None, promise.broken_by(read(again.lake))
+        assert promise.broken_by(read(again.cold)) is None, promise.broken_by(read(again.cold))
         again.play([("write", "trades", 1), ("flush", "trades", 0)])
         cuts.all_of(again.end(), 2, seed)
 
@@ -117,7 +117,7 @@ def write_into_a_flush():
     killed, promise = life.disk.killed(), life.promise
     life.end()
     again = Life(killed, promise, is_recorded=False)
-    promise.check(read(again.lake))
+    promise.check(read(again.cold))
     again.end()
 
 
@@ -125,7 +125,7 @@ def read_while_a_flush_comes_between():
     """Read, with a whole flush right after the version was looked up."""
     life = Life(made_disk(), is_recorded=False)
     life.write("prices", 2)
-    log = life.lake.table("prices").lake.log
+    log = life.lake.table("prices").cold.log
     head, flushed = log.head, []
 
     def then_flush():
@@ -194,7 +194,7 @@ def marks_in_a_second_commit(patch):
 
     real, carried = FlushPlanner.plan, ColdTable.commit_flush
     patch.setattr(FlushPlanner, "plan", plan)
-    patch.setattr(ColdTable, "carry", carry)
+    patch.setattr(ColdTable, "commit_flush", carry)
 
 
 def trims_before_the_commit(patch):
@@ -227,12 +227,13 @@ def retires_before_the_commit(patch):
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(lake_table, "resolve", lambda hot, table: TableView(table.state(), hot.parts))
+    newest = lambda hot, table: TableView(table.state(), hot.parts)  # noqa: E731
+    patch.setattr(lake_table, "resolve_view", newest)
 
 
 def reads_the_version_first(patch):
     def view(self, at=None):
-        state = self.lake.state()
+        state = self.cold.state()
         hot = self.snapshot()
         arrived = state.marks.get(hot.source, 0)
         return TableView(state, tuple(part for part in hot.parts if part.mark > arrived))
@@ -253,7 +254,7 @@ def publishes_before_the_sync(patch):
 
 
 def starts_without_marks(patch):
-    patch.setattr(Recovery, "_mark", lambda self, table_id: 0)
+    patch.setattr(Recovery, "_reached_mark", lambda self, table_id: 0)
 
 
 def adopts_frames_that_are_not_durable(patch):
@@ -278,7 +279,7 @@ def freezes_what_comes_later_too(patch):
 
 
 def trusts_a_version_that_may_not_last(patch):
-    patch.setattr(CommitLog, "settle", lambda self, version: None)
+    patch.setattr(CommitLog, "sync_commit", lambda self, version: None)
 
 
 LOOPS = [

@@ -170,7 +170,7 @@ def test_F07_of_two_flushers_one_finds_nothing_left_at_whatever_call_they_meet()
         struck = strike_at(
             life, call, lambda life=life, hot=hot: flush(hot, life._beside(TABLE)), in_the_table
         )
-        flush(hot, life.lake.table(TABLE).lake)
+        flush(hot, life.lake.table(TABLE).cold)
         life.disk.hooks = None
         life.look()
         assert hot.snapshot().parts == ()

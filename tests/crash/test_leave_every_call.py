@@ -93,7 +93,7 @@ def forgets_who_has_rows_in_it(patch):
             journal.seal()
         self.trim()
 
-    patch.setattr(WalTier, "leave", leave)
+    patch.setattr(WalTier, "leave_open_file", leave)
 
 
 @pytest.mark.parametrize("mutant", [removes_what_is_open, forgets_who_has_rows_in_it])

@@ -26,16 +26,16 @@ widths = st.one_of(st.sampled_from([1, 60, 900, 3_600, 86_400]), st.integers(1, 
 
 @given(widths, instants)
 def test_every_instant_is_in_exactly_one_bucket(bucket, instant):
-    number = bucket.of(instant)
+    number = bucket.number_of(instant)
     assert bucket.start(number) <= instant < bucket.start(number + 1)
 
 
 @given(widths, st.integers(-(10**9), 10**9))
 def test_a_bucket_begins_at_its_edge_and_ends_before_the_next(bucket, number):
     edge = bucket.start(number)
-    assert bucket.of(edge) == number
-    assert bucket.of(edge - 1) == number - 1
-    assert bucket.of(edge + bucket.width_s * NS_PER_S - 1) == number
+    assert bucket.number_of(edge) == number
+    assert bucket.number_of(edge - 1) == number - 1
+    assert bucket.number_of(edge + bucket.width_s * NS_PER_S - 1) == number
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_columns_of_any_unit_fall_into_the_buckets_of_their_instants(bucket, ins
     if not -(2**63) <= count < 2**63:
         count = count % 2**62
     found = bucket.numbers_of(np.array([count], dtype=np.int64), unit)
-    assert found.tolist() == [bucket.of(count * NS_PER_UNIT[unit])]
+    assert found.tolist() == [bucket.number_of(count * NS_PER_UNIT[unit])]
 
 
 @pytest.mark.parametrize("day", ["2024-03-31", "2024-10-27"])

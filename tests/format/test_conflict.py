@@ -273,4 +273,4 @@ def test_an_empty_change_conflicts_with_nothing_but_a_changed_table():
         assert broken_rule(NOTHING, theirs) == (
             "table_changed" if name == "schema change" else None
         )
-    assert broken_rule(replace(NOTHING, looked_at=(ALL_TIME,)), NOTHING) is None
+    assert broken_rule(replace(NOTHING, windows_read=(ALL_TIME,)), NOTHING) is None

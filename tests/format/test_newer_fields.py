@@ -70,7 +70,9 @@ def test_they_survive_deleted_rows(table):
 
 
 def test_they_survive_a_renamed_column_and_another_policy(table):
-    table.change("change", lambda s, c: (replace(s, overlap="allow"), c.renamed("close", "last")))
+    table.alter(
+        "change", lambda s, c: (replace(s, overlap="allow"), c.rename_column("close", "last"))
+    )
     assert extras(reopened(table).state()) == (NEWER_TABLE, [NEWER_SEGMENT])
 
 
@@ -86,7 +88,7 @@ def test_they_survive_new_columns_and_replaced_rows(table):
 
 def test_they_survive_a_restore(table):
     table.delete(lambda batch: pc.equal(batch.column("symbol"), "NVDA"), ["symbol"])
-    table.change("change", lambda s, c: (replace(s, extra={}), c))
+    table.alter("change", lambda s, c: (replace(s, extra={}), c))
     assert extras(table.state()) == ({}, [])
     table.restore(3)
     assert extras(reopened(table).state()) == (NEWER_TABLE, [NEWER_SEGMENT])

@@ -69,7 +69,7 @@ def test_the_questions_of_the_page_have_answers(lake, sql):
 
 def test_a_table_made_from_its_schema_takes_the_rows_and_keeps_its_types(lake):
     for name, table in TABLES.items():
-        state = lake.table(name).lake.state()
+        state = lake.table(name).cold.state()
         assert [c.name for c in state.schema.columns] == table.schema.names
         assert [c.type for c in state.schema.columns] == table.schema.types
         assert state.spec.time_column == "ts"

@@ -56,7 +56,7 @@ def told(shares):
     """Return the response for the client at each position."""
     found = {}
     for share in shares:
-        for place in share.places:
+        for place in share.positions:
             outcome = share.outcome
             if isinstance(outcome, ThermoclineError):
                 found[place] = (type(outcome), outcome.message)

@@ -245,8 +245,8 @@ class TableMachine(RuleBasedStateMachine):
     def add_column(self, handle, pick):
         free = [name for name in NAMES if name not in self.content.columns.values()]
         name = free[pick % len(free)]
-        state = self.handles[handle].change(
-            "add", lambda s, c: (s, c.added([pa.field(name, pa.int64())]))
+        state = self.handles[handle].alter(
+            "add", lambda s, c: (s, c.add_columns([pa.field(name, pa.int64())]))
         )
         columns = {**self.content.columns, next(self.column_ids): name}
         self.became(state.version, replace(self.content, columns=columns))
@@ -258,7 +258,7 @@ class TableMachine(RuleBasedStateMachine):
         column = sorted(columns)[pick % len(columns)]
         old = columns[column]
         new = next(name for name in NAMES if name not in columns.values())
-        state = self.handles[handle].change("rename", lambda s, c: (s, c.renamed(old, new)))
+        state = self.handles[handle].alter("rename", lambda s, c: (s, c.rename_column(old, new)))
         columns[column] = new
         self.became(state.version, replace(self.content, columns=columns))
 

@@ -227,7 +227,8 @@ TestLake.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 def pairs_with_the_newest_version(patch):
-    patch.setattr(lake_table, "resolve", lambda hot, table: TableView(table.state(), hot.parts))
+    newest = lambda hot, table: TableView(table.state(), hot.parts)  # noqa: E731
+    patch.setattr(lake_table, "resolve_view", newest)
 
 
 def hides_every_part_once_a_flush_has_landed(patch):
@@ -235,7 +236,7 @@ def hides_every_part_once_a_flush_has_landed(patch):
         state = table.state()
         return TableView(state, () if state.marks.get(hot.source, 0) > hot.mark else hot.parts)
 
-    patch.setattr(lake_table, "resolve", resolve)
+    patch.setattr(lake_table, "resolve_view", resolve)
 
 
 def reads_columns_by_name(patch):
@@ -245,7 +246,7 @@ def reads_columns_by_name(patch):
         return real(batch, wanted, known, nulls)
 
     real = snapshot.project_columns
-    patch.setattr(snapshot, "presented", presented)
+    patch.setattr(snapshot, "project_columns", presented)
 
 
 def carries_no_mark(patch):
@@ -260,7 +261,7 @@ def carries_no_mark(patch):
 
 
 def starts_without_marks(patch):
-    patch.setattr(Recovery, "_mark", lambda self, table_id: 0)
+    patch.setattr(Recovery, "_reached_mark", lambda self, table_id: 0)
 
 
 def merges_over_a_mark(patch):

@@ -81,7 +81,9 @@ def compact(entities):
     if note is not None:
         keys = rows.column("_id").combine_chunks()
         stored = conform_rows(rows, state.schema)
-        table.supersede(ExportBatch(state.version, keys, stored, replace(note, changes=""), state))
+        table.commit_export(
+            ExportBatch(state.version, keys, stored, replace(note, changes=""), state)
+        )
 
 
 class WeakDisk:

@@ -35,7 +35,7 @@ def stored(pool, layout, documents, moved):
     kinds = {part.name: part.kind for part in layout.contract.kind.fields}
     rests, values = [], []
     for document, is_moved in zip(documents, moved, strict=True):
-        kept = layout.contract.validated(document)
+        kept = layout.contract.validate(document)
         record = layout.record_of("k", 1, 1, kept)
         rests.append(encode_text(record["rest"] if is_moved else kept))
         values.append(

@@ -321,8 +321,8 @@ entities.export()
     [
         ("source", "freeze", True),
         ("source", "claim", True),
-        ("log", "land", False),
-        ("log", "land", True),
+        ("log", "try_commit", False),
+        ("log", "try_commit", True),
         ("source", "retire", True),
     ],
 )

@@ -60,7 +60,7 @@ def test_an_unchanged_moment_is_not_read_again(accounts, monkeypatch):
     for _ in range(20):
         first = accounts.source.dirty.snapshot()
         with monkeypatch.context() as blind:
-            blind.setattr(dirty, "_changed", None)  # would fail if it were asked
+            blind.setattr(dirty, "_changed_keys", None)  # would fail if it were asked
             blind.setattr(dirty, "_read_live_rows", None)
             try:
                 second = accounts.source.dirty.snapshot()
@@ -110,7 +110,7 @@ def test_asking_by_the_highest_number_would_have_missed_it(accounts, pool, tenan
         query = "select id from change where cid > (select max(cid) from change)"
         return dirty.pa.array([row[0] for row in connection.execute(query)], dirty.pa.string())
 
-    monkeypatch.setattr(dirty, "_changed", by_number)
+    monkeypatch.setattr(dirty, "_changed_keys", by_number)
     wrong = told(accounts.source.dirty.snapshot())
     assert wrong == (["quick"], {"quick": 2})  # the wrong code: an acknowledged write is not read
 
@@ -221,7 +221,7 @@ def test_a_key_that_nobody_could_have_written_is_damage(accounts, pool, tenant):
 
 def test_the_transaction_of_an_export_has_ended_before_anything_is_encoded(accounts, pool, tenant):
     accounts.create(account(1), "a")
-    supersede = accounts.table.supersede
+    supersede = accounts.table.commit_export
     open_then = []
 
     def looked_at(hand):
@@ -233,6 +233,6 @@ def test_the_transaction_of_an_export_has_ended_before_anything_is_encoded(accou
             open_then.append(connection.execute(query).fetchone()[0])
         return supersede(hand)
 
-    accounts.table.supersede = looked_at
+    accounts.table.commit_export = looked_at
     accounts.export()
     assert open_then == [0]

@@ -194,14 +194,14 @@ def test_P15_a_reading_in_two_statements_would_see_half_of_a_transfer(accounts, 
 
         def transfer(*args):
             found = changed(*args)
-            monkeypatch.setattr(dirty, "_changed", changed)
+            monkeypatch.setattr(dirty, "_changed_keys", changed)
             both = [Operation(OperationKind.REPLACE, "a", account(1))]
             accounts.bulk([*both, Operation(OperationKind.REPLACE, "b", account(199))])
             return found
 
         run = pool.run
         accounts.source.dirty._last = None
-        monkeypatch.setattr(dirty, "_changed", transfer)
+        monkeypatch.setattr(dirty, "_changed_keys", transfer)
         with monkeypatch.context() as patch:
             weak = {} if isolation is None else {"isolation": isolation}
             patch.setattr(pool, "run", lambda *args, **more: run(*args, **{**more, **weak}))
@@ -238,7 +238,7 @@ def test_P15_a_reading_and_an_export_in_either_order_are_exact(accounts, another
 
 KEYS = st.sampled_from(["a", "b", "c", "é"])
 STEPS = st.sampled_from(
-    [("source", "claim", True), ("log", "land", True), ("source", "retire", False)]
+    [("source", "claim", True), ("log", "try_commit", True), ("source", "retire", False)]
 )
 
 
@@ -291,7 +291,7 @@ class EntityMachine(RuleBasedStateMachine):
             self._noted(entities.export())
         except Died:
             state = entities.table.state()
-            if name in ("land", "retire"):
+            if name in ("try_commit", "retire"):
                 self.past.setdefault(state.version, dict(self.model))
         finally:
             setattr(place, name, method)

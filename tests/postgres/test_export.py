@@ -153,12 +153,12 @@ def test_P03_an_export_without_tombstones_would_bring_it_back(accounts):
     accounts.create(account(1), "a")
     accounts.export()
     accounts.delete("a")
-    supersede = accounts.table.supersede
+    supersede = accounts.table.commit_export
 
     def without_tombstones(hand):
         return supersede(replace(hand, keys=hand.rows.column("_id").combine_chunks()))
 
-    accounts.table.supersede = without_tombstones
+    accounts.table.commit_export = without_tombstones
     accounts.export()
     assert balances(accounts) == {"a": 1}  # the wrong code: a deleted entity is read
 
@@ -230,7 +230,7 @@ def test_P11_an_export_that_was_overtaken_after_its_claim_leaves_no_file_and_beg
         other.delete("a")
         other.export()
 
-    run_between(accounts.table, "supersede", meanwhile)
+    run_between(accounts.table, "commit_export", meanwhile)
     assert accounts.export() is None  # the other one had carried it all
     assert cold_balances(accounts) == balances(accounts) == {"b": 1}
     assert fsck(accounts.table).findings == ()
@@ -248,7 +248,7 @@ def test_P11_without_the_fence_a_late_export_would_bring_back_what_was_deleted(
         other.export()
         compact(other)
 
-    run_between(accounts.table, "supersede", meanwhile)
+    run_between(accounts.table, "commit_export", meanwhile)
     monkeypatch.setattr(ExportPlanner, "_check_fence", lambda self, state: None)
     accounts.export()
     assert balances(accounts) == {"a": 1, "b": 1}  # the wrong code: a deleted entity is read
@@ -310,8 +310,8 @@ STEPS = [
     ("source", "freeze", True),
     ("source", "claim", False),
     ("source", "claim", True),
-    ("log", "land", False),
-    ("log", "land", True),
+    ("log", "try_commit", False),
+    ("log", "try_commit", True),
     ("source", "retire", False),
     ("source", "retire", True),
 ]
@@ -535,7 +535,7 @@ def test_P23_a_copy_made_between_claim_and_mark_goes_on_where_it_was(accounts, b
     accounts.export()
     accounts.replace("a", account(2))
     lasts = []
-    run_between(accounts.table, "supersede", lambda: lasts.append(take()))
+    run_between(accounts.table, "commit_export", lambda: lasts.append(take()))
     accounts.export()
     put_back(lasts[0])
     assert balances(accounts) == {"a": 2}

@@ -130,7 +130,7 @@ def test_an_asker_that_fails_over_the_first_rows_leaves_no_answers_to_others(one
 def test_a_trip_that_is_broken_off_before_it_says_a_word_costs_its_connection(one, monkeypatch):
     pool, tenant = one
     with monkeypatch.context() as patched:
-        patched.setattr(pool_room, "opening", lambda *_, **__: ())
+        patched.setattr(pool_room, "opening_statements", lambda *_, **__: ())
         with pytest.raises(ValueError, match="unpack"):
             rows_of(pool, tenant, "select 7", {})
     assert (pool._idle, pool._in_use) == ([], 0)

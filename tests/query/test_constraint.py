@@ -66,7 +66,7 @@ def test_segments_are_pruned_by_time_and_by_entity(make_table):
     table = make_table(
         rows(range(5), "A"), rows(range(5), "B"), rows(range(10, 15), "C"), entities=("symbol",)
     )
-    state = table.lake.state()
+    state = table.cold.state()
 
     def left(*alternatives) -> int:
         return len(prune_segments(state, alternatives))

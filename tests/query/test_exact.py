@@ -110,7 +110,7 @@ def test_a_number_that_would_be_compared_as_a_double_deletes_nothing(table, numb
 @pytest.mark.parametrize("door", ["scan", "sql"])
 def test_a_reader_that_is_closed_or_let_go_has_released_its_pin(table, session, way, door):
     reader = table.scan() if door == "scan" else session.sql_reader("select x from t")
-    assert list_pinned_versions(table.lake)
+    assert list_pinned_versions(table.cold)
     if way == "drop":
         del reader
     else:
@@ -121,14 +121,14 @@ def test_a_reader_that_is_closed_or_let_go_has_released_its_pin(table, session, 
                 pass
         with pytest.raises(Invalid):
             reader.read_next_batch()
-    assert not list_pinned_versions(table.lake)
+    assert not list_pinned_versions(table.cold)
 
 
 def test_a_session_that_is_closed_has_closed_its_readers(table):
     with Session() as session:
         session.register_tstable("t", table)
         reader = session.sql_reader("select x from t")
-    assert not list_pinned_versions(table.lake)
+    assert not list_pinned_versions(table.cold)
     with pytest.raises(Invalid):
         reader.read_all()
 

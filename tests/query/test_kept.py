@@ -26,7 +26,7 @@ def ask(prices):
 
 
 def only_file(table):
-    (segment,) = table.lake.state().segments
+    (segment,) = table.cold.state().segments
     return f"{table.root()}/{segment.path}"
 
 

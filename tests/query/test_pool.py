@@ -227,7 +227,7 @@ def test_a_table_that_cannot_be_opened_is_the_trouble_of_its_own_queries(pool, r
     register("odd", "nonsense://x")
     register("gone", tmp_path / "gone")
     assert one(pool, "select count(*) from prices") == 72
-    with pytest.raises(Invalid, match="place"):
+    with pytest.raises(Invalid, match="address"):
         pool.sql("select * from odd")
     with pytest.raises(NotFound):
         pool.sql("select * from gone")
@@ -260,7 +260,7 @@ class Tier:
     """Hot rows that a test puts in and takes out."""
 
     def __init__(self, table):
-        self.state = table.lake.state()
+        self.state = table.cold.state()
         self.parts = ()
         self.asked = 0
         self.error = None

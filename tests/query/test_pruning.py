@@ -264,5 +264,5 @@ def test_a_narrow_condition_reads_few_files(world):
         "select * from p tablesample 10 rows where ts = '1999-01-01'": (10, 10),
     }
     for sql, (least, most) in asked.items():
-        with session._running(sql, None) as prepared:
+        with session._open_query(sql, None) as prepared:
             assert least <= len(prepared.files) <= most, sql

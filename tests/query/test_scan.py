@@ -19,7 +19,7 @@ from thermocline.table import TimeSeriesTable
 
 def files_of(table) -> list[str]:
     """Return the absolute paths of a table's live files."""
-    state = table.lake.state()
+    state = table.cold.state()
     return [f"{table.root()}/{segment.path}" for segment in state.segments]
 
 
@@ -255,7 +255,7 @@ def test_a_missing_file_is_named_and_never_a_shorter_answer(session, prices):
 
 
 def test_a_missing_file_that_is_not_needed_is_not_missed(session, prices):
-    state = prices.lake.state()
+    state = prices.cold.state()
     last = max(state.segments, key=lambda segment: segment.ts_min)
     os.unlink(f"{prices.root()}/{last.path}")
     answer = session.sql("select count(*) as n from prices where ts < '2024-06-02'")

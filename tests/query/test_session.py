@@ -21,7 +21,7 @@ from thermocline.table import TimeSeriesTable
 
 def test_a_table_is_registered_by_root_by_face_and_by_lake(session, prices, count):
     session.register_tstable("by_path", prices.root())
-    session.register_tstable("by_lake", prices.lake)
+    session.register_tstable("by_lake", prices.cold)
     for name in ("by_path", "by_lake", "prices", "PRICES", "By_Path"):
         assert count(f"select count(*) from {name}") == 72
     assert session.tables() == ["by_lake", "by_path", "prices"]
@@ -222,7 +222,7 @@ def test_a_query_sees_what_was_committed_before_it(session, prices, count):
 
 def test_one_version_serves_the_whole_query(session, prices, monkeypatch, count):
     opened = []
-    original = type(prices.lake).state
+    original = type(prices.cold).state
 
     def state(self, at=None):
         found = original(self, at)
@@ -231,7 +231,7 @@ def test_one_version_serves_the_whole_query(session, prices, monkeypatch, count)
             TimeSeriesTable.open(prices.root()).append(rows([1000]))
         return found
 
-    monkeypatch.setattr(type(prices.lake), "state", state)
+    monkeypatch.setattr(type(prices.cold), "state", state)
     sql = """
         select (select count(*) from prices), (select max(close) from prices p),
                (select count(*) from coverage('prices'))
@@ -243,7 +243,7 @@ def test_one_version_serves_the_whole_query(session, prices, monkeypatch, count)
 
 @pytest.mark.parametrize("clock", ["now()", "current_timestamp", "today()"])
 def test_the_clock_stands_still_from_pruning_to_the_last_row(session, prices, clock):
-    with session._running(f"select * from prices where ts < {clock}", None) as prepared:
+    with session._open_query(f"select * from prices where ts < {clock}", None) as prepared:
         seen = {prepared.cursor.execute("select now()").fetchall()[0] for _ in range(50)}
     assert len(seen) == 1
 

@@ -43,7 +43,7 @@ def test_private_memory_grows_with_what_is_taken():
 
 def test_what_fits_before_the_wall_is_given_and_what_does_not_is_refused():
     program = TAKE + (
-        "build_wall(64 * MIB, 32 * MIB)\n"
+        "set_memory_limit(64 * MIB, 32 * MIB)\n"
         "print(take(80 * MIB), take(120 * MIB), take(4000 * MIB), take(80 * MIB))"
     )
     assert run(program) == (0, [str(80 * MIB), "refused", "refused", str(80 * MIB)])
@@ -51,7 +51,7 @@ def test_what_fits_before_the_wall_is_given_and_what_does_not_is_refused():
 
 def test_many_small_pieces_meet_the_wall_too():
     program = (
-        "limit = build_wall(64 * MIB, 32 * MIB)\n"
+        "limit = set_memory_limit(64 * MIB, 32 * MIB)\n"
         "kept = []\n"
         "try:\n"
         "    while len(kept) < 1000:\n"
@@ -71,7 +71,7 @@ def test_without_a_wall_the_same_is_given():
 
 
 def test_the_wall_has_its_allowance_on_top_of_the_budget():
-    program = "before = private_bytes()\nprint(build_wall(256 * MIB) - before)"
+    program = "before = private_bytes()\nprint(set_memory_limit(256 * MIB) - before)"
     code, (given,) = run(program)
     assert code == 0
     assert abs(int(given) - 256 * MIB - ALLOWANCE_BYTES) < 4 * MIB
@@ -79,7 +79,7 @@ def test_the_wall_has_its_allowance_on_top_of_the_budget():
 
 def test_the_wall_is_of_the_operating_system_and_leaves_no_core():
     program = (
-        "limit = build_wall(64 * MIB)\n"
+        "limit = set_memory_limit(64 * MIB)\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA) == (limit, limit),"
         " resource.getrlimit(resource.RLIMIT_CORE))"
     )
@@ -87,16 +87,16 @@ def test_the_wall_is_of_the_operating_system_and_leaves_no_core():
 
 
 def test_a_wall_is_never_built_further_out_than_one_that_is_there():
-    program = "first = build_wall(16 * MIB, 0)\nprint(build_wall(64 * MIB, 0) <= first)"
+    program = "first = set_memory_limit(16 * MIB, 0)\nprint(set_memory_limit(64 * MIB, 0) <= first)"
     assert run(program) == (0, ["True"])
 
 
 @pytest.mark.parametrize("size", [4, 200])
 def test_room_is_told_and_not_taken(size):
     program = (
-        "build_wall(64 * MIB, 0)\n"
+        "set_memory_limit(64 * MIB, 0)\n"
         "before = private_bytes()\n"
-        f"print(has_room({size} * MIB), private_bytes() - before < MIB)"
+        f"print(can_allocate({size} * MIB), private_bytes() - before < MIB)"
     )
     assert run(program) == (0, [str(size < 64), "True"])
 
@@ -105,7 +105,7 @@ def test_shared_memory_that_is_only_read_does_not_count():
     program = (
         "file = os.memfd_create('rows')\n"
         "os.ftruncate(file, 400 * MIB)\n"
-        "build_wall(16 * MIB, 0)\n"
+        "set_memory_limit(16 * MIB, 0)\n"
         "lent = mmap.mmap(file, 400 * MIB, mmap.MAP_SHARED, mmap.PROT_READ)\n"
         "print(sum(lent[place] for place in range(0, len(lent), 4096)), len(lent))"
     )
@@ -116,7 +116,7 @@ def test_files_may_be_opened_up_to_the_hardest_limit():
     program = (
         "_, hardest = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hardest))\n"
-        "allow_files()\n"
+        "raise_file_limit()\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hardest, hardest))"
     )
     assert run(program) == (0, ["True"])

@@ -15,7 +15,7 @@ class Looked:
         self.deadline_s = time.monotonic() + time_s
         self.is_over = threading.Event()
 
-    def look(self, now_s):
+    def check_deadline(self, now_s):
         if now_s < self.deadline_s:
             return self.deadline_s
         self.is_over.set()

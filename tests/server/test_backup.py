@@ -228,7 +228,7 @@ def test_a_backup_that_fails_leaves_nothing(node, tmp_path, monkeypatch):
     def fails(*arguments):
         raise Conflict("no")
 
-    monkeypatch.setattr(module, "_fitting", fails)
+    monkeypatch.setattr(module, "_fitting_state", fails)
     for target in ("copy", "copy.tar"):
         with pytest.raises(Conflict):
             backup(str(tmp_path / "lake"), str(tmp_path / target))

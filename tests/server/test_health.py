@@ -148,7 +148,7 @@ def test_D13_a_disk_that_fails_and_works_again_is_noticed_without_a_write(health
 
 
 def test_a_look_leaves_no_file_behind(health, node, tmp_path):
-    node.tier.group.trouble = Unavailable("the disk is full")
+    node.tier.group.last_error = Unavailable("the disk is full")
     before = {path.name for path in (tmp_path / "lake" / "journal").iterdir()}
     assert health.look().is_ok
     assert {path.name for path in (tmp_path / "lake" / "journal").iterdir()} == before

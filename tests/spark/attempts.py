@@ -49,6 +49,6 @@ def named_files(table):
     """Return those that the newest version names."""
     return sorted(
         Path(table.root(), path)
-        for segment in table.lake.state().segments
+        for segment in table.cold.state().segments
         for path in (segment.path, segment.coverage_path)
     )

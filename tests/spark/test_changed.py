@@ -137,13 +137,13 @@ def test_a_new_column_changes_nothing_and_a_renamed_one_everything(table, hours)
     def renamed(spec, schema: Schema):
         return spec, schema.rename_column("value", "old_value")
 
-    table.change("rename", renamed)
+    table.alter("rename", renamed)
     assert hours(2) == "all"
     assert hours(4) == []
 
 
 def test_an_expired_past_and_changed_columns_are_everything(table, hours):
-    table.change("rename", lambda spec, schema: (spec, schema.renamed("value", "old_value")))
+    table.alter("rename", lambda spec, schema: (spec, schema.rename_column("value", "old_value")))
     delete(table, "a")
     delete(table, "b")
     vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)

@@ -341,9 +341,9 @@ def test_C10_C11_rows_say_the_same_after_and_their_types_are_the_same(site):
 def test_C11_columns_that_were_added_renamed_and_widened_meanwhile_read_as_before(site):
     table = site.ensure_table("moving", SPEC)
     append(table, rows(0).append_column("n", pa.array([1] * 10, pa.int16())))
-    table.change("rename", lambda s, c: (s, c.renamed("value", "reading")))
-    table.change("widen", lambda s, c: (s, c.widen_column("n", pa.int64())))
-    table.change("add", lambda s, c: (s, c.added([pa.field("note", pa.string())])))
+    table.alter("rename", lambda s, c: (s, c.rename_column("value", "reading")))
+    table.alter("widen", lambda s, c: (s, c.widen_column("n", pa.int64())))
+    table.alter("add", lambda s, c: (s, c.add_columns([pa.field("note", pa.string())])))
     later = rows(10).rename_columns(["ts", "device", "reading"])
     later = later.append_column("n", pa.array([2**40] * 10))
     append(table, later.append_column("note", pa.array(["x"] * 10)))

@@ -153,7 +153,7 @@ def test_subjects_that_are_none_or_too_many_or_of_no_column_are_refused(tmp_path
 
 def test_an_erasure_that_forgets_nothing_is_not_complete(tmp_path, monkeypatch):
     nothing = lambda table, *_: ExpungeReport(table.state().version, 0, 0, 0, 0, ())  # noqa: E731
-    monkeypatch.setattr(erasing, "forget", nothing)
+    monkeypatch.setattr(erasing, "expunge", nothing)
     with JobWorkspace(plant(tmp_path / "lake")) as site:
         certificate = erase(site, ALICE, HOW)
     assert not certificate.is_complete

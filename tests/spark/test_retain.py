@@ -87,7 +87,7 @@ def test_space_comes_back_when_a_vacuum_is_asked_for(site, monkeypatch):
     later_s = int(time.time()) + 2 * 3_600
     for name in ("logs", "spans"):
         at(site, name, later_s, monkeypatch)
-    site.table("logs").change("keep", lambda s, c: (replace(s, retention="36500d"), c))
+    site.table("logs").alter("keep", lambda s, c: (replace(s, retention="36500d"), c))
     job = RetainJob(vacuum_grace_s=3_600, confirmed=frozenset({"spans"}))
     assert [task.table for task in job.due(site)] == ["spans"]
     done = run(site, job)["spans"]

@@ -162,7 +162,7 @@ def test_a_source_put_back_from_a_copy_is_computed_anew_though_its_version_is_th
 def test_what_the_targets_own_retention_took_does_not_come_back(site, source):
     run_here(site, HOURLY)
     target = site.table("hourly")
-    target.change("set retention", lambda spec, schema: (replace(spec, retention="1d"), schema))
+    target.alter("set retention", lambda spec, schema: (replace(spec, retention="1d"), schema))
     target.retain(is_confirmed=True)
     assert find_due(site, HOURLY) is None
     put(source, [(5, "a", 1.0)])

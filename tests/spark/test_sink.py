@@ -61,7 +61,7 @@ def test_the_same_batch_again_changes_nothing(spark, table):
     assert (table.version(), closes(table)) == (2, [0.0, 1.0, 2.0])
     assert data_files(table) == named_files(table)
     save(frame_of(spark, rows(range(3))), table.root(), batchId="nightly:8", overlap="allow")
-    assert table.lake.state().txns == {"nightly": 8}
+    assert table.cold.state().txns == {"nightly": 8}
     assert len(closes(table)) == 6
 
 
@@ -153,7 +153,7 @@ def test_what_a_commit_may_have_named_is_not_removed(table, monkeypatch):
         raise OutcomeUnknown("the answer was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "land", lost)
+        patch.setattr(CommitLog, "try_commit", lost)
         with pytest.raises(OutcomeUnknown):
             writer.commit([report])
     writer.abort([report])

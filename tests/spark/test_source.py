@@ -127,7 +127,7 @@ def test_a_filtered_query_opens_no_other_file(spark, make):
     table = make(entity_columns=["symbol"])
     for hour, symbol in enumerate(["AMD", "NVDA", "NVDA"]):
         table.append(rows([hour], symbol))
-    lost = next(iter(table.lake.state().segments.overlapping(None, JUNE_US * 1_000 + 1)))
+    lost = next(iter(table.cold.state().segments.overlapping(None, JUNE_US * 1_000 + 1)))
     Path(table.root(), lost.path).unlink()
     assert load(spark, table.root(), start="2024-06-01T01:00").count() == 2
     assert tc.spark.read(spark, table, start=at(1)).count() == 2
@@ -197,12 +197,12 @@ def test_reads_hold_their_version_until_the_lease_ends(spark, table):
     table.append(rows([0]))
     load(spark, table.root()).count()
     tc.spark.read(spark, table)
-    assert list_pinned_versions(table.lake) == {2}
-    assert len(list(table.lake.storage.list("_pins"))) <= 2  # one an hour, however many reads
+    assert list_pinned_versions(table.cold) == {2}
+    assert len(list(table.cold.storage.list("_pins"))) <= 2  # one an hour, however many reads
     table.append(rows([1]), overlap="replace")
-    hold_version(table.lake, 3, lease_s=60)
+    hold_version(table.cold, 3, lease_s=60)
     later = ColdTable(
-        open_storage(table.root()), now_ns=lambda: table.lake.log.now() + 25 * 3_600 * NS_PER_S
+        open_storage(table.root()), now_ns=lambda: table.cold.log.now() + 25 * 3_600 * NS_PER_S
     )
     assert list_pinned_versions(later) == set()
 
@@ -211,11 +211,11 @@ def test_a_version_that_has_expired_is_not_held(table):
     table.append(rows([0]))
     table.append(rows([0]), overlap="replace")
     later = ColdTable(
-        open_storage(table.root()), now_ns=lambda: table.lake.log.now() + 30 * 86_400 * NS_PER_S
+        open_storage(table.root()), now_ns=lambda: table.cold.log.now() + 30 * 86_400 * NS_PER_S
     )
     tc.TimeSeriesTable(later).vacuum(dry_run=False)
     with pytest.raises(NotFound, match="expired"):
-        hold_version(table.lake, 2, lease_s=60)
+        hold_version(table.cold, 2, lease_s=60)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_frame_whose_columns_are_gone_says_so(told):
 
 
 def test_shares_are_of_about_the_size_asked_for(told):
-    sizes = [segment.file_size for segment in told.lake.state().segments]
+    sizes = [segment.file_size for segment in told.cold.state().segments]
     source = ThermoclineSource({"path": told.root(), "partitionBytes": str(2 * max(sizes))})
     shares = source.reader(source.schema()).partitions()
     assert [len(share.segments) for share in shares] == [2, 2]

@@ -35,7 +35,7 @@ def closes(reader, first, last):
 
 def lay_out_anew(table, operation):
     """Rewrite all rows of a table as one segment, as one commit of this name."""
-    lake, stage = table.lake, Stage(table.lake.storage)
+    lake, stage = table.cold, Stage(table.cold.storage)
     stage.write_table(table.to_arrow(), table.spec())
 
     def plan(state):
@@ -129,7 +129,7 @@ def test_a_stream_whose_next_versions_were_vacuumed_says_so(table):
     for close in range(3):
         table.append(rows([0], close=close), overlap="replace")
     later = ColdTable(
-        open_storage(table.root()), now_ns=lambda: table.lake.log.now() + 30 * 86_400 * NS_PER_S
+        open_storage(table.root()), now_ns=lambda: table.cold.log.now() + 30 * 86_400 * NS_PER_S
     )
     tc.TimeSeriesTable(later).vacuum(dry_run=False)
     with pytest.raises(NotFound, match="was vacuumed"):
@@ -188,7 +188,7 @@ def test_a_query_copies_every_row_once_however_often_it_is_started(spark, make, 
     copied(spark, table, copy, checkpoint)
     assert copy.version() == committed
     found = sorted(path.name for path in Path(copy.root(), "data").rglob("*.parquet"))
-    named = sorted(one.path.rpartition("/")[2] for one in copy.lake.state().segments)
+    named = sorted(one.path.rpartition("/")[2] for one in copy.cold.state().segments)
     assert found == named
     table.delete("close = 0")
     with pytest.raises(StreamingQueryException, match="changed or deleted rows"):

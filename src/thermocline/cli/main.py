@@ -34,7 +34,8 @@ from thermocline.cli.terminal.report_error import (
     describe_failure,
     describe_usage_failure,
 )
-from thermocline.errors import ThermoclineError
+from thermocline.errors import ThermoclineError, Unsupported
+from thermocline.extras import extra_with, install_command
 
 NAME = "thermocline"
 _EXIT_HELP = 2
@@ -327,6 +328,16 @@ def _run(words: list[str]) -> int:
             print(error.format_message(), file=sys.stderr)
             return _EXIT_HELP
         return _print_failure(_describe_misuse(error), error, words, is_debug=is_debug)
+    except ImportError as error:
+        extra = extra_with(error.name or "")
+        if extra is None:
+            return _print_bug(error, is_debug=is_debug)
+        missing = Unsupported(
+            "this command needs a package that is not installed",
+            hint=install_command(extra),
+            package=error.name,
+        )
+        return _print_failure(describe_failure(missing), error, words, is_debug=is_debug)
     except Exception as error:  # noqa: BLE001  # the last place that can report the error
         return _print_bug(error, is_debug=is_debug)
     return code

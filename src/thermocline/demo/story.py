@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from thermocline.client import Client
-from thermocline.connect import connect
 from thermocline.demo.demo_node import ServedNode
 from thermocline.demo.narration import Screen
 from thermocline.demo.telemetry import SentCounts, send_telemetry
+from thermocline.entry_point import connect
 from thermocline.errors import Corruption, OutcomeUnknown, ThermoclineError, Unavailable
 
 STEPS = 9

@@ -105,7 +105,7 @@ def _read_key_file(path: str) -> str:
 
 
 def _open_embedded(folder: str, postgres: str | None) -> Any:
-    from thermocline.connect import connect
+    from thermocline.entry_point import connect
 
     if not is_lake(folder):
         raise NotFound("there is no lake here", hint="check --lake", folder=folder)

@@ -112,7 +112,7 @@ class JobWorkspace:
         If a node owns the journal, the node flushes, otherwise this process does. `Unavailable` if
         the node runs and cannot be reached.
         """
-        from thermocline.connect import connect
+        from thermocline.entry_point import connect
 
         if self.url is not None:
             with connect(self.url, api_key=self._api_key) as node:

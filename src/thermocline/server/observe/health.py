@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thermocline.errors import ThermoclineError
+from thermocline.node import Node
 
 FLUSH_FAILING_S = 30.0
 RETRY_AFTER_S = 2
@@ -60,7 +61,7 @@ class Health:
         self._began_s = now_s()
         self._started_s: float | None = None
         self._lock = threading.Lock()
-        self._node: Any = None
+        self._node: Node | None = None
         self._phase = "starting"
         self._facts: dict[str, Any] = {}
         self._is_stopping = False
@@ -79,7 +80,7 @@ class Health:
         """Record that the start failed; this is final."""
         self._failure = error
 
-    def report_started(self, node: Any) -> None:
+    def report_started(self, node: Node) -> None:
         """Record that the node is open, and check it."""
         self._node = node
         self._started_s = self._now_s()
@@ -126,11 +127,12 @@ class Health:
     def check(self) -> HealthReport:
         """Check the node and report whether it is ready; may block on the disk."""
         with self._lock:
-            if self._node is not None and not self._is_stopping:
-                self._journal_reason = self._check_journal()
-                self._flush_reason = self._check_flushes()
-                self._quarantine_warning = self._check_quarantine()
-                self._export_reason = self._check_exports()
+            node = self._node
+            if node is not None and not self._is_stopping:
+                self._journal_reason = self._check_journal(node)
+                self._flush_reason = self._check_flushes(node)
+                self._quarantine_warning = self._check_quarantine(node)
+                self._export_reason = self._check_exports(node)
         return self.ready()
 
     def _phase_reason(self) -> str:
@@ -138,18 +140,18 @@ class Health:
             return f"the start failed: {self._failure.message}"
         return f"the node is {self._phase}"
 
-    def _check_journal(self) -> str:
-        group = self._node.tier.group
+    def _check_journal(self, node: Node) -> str:
+        group = node.tier.group
         group.probe()
-        trouble = group.trouble
+        trouble = group.last_error
         return "" if trouble is None else f"the journal cannot be written: {trouble.message}"
 
-    def _check_exports(self) -> str:
-        error = self._node.export_error
+    def _check_exports(self, node: Node) -> str:
+        error = node.export_error
         return "" if error is None else f"exports of entities fail: {error.message}"
 
-    def _check_flushes(self) -> str:
-        error = self._node.flush_error
+    def _check_flushes(self, node: Node) -> str:
+        error = node.flush_error
         if error is None:
             self._flush_failed_s = None
             return ""
@@ -159,9 +161,9 @@ class Health:
             return ""
         return f"flushes keep failing: {error.message}"
 
-    def _check_quarantine(self) -> str:
+    def _check_quarantine(self, node: Node) -> str:
         """Return a warning if acknowledged rows are quarantined; the node serves all other rows."""
-        held = self._node.tier.count_quarantined()
+        held = node.tier.count_quarantined()
         if not held:
             return ""
         return f"the journal's quarantine holds {held} files: see `thermocline journal inspect`"

@@ -13,11 +13,12 @@ import threading
 import time as clock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 
+from thermocline.cold.table import ColdTable
 from thermocline.errors import ThermoclineError
+from thermocline.node import Node
 from thermocline.pipeline.run.history import FAILED, NAME, NOT_RUN, last_runs
 from thermocline.pipeline.run.runner import JOB_ORDER, REQUESTED_JOBS
 
@@ -36,7 +37,7 @@ class LastRun:
 class JobWatch:
     """The last runs of a node's jobs. Safe to use from any thread."""
 
-    def __init__(self, node: Any, now_s: Callable[[], float] = clock.monotonic) -> None:
+    def __init__(self, node: Node, now_s: Callable[[], float] = clock.monotonic) -> None:
         self._node = node
         self._now_s = now_s
         self._lock = threading.Lock()
@@ -66,11 +67,11 @@ class JobWatch:
             for tenant in self._node.tenants():
                 lake = self._node.lake(tenant)
                 if NAME in lake.tables():
-                    self._read_history(tenant, lake.table(NAME).lake)
+                    self._read_history(tenant, lake.table(NAME).cold)
         except ThermoclineError:
             return  # the next refresh tries again; until then the last result is served
 
-    def _read_history(self, tenant: str, table: Any) -> None:
+    def _read_history(self, tenant: str, table: ColdTable) -> None:
         version = table.state().version
         if self._seen.get(tenant, (0, {}))[0] == version:
             return

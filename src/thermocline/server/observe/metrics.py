@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from thermocline import __version__
 from thermocline.errors import ThermoclineError
+from thermocline.node import Node
 from thermocline.server.observe.jobs import JobWatch, job_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -84,7 +85,7 @@ class Metrics:
         self._child(self._queries, outcome).inc()
         self._query_seconds.observe(seconds)
 
-    def watch(self, node: Any, is_ready: Callable[[], bool] = lambda: True) -> None:
+    def watch(self, node: Node, is_ready: Callable[[], bool] = lambda: True) -> None:
         """Report this node's numbers, and whether it is ready, at each scrape."""
         self._node.node, self._node.is_ready = node, is_ready
         self._node.jobs = JobWatch(node)
@@ -111,7 +112,7 @@ class _NodeCollector(Collector):
     """The node's own numbers, read at each scrape."""
 
     def __init__(self) -> None:
-        self.node: Any = None
+        self.node: Node | None = None
         self.is_ready: Callable[[], bool] = lambda: False
         self.jobs: JobWatch | None = None
         self._started_s = clock.time()
@@ -140,15 +141,15 @@ class _NodeCollector(Collector):
             yield from job_families(self.jobs.newest_runs())
 
 
-def node_numbers(node: Any) -> Iterator[tuple[str, str, float]]:
+def node_numbers(node: Node) -> Iterator[tuple[str, str, float]]:
     """Yield the node's numbers: name, meaning, value."""
     tier = node.tier
     now_s = clock.monotonic()
     since = [one.hot_since_s for one in tier.tables() if one.hot_since_s is not None]
     yield "journal_next_lsn", "The number of the journal's next write.", tier.next_lsn
-    yield "journal_failed", "Whether the journal's last write failed.", _flag(tier.group.trouble)
+    yield "journal_failed", "Whether the journal's last write failed.", _flag(tier.group.last_error)
     quarantined = "Files in the journal's quarantine: rows set aside that a person must look at."
-    yield "journal_quarantined_files", quarantined, tier.quarantined
+    yield "journal_quarantined_files", quarantined, tier.quarantined_count
     yield "hot_bytes", "Memory of rows that are not flushed.", tier.hot_bytes
     yield "hot_bytes_max", "The ceiling of hot_bytes.", tier.hot_bytes_max
     oldest_s = now_s - min(since) if since else 0.0

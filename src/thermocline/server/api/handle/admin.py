@@ -131,7 +131,7 @@ def _job_runs(call: ApiRequest) -> list[response_types.JobRun]:
             error_message=row["error_message"],
             master=row["master"],
         )
-        for row in last_runs(table.lake, call.params.limit)
+        for row in last_runs(table.cold, call.params.limit)
     ]
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from thermocline.contract.document.text import decode
+from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
 from thermocline.format.instant import format_instant, from_datetime
 from thermocline.hot.postgres.page.filter import parse_filter
@@ -211,7 +212,7 @@ def export(call: ApiRequest) -> ApiResponse:
     return exact_json(response_types.ExportDone(told))
 
 
-def _entities(call: ApiRequest) -> Any:
+def _entities(call: ApiRequest) -> EntityTable:
     return call.lake.entity(call.path["type"])
 
 

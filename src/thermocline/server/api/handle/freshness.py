@@ -10,12 +10,13 @@ Out:  for each table, the newest row time in each half, and the time of each sta
 """
 
 import time as clock
-from typing import Any
 
 from msgspec import Struct
 
 from thermocline.config import Sync
 from thermocline.format.instant import format_instant
+from thermocline.lake import Lake
+from thermocline.lake_table import LakeTable
 from thermocline.server.api.types.route import ApiRequest
 
 COMMITS_MAX = 200
@@ -67,10 +68,10 @@ def freshness(call: ApiRequest) -> Freshness:
     )
 
 
-def _table_freshness(lake: Any, table: Any) -> TableFreshness:
+def _table_freshness(lake: Lake, table: LakeTable) -> TableFreshness:
     # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
     parts = table.snapshot().parts
-    state = table.lake.state()
+    state = table.cold.state()
     cold_ns = max((segment.ts_max for segment in state.segments), default=None)
     column = state.spec.time_column
     hot_ns = [p.times_ns(column)[1] for p in parts if column in p.batch.schema.names]
@@ -91,11 +92,11 @@ def _table_freshness(lake: Any, table: Any) -> TableFreshness:
     )
 
 
-def _steps(table: Any) -> tuple[Step | None, Step | None]:
+def _steps(table: LakeTable) -> tuple[Step | None, Step | None]:
     """Return the newest commit that added rows, and the newest compaction."""
     flushed: Step | None = None
     compacted: Step | None = None
-    for place, commit in enumerate(table.lake.commits()):
+    for place, commit in enumerate(table.cold.commits()):
         if place >= COMMITS_MAX or (flushed and compacted):
             break
         step = Step(commit.version, commit.operation, format_instant(commit.time))

@@ -27,6 +27,7 @@ import pyarrow as pa
 from starlette.types import Receive, Send
 
 from thermocline.errors import Conflict, NotFound, Overloaded, ThermoclineError, Unavailable
+from thermocline.lake import Lake
 from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
 from thermocline.server.api.http.incoming import ClientGone
 from thermocline.server.api.http.parameters import parse_parameters
@@ -117,7 +118,7 @@ class _QueryAnswer:
         self._query = one
         self._form = form
         self._gone = gone
-        self._lake: Any = None
+        self._lake: Lake | None = None
         self._answer: Any = None
         self._doing: asyncio.Future[Any] | None = None
         self.error: BaseException | None = None

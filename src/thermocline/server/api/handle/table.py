@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from thermocline.errors import Invalid
+from thermocline.lake_table import LakeTable
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.route import ApiRequest, TruncatedRows
 from thermocline.snapshot import resolve_view
@@ -25,8 +26,8 @@ def tables(call: ApiRequest) -> response_types.Tables:
     return response_types.Tables([_table_brief(lake.table(name)) for name in lake.tables()])
 
 
-def _table_brief(table: Any) -> response_types.TableBrief:
-    view = resolve_view(table.snapshot(), table.lake)  # one snapshot: no row counts as hot and cold
+def _table_brief(table: LakeTable) -> response_types.TableBrief:
+    view = resolve_view(table.snapshot(), table.cold)  # one snapshot: no row counts as hot and cold
     state = view.state
     return response_types.TableBrief(
         table.name,
@@ -57,7 +58,7 @@ def table(call: ApiRequest) -> response_types.TableInfo:
     return _table_info(call.table, parse_at(call.params.at))
 
 
-def _table_info(table: Any, at: int | str | None = None) -> response_types.TableInfo:
+def _table_info(table: LakeTable, at: int | str | None = None) -> response_types.TableInfo:
     return msgspec.convert(table.info(at), response_types.TableInfo)
 
 

@@ -9,12 +9,12 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
 """
 
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 from starlette.types import Send
 
 from thermocline.errors import Invalid, ThermoclineError
+from thermocline.lake_table import LakeTable
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.incoming import (
     check_content_type,
@@ -95,7 +95,7 @@ def flush(call: ApiRequest) -> response_types.Flushed:
     return response_types.Flushed({name: int(mark) for name, mark in call.lake.flush().items()})
 
 
-def _leave_journal(table: Any) -> None:
+def _leave_journal(table: LakeTable) -> None:
     """Start a new journal file for the table's later writes, before the flush.
 
     So writes during the flush do not keep the old file alive.
@@ -103,7 +103,7 @@ def _leave_journal(table: Any) -> None:
     if not table.is_keyed:
         # If the switch fails now, the next requested flush tries again.
         with suppress(ThermoclineError):
-            table.hot().leave()
+            table.hot().leave_open_file()
 
 
 def delete(call: ApiRequest) -> response_types.ChangedResponse:

@@ -15,6 +15,8 @@ import pyarrow as pa
 from starlette.datastructures import Headers
 from starlette.types import Receive, Send
 
+from thermocline.lake import Lake
+from thermocline.lake_table import LakeTable
 from thermocline.server.api.context import ApiContext, Caller
 from thermocline.server.api.http.encode import MEDIA_TYPES
 from thermocline.server.api.types.request_types import NoParams
@@ -40,12 +42,12 @@ class ApiRequest:
     receive: Receive
 
     @property
-    def lake(self) -> Any:
+    def lake(self) -> Lake:
         """The caller's lake; it has no tables of other tenants."""
         return self.parts.node.lake(self.caller.tenant)
 
     @property
-    def table(self) -> Any:
+    def table(self) -> LakeTable:
         """The table in the path; `NotFound` when the caller's lake has none of this name."""
         return self.lake.table(self.path["name"])
 
