@@ -1,14 +1,17 @@
-"""The site of the documents: its contents name every page once, and every link leads somewhere.
+"""The documents: the site names every page once, links lead somewhere, words are plain.
 
 `make docs` builds the site and stops at a broken link too; these tests need no Sphinx.
 """
 
+import importlib
 import re
 import runpy
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tidy import rules
 
 ROOT = Path(__file__).parents[2]
 SITE = runpy.run_path(str(ROOT / "docs" / "site" / "conf.py"))
@@ -67,3 +70,28 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(path):
         assert target.is_relative_to(ROOT), file
         if anchor:
             assert anchor in anchors(target), (file, anchor)
+
+
+WRITTEN = [
+    *(path for path in PAGES if path.name != "CONTRIBUTING.md"),  # it lists the words
+    *(ROOT / "examples").glob("*.py"),
+    *(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
+]
+
+
+def test_no_document_has_a_word_that_we_do_not_use():
+    assert len(WRITTEN) > 50
+    found = [
+        finding
+        for path in WRITTEN
+        for finding in rules.private_words(str(path.relative_to(ROOT)), path.read_text())
+    ]
+    assert found == []
+
+
+def test_every_import_that_the_upgrade_page_shows_works():
+    page = (ROOT / "docs" / "upgrade.md").read_text()
+    shown = re.findall(r"\| `from (\S+) import (\w+)` \|$", page, re.MULTILINE)
+    assert len(shown) == 3
+    for module, name in shown:
+        assert hasattr(importlib.import_module(module), name)
