@@ -58,6 +58,7 @@ $(SPHINX)/.ready: pyproject.toml
 
 # A link that leads nowhere stops the build.
 docs: $(SPHINX)/.ready
+	@rm -rf build/docs build/docs-cache
 	$(SPHINX)/bin/sphinx-build --fail-on-warning --keep-going --quiet \
 		-c docs/site -d build/docs-cache . build/docs
 	@echo "open build/docs/index.html"
