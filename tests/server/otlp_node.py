@@ -46,17 +46,17 @@ class Counts:
     def __init__(self):
         self.requests, self.rows, self.bytes, self.refused = [], {}, {}, {}
 
-    def request(self, listener, route, status, seconds):
+    def count_request(self, listener, route, status, seconds):
         """Count a request."""
         assert seconds >= 0
         self.requests.append((listener, route, status))
 
-    def ingested(self, signal, rows, size_bytes):
+    def count_ingested(self, signal, rows, size_bytes):
         """Count rows."""
         self.rows[signal] = self.rows.get(signal, 0) + rows
         self.bytes[signal] = self.bytes.get(signal, 0) + size_bytes
 
-    def rejected(self, signal, rows):
+    def count_rejected(self, signal, rows):
         """Count refused rows."""
         self.refused[signal] = self.refused.get(signal, 0) + rows
 

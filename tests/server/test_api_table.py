@@ -320,7 +320,7 @@ def test_I10_what_json_becomes_has_its_room_too(node, client, table):
     room = node.app.state.parts.room
     data = lines(*[price(hour % 24, symbol=f"s{hour}") for hour in range(500)])
     room.bytes_max, before = len(data) + 20_000, room.bytes_max
-    hold = room.hold()
+    hold = room.reserve()
     try:
         answer = post(client, table, data)
         assert answer.status_code == 429

@@ -101,7 +101,7 @@ def test_O09_a_node_that_stops_is_alive_and_not_ready(health):
     health.report_stopping()
     assert health.live().is_ok
     assert health.startup().is_ok
-    assert health.look().reasons == ("the node is stopping",)
+    assert health.check().reasons == ("the node is stopping",)
 
 
 def test_O09_a_node_whose_disk_is_full_is_not_ready_and_is_again_when_there_is_room(
@@ -112,45 +112,45 @@ def test_O09_a_node_whose_disk_is_full_is_not_ready_and_is_again_when_there_is_r
     disk.is_full = True
     with pytest.raises((Unavailable, OutcomeUnknown)):
         table.write(ticks(2))
-    ready = health.look()
+    ready = health.check()
     assert ready.status_code == 503
     assert "the journal cannot be written" in ready.reasons[0]
     disk.is_full = False
-    assert health.look().is_ok
+    assert health.check().is_ok
     table.write(ticks(3))
-    assert health.look().is_ok
+    assert health.check().is_ok
 
 
 def test_O09_a_node_whose_journals_writer_ended_is_never_ready_again(health, node):
-    node.tier.group._end(RuntimeError("a bug"))
+    node.tier.group._fail_waiting(RuntimeError("a bug"))
     node.tier.group._thread.join(30)
-    assert not health.look().is_ok
+    assert not health.check().is_ok
 
 
 def test_O09_flushes_that_keep_failing_make_a_node_not_ready_and_one_does_not(health, node, clock):
     node.flush_error = Unavailable("the disk is full")
-    assert health.look().is_ok
+    assert health.check().is_ok
     clock.s += FLUSH_FAILING_S
-    ready = health.look()
+    ready = health.check()
     assert not ready.is_ok
     assert ready.reasons == ("flushes keep failing: the disk is full",)
     node.flush_error = None
-    assert health.look().is_ok
+    assert health.check().is_ok
     node.flush_error = Unavailable("the disk is full")
-    assert health.look().is_ok
+    assert health.check().is_ok
 
 
 def test_D13_a_disk_that_fails_and_works_again_is_noticed_without_a_write(health, disk):
     disk.is_full = True
-    assert health.look().status_code == 503
+    assert health.check().status_code == 503
     disk.is_full = False
-    assert health.look().is_ok
+    assert health.check().is_ok
 
 
 def test_a_look_leaves_no_file_behind(health, node, tmp_path):
     node.tier.group.last_error = Unavailable("the disk is full")
     before = {path.name for path in (tmp_path / "lake" / "journal").iterdir()}
-    assert health.look().is_ok
+    assert health.check().is_ok
     assert {path.name for path in (tmp_path / "lake" / "journal").iterdir()} == before
 
 

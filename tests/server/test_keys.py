@@ -47,14 +47,14 @@ def store(tmp_path):
 
 def test_a_key_is_found_by_its_text_and_by_nothing_else(store):
     made = store.create("acme", ["query"], note="dashboard")
-    found = store.read().found(made.text)
+    found = store.read().find(made.text)
     assert found == made.key
     assert (found.tenant, found.scopes, found.note) == ("acme", {"query"}, "dashboard")
     for wrong in ("", "tck_", made.text[:-1], made.text + "A", made.text.upper(), made.key.key_id):
-        assert store.read().found(wrong) is None
+        assert store.read().find(wrong) is None
     other = store.create("acme", ["query"])
     mixed = made.text[:12] + other.text[12:]
-    assert store.read().found(mixed) is None
+    assert store.read().find(mixed) is None
 
 
 def test_a_key_has_a_findable_prefix_and_256_random_bits(store):
@@ -123,7 +123,7 @@ def test_A09_every_text_is_compared_whole_known_id_or_not(store, monkeypatch):
     monkeypatch.setattr(keys_module.hmac, "compare_digest", counted)
     keys = store.read()
     for text in (made.text, made.text[:-1] + "A", "tck_aaaaaaaa_" + made.text[13:], "nonsense", ""):
-        keys.found(text)
+        keys.find(text)
     assert compared == [(32, 32)] * 5
 
 
@@ -149,7 +149,7 @@ def test_A01_another_tenants_key_cannot_be_revoked_and_seems_not_to_exist(store)
     made = store.create("acme", ["query"])
     with pytest.raises(NotFound):
         store.revoke(made.key.key_id, tenant="other")
-    assert store.read().found(made.text).state(0) == "valid"
+    assert store.read().find(made.text).state(0) == "valid"
     assert store.revoke(made.key.key_id, tenant="acme").revoked_ns is not None
 
 
@@ -201,7 +201,7 @@ def test_keys_made_by_many_threads_at_once_are_all_there(store):
         thread.join()
     keys = store.read()
     assert len(keys.by_id) == 8
-    assert all(keys.found(text) for text in made)
+    assert all(keys.find(text) for text in made)
 
 
 def test_the_number_of_keys_has_a_limit(store, monkeypatch):
@@ -246,14 +246,14 @@ def test_D08_keys_that_were_deleted_while_the_node_was_stopped_are_missed(store)
     made = store.create_first()
     whole = Path(store.path).read_bytes()
     os.remove(store.path)
-    for ask in (store.read, store.settle, store.create_first):
+    for ask in (store.read, store.read_at_start, store.create_first):
         with pytest.raises(Corruption, match="has had keys") as raised:
             ask()
         assert raised.value.facts["path"] == store.path
         assert "thermocline key reset" in raised.value.hint
     assert not Guard(store).is_open
     Path(store.path).write_bytes(whole)
-    assert store.settle().found(made.text) is not None
+    assert store.read_at_start().find(made.text) is not None
 
 
 @pytest.mark.parametrize("change", ["create", "revoke"])
@@ -265,13 +265,13 @@ def test_D04_an_older_copy_of_the_keys_is_refused_until_a_person_accepts_it(stor
     else:
         store.revoke(first.key.key_id)
     Path(store.path).write_bytes(old)
-    for ask in (store.read, store.settle, lambda: store.create("default", ["query"])):
+    for ask in (store.read, store.read_at_start, lambda: store.create("default", ["query"])):
         with pytest.raises(Corruption, match="older copy") as raised:
             ask()
         assert raised.value.facts["path"] == store.path
     assert not Guard(store).is_open
     Path(store.folder, "keys_exist.json").unlink()
-    assert store.settle().found(first.text).state(0) == "valid"
+    assert store.read_at_start().find(first.text).state(0) == "valid"
 
 
 def test_a_reset_of_keys_begins_to_count_again(store):
@@ -279,7 +279,7 @@ def test_a_reset_of_keys_begins_to_count_again(store):
         store.create("default", ["query"])
     Path(store.path).write_bytes(b"")
     made = store.reset()
-    assert store.settle().found(made.text) is not None
+    assert store.read_at_start().find(made.text) is not None
 
 
 def test_D08_the_uses_of_keys_remember_that_there_were_some(store):
@@ -296,7 +296,7 @@ def test_D08_a_lost_memory_of_keys_is_written_by_the_next_start(store):
     mark = Path(store.folder, "keys_exist.json")
     for damage in (mark.unlink, lambda: mark.write_bytes(b"")):
         damage()
-        assert store.settle().found(made.text) is not None
+        assert store.read_at_start().find(made.text) is not None
         assert mark.stat().st_size > 0
 
 
@@ -320,8 +320,8 @@ def test_D08_every_damage_of_the_file_of_keys_is_noticed_and_opens_nothing(store
 def test_keys_of_an_older_release_are_read_and_given_a_checksum_at_the_next_start(store):
     made = store.create_first()
     older(store)
-    assert store.read().found(made.text) is not None
-    assert store.settle().found(made.text) is not None
+    assert store.read().find(made.text) is not None
+    assert store.read_at_start().find(made.text) is not None
     os.remove(store.path)
     with pytest.raises(Corruption, match="has had keys"):
         store.read()
@@ -343,8 +343,8 @@ def test_keys_that_cannot_be_read_are_reset_and_the_node_stays_closed(store):
     Path(store.path).write_bytes(b"damage")
     new = store.reset()
     assert Path(store.folder, "keys.json.damaged").read_bytes() == b"damage"
-    assert store.settle().found(new.text).scopes == set(SCOPES)
-    assert store.read().found(old.text) is None
+    assert store.read_at_start().find(new.text).scopes == set(SCOPES)
+    assert store.read().find(old.text) is None
     os.remove(store.path)
     assert store.reset().text != new.text
     assert not Guard(store).is_open
