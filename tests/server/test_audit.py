@@ -47,7 +47,9 @@ def test_the_files_are_bounded(tmp_path):
 def test_lines_of_many_writers_are_whole_and_none_is_lost(tmp_path):
     audits = [Audit(str(tmp_path), file_bytes_max=1 << 30) for _ in range(4)]
     threads = [
-        threading.Thread(target=lambda a=a: [a.record_action("x", "y", n="z" * 300) for _ in range(50)])
+        threading.Thread(
+            target=lambda a=a: [a.record_action("x", "y", n="z" * 300) for _ in range(50)]
+        )
         for a in audits
     ]
     for thread in threads:
