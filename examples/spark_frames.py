@@ -16,9 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import thermocline as tc
-from thermocline.pipeline.run.runner import Runner
-from thermocline.pipeline.run.settings import pipeline_settings
-from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline import JobWorkspace, Runner, pipeline_settings
 
 DAYS = 3
 FIRST = datetime(2024, 6, 1, tzinfo=UTC)

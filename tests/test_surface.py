@@ -1,5 +1,6 @@
 """A lake in a folder and one behind an address are one surface: names, parameters, shapes."""
 
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -181,3 +182,20 @@ def test_what_both_sides_have_gives_the_same_shapes_and_values(sides):
     local, remote = used(sides.embedded), used(sides.remote)
     for one, other in zip(local, remote, strict=True):
         assert plain(one) == plain(other)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("thermocline.pipeline.run", "Runner", "Runner"),
+        ("thermocline.pipeline.site", "Site", "JobWorkspace"),
+        ("thermocline.pipeline.settings", "pipeline_settings", "pipeline_settings"),
+    ],
+)
+def test_a_documented_name_that_moved_still_works_and_says_where_it_is(module, old, new):
+    from thermocline import pipeline
+
+    place = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"is now thermocline.pipeline.{new}"):
+        found = getattr(place, old)
+    assert found is getattr(pipeline, new)
