@@ -393,13 +393,64 @@ def test_every_way_to_sync_keeps_rows_through_closing_and_opening(tmp_path, sync
         assert numbers(lake.table("m")) == [1, 2]
 
 
-def test_a_closed_lake_says_so(lake):
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_lake_that_is_left_has_closed_its_readers_and_released_their_pins(tmp_path, workers):
+    many = pa.table({"ts": pa.array(range(JUNE_US, JUNE_US + 1_000_000), pa.timestamp("us"))})
+    with tc.connect(tmp_path / "lake", query_workers=workers, flush_age_s=NEVER_S) as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        table.append(many)
+        table.write([{"ts": "2024-06-01"}])
+        readers = [table.scan(), table.scan(where="ts > '2000-01-01'")]
+        readers += [lake.sql_reader("select * from m")]
+        readers += [lake.answer("select * from m")] if workers else []
+        for reader in readers:
+            assert reader.read_next_batch().num_rows
+        readers += [table.scan()]
+        held = table.pin()
+        held.__enter__()
+        pins = Path(table.root(), "_pins")
+        assert len(list(pins.iterdir())) == len(readers) + 1
+    assert list(pins.iterdir()) == []
+    for reader in readers:
+        with pytest.raises(Unavailable, match="closed"):
+            reader.read_next_batch()
+        with pytest.raises(Unavailable, match="closed"):
+            reader.read_all()
+    held.__exit__(None, None, None)
+
+
+def test_a_closed_lake_says_so_at_every_call(lake):
     table = lake.table("m")
     lake.close()
     lake.close()
-    for use in (lambda: table.write(ticks(1)), lambda: lake.sql("select 1")):
-        with pytest.raises((Invalid, Unavailable), match="closed"):
+    for use in (
+        lambda: lake.table("m"),
+        lake.tables,
+        lambda: lake.create_table("o", time_column="ts", bucket="1h"),
+        lambda: lake.sql("select 1"),
+        lambda: lake.sql_reader("select 1"),
+        lambda: lake.answer("select 1"),
+        lambda: lake.cancel("q"),
+        lambda: lake.by_id(table.table_id),
+        lambda: lake.entities,
+        lambda: lake.entity("m"),
+        lake.flush,
+        lambda: table.write(ticks(1)),
+        lambda: table.append(pa.table({"ts": pa.array([0], pa.timestamp("us"))})),
+        table.scan,
+        table.to_arrow,
+        table.version,
+        table.schema,
+        table.history,
+        table.held,
+        table.flush,
+        table.vacuum,
+        lambda: table.add_column("x", pa.int64()),
+        lambda: table.pin().__enter__(),
+    ):
+        with pytest.raises(Unavailable, match="the lake is closed"):
             use()
+    assert lake.root() in repr(table)
 
 
 def test_closing_leaves_nothing_to_replay(tmp_path):

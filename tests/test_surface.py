@@ -27,9 +27,11 @@ COLUMNS = "columns and policies are changed where the files are: the API has no 
 EXCEPTIONS = {
     Lake: {
         "by_id": OF_THE_ROOMS,
+        "check_open": OF_THE_ROOMS,
         "entities": OF_THE_ROOMS,  # `register`, `entity` and `entity_types` are its surface
         "hot": OF_THE_ROOMS,
         "close_session": OF_THE_ROOMS,
+        "keep": OF_THE_ROOMS,
         "snapshot": OF_THE_ROOMS,
         "tier": OF_THE_ROOMS,
     },
@@ -42,6 +44,7 @@ EXCEPTIONS = {
         "create": OF_THE_FILES,
         "fsck": OF_THE_FILES,
         "held": OF_THE_ROOMS,
+        "cold": OF_THE_ROOMS,
         "hot": OF_THE_ROOMS,
         "open": OF_THE_FILES,
         "pin": OF_THE_FILES,

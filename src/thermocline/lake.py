@@ -8,6 +8,7 @@ Out:  `Lake` and `LakeTable`, with one interface to hot and cold rows
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from thermocline.cold.care.pin import Pin
 from thermocline.cold.catalog import Catalog
+from thermocline.cold.segment.row_reader import RowReader
 from thermocline.entity.read_mode import ReadMode, mode_of
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.flush import flush
@@ -72,6 +75,7 @@ class Lake:
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
         self._registered: set[str] = set()
+        self._held: weakref.WeakSet[RowReader | Pin] = weakref.WeakSet()
         self._entities: EntityCatalog | None = None
         self._entities_lock = threading.Lock()  # separate: opening PostgreSQL must not block tables
         self.on_close: Callable[[bool], None] = lambda is_flushed: None
@@ -113,6 +117,7 @@ class Lake:
     def table(self, name: str) -> LakeTable:
         """Return a table; `NotFound` when there is none of this name."""
         key = check_text(name, "name").lower()
+        self.check_open()
         with self._lock:
             if key not in self._tables:
                 named = self._catalog.find_entry(name)
@@ -121,11 +126,13 @@ class Lake:
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
+        self.check_open()
         return [named.name for named in self._catalog]
 
     @property
     def entities(self) -> "EntityCatalog":
         """The entity types of the tenant; `Invalid` if the lake has no PostgreSQL."""
+        self.check_open()
         with self._entities_lock:
             if self._entities is None:
                 self._entities = self.node.entity_types(self.tenant, self._catalog)
@@ -155,6 +162,7 @@ class Lake:
 
     def by_id(self, table_id: bytes) -> LakeTable | None:
         """Return the table of an id, or None when this lake has no such table."""
+        self.check_open()
         for named in self._catalog:
             if named.table_id == table_id.hex():
                 return self.table(named.name)
@@ -194,7 +202,9 @@ class Lake:
         if self.node.pool is not None:
             return self.answer(query, params, mode=mode)
         with _use_mode(mode):
-            return self._open_session().sql_reader(query, params)
+            reader = self._open_session().sql_reader(query, params)
+        self.keep(reader)
+        return reader
 
     def answer(
         self,
@@ -211,6 +221,7 @@ class Lake:
         and `cached` answers the report of the table has a warning. `Invalid` in a lake without
         query workers.
         """
+        self.check_open()
         pool = self.node.pool
         if pool is None:
             hint = "connect with query_workers"
@@ -223,11 +234,11 @@ class Lake:
     def cancel(self, query_id: str) -> bool:
         """Cancel a running query within a second; False when no query of this id is running."""
         check_text(query_id, "query_id")
+        self.check_open()
         return self.node.pool is not None and self.node.pool.cancel(query_id)
 
     def _references(self, mode: ReadMode | None) -> dict[str, TableRef]:
         """Return a reference to every table of the lake, for a worker process."""
-        self.node.check_open()
         tables = [self.table(name) for name in self.tables()]
         return {
             one.name: TableRef(one.name, one.root(), hot=partial(self._snapshot, one, mode))
@@ -236,7 +247,7 @@ class Lake:
 
     def _open_session(self) -> Session:
         """Return the session, after registering every table of the lake."""
-        self.node.check_open()
+        self.check_open()
         with self._lock:
             for name in self.tables():
                 if name not in self._registered:
@@ -269,8 +280,26 @@ class Lake:
             raise trouble
         return reached
 
+    def check_open(self) -> None:
+        """Raise `Unavailable` when the lake is closed."""
+        self.node.check_open()
+
+    def keep(self, held: RowReader | Pin) -> None:
+        """Register a reader or pin for release when the lake closes."""
+        with self._lock:
+            self._held.add(held)
+        # Order matters: a lake that closes meanwhile may have read `_held` before this.
+        self.check_open()
+
     def close_session(self) -> None:
-        """Close the session; the node calls this when it closes."""
+        """End the readers, release the pins and close the session; the node calls this."""
+        with self._lock:
+            held = list(self._held)
+        for one in held:
+            if isinstance(one, RowReader):
+                one.end(Unavailable("the lake is closed", hint="connect again"))
+            else:
+                one.release()
         self._session.close()
 
     def close(self, *, is_flushed: bool = True) -> None:

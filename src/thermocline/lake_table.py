@@ -10,16 +10,18 @@ Out:  the results of `TimeSeriesTable`, over cold and hot rows together
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from thermocline.cold.care.pin import Pin
 from thermocline.cold.change.append import AppendOptions, brings_columns, plan_columns
 from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.segment.measure import list_entities
+from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
 from thermocline.format.argument import check_flag, check_seconds
@@ -55,6 +57,14 @@ class TableOwner(Protocol):
         """Carry hot rows into the lake."""
         ...
 
+    def check_open(self) -> None:
+        """Raise `Unavailable` when the lake is closed."""
+        ...
+
+    def keep(self, held: RowReader | Pin) -> None:
+        """Register a reader or pin for release when the lake closes."""
+        ...
+
 
 class LakeTable(TimeSeriesTable):
     """A table of a lake: a `TimeSeriesTable` with hot rows, which are durable at once."""
@@ -69,6 +79,12 @@ class LakeTable(TimeSeriesTable):
         self._room = EntityLimit(self._list_held_entities)
         self._once = RequestLedger(self._requests)
         self.is_keyed = ENTITIES_FEATURE in lake.state().spec.features
+
+    @property
+    def cold(self) -> ColdTable:
+        """The table's files and log; `Unavailable` when its lake is closed."""
+        self._owner.check_open()
+        return self._cold
 
     def info(self, at: At = None) -> dict[str, Any]:
         """Return what the table is and holds, under the names of the HTTP API.
@@ -287,6 +303,31 @@ class LakeTable(TimeSeriesTable):
         check_not_entities(self.cold.state().spec, "restore")
         self.flush()
         return super().restore(at)
+
+    def scan(
+        self,
+        columns: str | Sequence[str] | None = None,
+        where: str | None = None,
+        *,
+        start: object = None,
+        end: object = None,
+        at: At = None,
+    ) -> RowReader:
+        """Return the rows of one version as a stream; it ends when the lake is closed."""
+        reader = super().scan(columns, where, start=start, end=end, at=at)
+        self._owner.keep(reader)
+        return reader
+
+    @contextmanager
+    def pin(self, at: At = None) -> Iterator[Version]:
+        """Keep a version's files from being vacuumed in the block, or until the lake closes."""
+        cold = self.cold
+        pin = Pin(cold, version := cold.state(at).version)
+        try:
+            self._owner.keep(pin)
+            yield version
+        finally:
+            pin.release()
 
     def _view(self, at: At = None) -> TableView:
         if at is not None:

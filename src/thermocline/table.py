@@ -66,7 +66,12 @@ class TimeSeriesTable:
     """
 
     def __init__(self, lake: ColdTable) -> None:
-        self.cold = lake
+        self._cold = lake
+
+    @property
+    def cold(self) -> ColdTable:
+        """The table's files and log; `Unavailable` when its lake is closed."""
+        return self._cold
 
     @classmethod
     def create(
@@ -116,7 +121,7 @@ class TimeSeriesTable:
 
     def root(self) -> str:
         """Return the path or URL of the table."""
-        return self.cold.storage.root
+        return self._cold.storage.root
 
     def version(self) -> Version:
         """Return the newest version."""
@@ -258,11 +263,13 @@ class TimeSeriesTable:
             predicate, window = _compile_where(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
 
+        cold = self.cold
+
         def batches() -> Generator[pa.RecordBatch, None, None]:
-            with pin_version(self.cold, state.version):
+            with pin_version(cold, state.version):
                 yield None  # the pin is held from here on, before the first read
                 for batch in chain(
-                    self.cold.read(state, loaded, window), read_hot_window(view, loaded, window)
+                    cold.read(state, loaded, window), read_hot_window(view, loaded, window)
                 ):
                     kept = batch
                     if predicate is not None:
@@ -398,7 +405,7 @@ class TimeSeriesTable:
         return version
 
     def __repr__(self) -> str:
-        state = self.cold.state()
+        state = self._cold.state()
         rows, segments = state.totals.rows, state.totals.segments
         return (
             f"TimeSeriesTable({self.root()!r}, version={state.version}, rows={rows:,}, "

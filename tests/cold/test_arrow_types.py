@@ -296,8 +296,8 @@ def test_a_narrower_column_reads_in_the_tables_type(narrow, wide, how):
         table.append(data.to_reader(), AppendOptions())
         table.alter("widen", lambda s, c: (s, c.widen_column("value", wide)))
     else:
-        table.alter("add", lambda s, c: (s, c.add_columns([pa.field("ts", times.type)])))
-        table.alter("add", lambda s, c: (s, c.add_columns([pa.field("value", wide)])))
+        columns = [pa.field("ts", times.type), pa.field("value", wide)]
+        table.adopt_columns(pa.schema(columns), evolve=False)
         disk.overwrite(INCOMING, as_parquet(data))
         if how == "parquet":
             table.append_parquet([INCOMING], AppendOptions())

@@ -116,11 +116,17 @@ def test_a_column_is_added_only_in_a_type_with_which_appends_go_on(table, kind):
 
 
 @pytest.mark.parametrize("name", ["x", "ts", "TS"])
-def test_a_column_is_not_added_before_the_table_has_its_time_column(table, name):
-    with pytest.raises(Invalid):
-        table.add_column(name, pa.int64())
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("ns", "UTC")])
+def test_a_column_is_not_added_before_the_first_append(table, name, kind):
+    with pytest.raises(Invalid) as caught:
+        table.add_column(name, kind)
+    assert "append" in caught.value.hint
+    assert table.schema().names == []
     table.append(rows())
     assert table.schema().names == ["ts"]
+    assert not table.schema().field("ts").nullable
+    table.append(rows(), overlap="allow")
+    assert table.to_arrow().num_rows == 6
 
 
 @pytest.mark.parametrize("name", ["ts", "TS", "", "a\0b", "\ud800", "n" * 256])

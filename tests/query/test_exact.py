@@ -106,6 +106,64 @@ def test_a_number_that_would_be_compared_as_a_double_deletes_nothing(table, numb
     assert table.to_arrow()["x"].to_pylist() == [1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("select x from t where narrow = {}", "select x from t where x < {}", "select {}"),
+        "select x, (select max(narrow) from t where narrow > {}) from t",
+        "with a as (select x from t where narrow in (1, {})) select x from a",
+        "select a.x from t a join t b on a.narrow = b.narrow + {}",
+    ],
+)
+def test_a_number_of_sql_that_would_be_a_double_is_refused(session, text):
+    with pytest.raises(Invalid) as caught:
+        session.sql(text.format("1.1" + "0" * 37 + "1"))
+    assert caught.value.facts["digits_max"] == 38
+    session.sql(text.format("1.1" + "0" * 8 + "1"))
+
+
+def test_a_number_of_sql_that_is_exact_or_says_that_it_is_a_double_is_taken(session):
+    assert session.sql(f"select {2**127 - 1} as x")["x"].to_pylist() == [2**127 - 1]
+    assert session.sql("select 1e40 as x, '" + "1" * 50 + "' as y")["x"].to_pylist() == [1e40]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("x = '1.4'", "'0.6' <= x", "x in ('1.4')", "x not in ('2', '1.4')", "not x = '1.4'"),
+        *("x between '0.6' and 2", "x is distinct from '1.4'", "abs(x) = ' 1.4 '", "x = '14e-1'"),
+        *("narrow = '1.10000000001'", "narrow > '1.09999999999' or x = 7"),
+        "case x when '1.4' then true else false end",
+        "ts = '2024-06-01T00:00:00.1234567891'",
+        "cast(ts as timestamp) = '2024-06-01 00:00:00.1234561'",
+        "cast(ts as date) = '2024-06-01 00:00:01'",
+        "cast(ts as time) = '00:00:00.1234561'",
+    ],
+)
+def test_a_text_that_would_be_rounded_to_a_value_that_rows_have_deletes_nothing(table, where):
+    with pytest.raises(Invalid) as caught:
+        table.delete(where)
+    assert caught.value.facts["text"] in where
+    with pytest.raises(Invalid):
+        table.scan(["x"], where)
+    assert table.to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("x = '1'", "x = '1.0'", "x = '1e0'", "narrow = '1.1'", "narrow = '1.100000000000'"),
+        "ts = '2024-06-01T00:00:00.123456789'",
+        "ts = '2024-06-01T00:00:00.12345678900'",
+        "cast(ts as date) = '2024-06-01 00:00:00' and x = 1",
+        "cast(x as double) < '1.4'",
+        "cast(x as varchar) < '1.4'",
+    ],
+)
+def test_a_text_that_is_a_value_of_the_column_finds_it(table, where):
+    assert table.scan(["x"], where).read_all()["x"].to_pylist() == [1]
+
+
 @pytest.mark.parametrize("way", ["close", "with", "drop"])
 @pytest.mark.parametrize("door", ["scan", "sql"])
 def test_a_reader_that_is_closed_or_let_go_has_released_its_pin(table, session, way, door):

@@ -752,6 +752,26 @@ def test_threads_share_the_workers(open_pool):
 # Ends
 
 
+@pytest.mark.parametrize("way", ["cancel", "time", "abandon", "close"])
+def test_a_query_that_is_ended_from_outside_leaves_no_pin(open_pool, make_table, way):
+    table = make_table(rows([0]))
+    pool = open_pool({"t": TableRef("t", table.root())})
+    endless = "select * from t, range(1000000000) r(i)"
+    timeout_s = 1.0 if way == "time" else 60.0
+    reader = pool.sql_reader(endless, query_id="q", timeout_s=timeout_s)
+    reader.read_next_batch()
+    pins = Path(table.root(), "_pins")
+    assert len(list(pins.iterdir())) == 1
+    if way == "cancel":
+        pool.cancel("q")
+    elif way == "abandon":
+        reader.close()
+    elif way == "close":
+        pool.close()
+        assert list(pins.iterdir()) == []
+    wait_until(lambda: not list(pins.iterdir()))
+
+
 def test_closing_ends_workers_streams_and_folders(open_pool, tmp_path):
     pool = open_pool(workers=2)
     reader = pool.sql_reader("select i from range(1000000000) r(i)")

@@ -178,9 +178,27 @@ def test_removing_the_file_of_keys_while_the_node_runs_opens_nothing(store, guar
     made = store.create_first()
     assert guard.caller(bearer(made), "admin")
     os.remove(store.path)
+    for _ in range(3):
+        clock.s += KEYS_CHECK_S
+        assert not guard.is_open
+        for scope in SCOPES:
+            refused(guard, None, scope)
+            refused(guard, bearer(made), scope)
+    guard.write_uses()
+    with pytest.raises(Corruption, match="has had keys"):
+        store.read_at_start()  # what the next start does
+    assert not Guard(store).is_open
+
+
+def test_keys_that_come_and_go_between_two_looks_close_the_node(store, guard, clock):
+    assert guard.caller(None, "admin") == ANONYMOUS
+    store.create_first()
+    os.remove(store.path)
     clock.s += KEYS_CHECK_S
-    refused(guard, None)
-    refused(guard, bearer(made))
+    assert not guard.is_open
+    refused(guard, None, "admin")
+    with pytest.raises(Corruption, match="has had keys"):
+        store.read_at_start()
 
 
 def test_keys_that_cannot_be_read_serve_for_a_while_and_then_nobody(store, guard, clock):

@@ -431,7 +431,8 @@ def _check_spec(spec: TableSpec) -> None:
 def _check_new_schema(spec: TableSpec, schema: Schema) -> None:
     """Raise `Invalid` for columns that would make every later append fail."""
     time_column = schema.by_name.get(spec.time_column)
-    if time_column is None or not pa.types.is_timestamp(time_column.type):
+    # A time column that may be null was added as a column like any other, as the table's first.
+    if time_column is None or time_column.nullable or not pa.types.is_timestamp(time_column.type):
         raise Invalid(
             "the table has no columns yet",
             hint="append its first rows, or data without a row, then change the columns",

@@ -23,12 +23,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from thermocline.cold.care.pin import pin_version
+from thermocline.cold.care.pin import Pin
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.argument import check_count, check_path, check_text
+from thermocline.format.layout import Version
 from thermocline.hot.tier import HotSnapshot
 from thermocline.query.cache import LruCache
 from thermocline.query.engine import (
@@ -71,6 +72,7 @@ class Session:
         self._engine: Engine | None = None
         self._busy_cursors: set[duckdb.DuckDBPyConnection] = set()  # cursors of running queries
         self._readers: weakref.WeakSet[RowReader] = weakref.WeakSet()
+        self._pins: set[Pin] = set()  # of streams that are open
         self._is_closed = False
         self._statements: LruCache[str, Statement] = LruCache(STATEMENTS_KEPT_MAX)
 
@@ -150,7 +152,7 @@ class Session:
         with ExitStack() as stack:
             prepared = stack.enter_context(self._open_query(query, params))
             for table, state in prepared.versions:
-                stack.enter_context(pin_version(table, state.version))
+                stack.callback(self._release, self._pin(table, state.version))
             with _translate_read_errors(prepared):
                 reader = run_prepared(prepared).to_arrow_reader(batch_rows)
             batches = _stream_batches(reader, prepared, stack.pop_all())
@@ -158,6 +160,20 @@ class Session:
             rows = RowReader(reader.schema, batches)
             self._readers.add(rows)
             return rows, prepared.report()
+
+    def _pin(self, table: ColdTable, version: Version) -> Pin:
+        pin = Pin(table, version)
+        self._pins.add(pin)
+        return pin
+
+    def _release(self, pin: Pin) -> None:
+        pin.release()
+        self._pins.discard(pin)
+
+    def release_pins(self) -> None:
+        """Release the pins of every stream, without waiting for the streams, before an exit."""
+        for pin in self._pins.copy():
+            pin.release()
 
     @contextmanager
     def _open_query(self, query: str, params: Params) -> Iterator[PreparedQuery]:

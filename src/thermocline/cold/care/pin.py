@@ -42,23 +42,39 @@ def read_pin(storage: Storage, path: str) -> dict[str, Any]:
     return unseal(data, path, unsealed_fields=unsealed)
 
 
+class Pin:
+    """A version that is kept from being vacuumed until it is released, or its lease ends.
+
+    `NotFound` when the version has expired meanwhile. Any thread may release it, more than once.
+    """
+
+    def __init__(self, table: ColdTable, version: Version, lease_s: int = LEASE_S) -> None:
+        self._storage = table.storage
+        self._path = layout.pin_path(new_id())
+        until = table.log.now() + lease_s * NS_PER_S
+        with suppress(ThermoclineError):
+            put_pin(table.storage, self._path, version, until)
+        try:
+            if version < table.log.head().oldest:
+                table.log.state(version)  # raises: the version has expired
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Remove the pin."""
+        with suppress(ThermoclineError):
+            self._storage.delete(self._path)
+
+
 @contextmanager
 def pin_version(table: ColdTable, version: Version, lease_s: int = LEASE_S) -> Iterator[Version]:
-    """Keep the files of a version from being vacuumed while the block runs.
-
-    `NotFound` when the version has expired meanwhile.
-    """
-    path = layout.pin_path(new_id())
-    until = table.log.now() + lease_s * NS_PER_S
-    with suppress(ThermoclineError):
-        put_pin(table.storage, path, version, until)
+    """Keep the files of a version from being vacuumed while the block runs, as `Pin` does."""
+    pin = Pin(table, version, lease_s)
     try:
-        if version < table.log.head().oldest:
-            table.log.state(version)  # raises: the version has expired
         yield version
     finally:
-        with suppress(ThermoclineError):
-            table.storage.delete(path)
+        pin.release()
 
 
 def list_pinned_versions(table: ColdTable) -> set[Version]:

@@ -5,6 +5,8 @@ Out:  the methods of a `pyarrow.RecordBatchReader`, and `__arrow_c_stream__` for
 
 - When `close` returns, or the `with` block ends, the generator has released its resources, and
   further reads raise `Invalid`. A reader that is garbage-collected releases them too.
+- The lake or session that a reader came from may end it: further reads then raise the error that
+  the lake or session gave.
 - Arrow's reader of a generator cannot be closed: its rows would stay readable, and the version
   pinned.
 """
@@ -15,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, ThermoclineError
 
 
 class RowReader:
@@ -25,13 +27,13 @@ class RowReader:
         self.schema = schema
         self._batches = batches
         self._lock = threading.RLock()
-        self._is_closed = False
+        self._error: ThermoclineError | None = None
 
     def read_next_batch(self) -> pa.RecordBatch:
         """Return the next batch; `StopIteration` after the last, `Invalid` when closed."""
         with self._lock:
-            if self._is_closed:
-                raise Invalid("the reader is closed", hint="ask for the rows again")
+            if self._error is not None:
+                raise self._error
             return next(self._batches)
 
     def __next__(self) -> pa.RecordBatch:
@@ -54,8 +56,12 @@ class RowReader:
 
     def close(self) -> None:
         """Release what the reader holds; further reads raise `Invalid`."""
+        self.end(Invalid("the reader is closed", hint="ask for the rows again"))
+
+    def end(self, error: ThermoclineError) -> None:
+        """Release what the reader holds; further reads raise this error or an earlier one."""
         with self._lock:
-            self._is_closed = True
+            self._error = self._error or error
             self._batches.close()
 
     def __enter__(self) -> "RowReader":

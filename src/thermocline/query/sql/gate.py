@@ -13,7 +13,7 @@ Out:  a `Statement`: the tree, and every table, function and parameter it names
 This module does not know which tables exist; the session looks up `Statement.tables`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ import duckdb
 from thermocline.errors import Invalid
 from thermocline.query.sql.asof import rewrite_as_of
 from thermocline.query.sql.column_name import name_subqueries
+from thermocline.query.sql.parameter import DIGITS_MAX
 from thermocline.query.sql.syntax import (
     ParserOutput,
     Tree,
@@ -39,6 +40,7 @@ from thermocline.query.sql.vocabulary import (
 )
 
 INTERNAL_PREFIX = "__thermocline_"
+WHOLE, FRACTION = "INTEGER", "NUMERIC"  # the engine's names for kinds of number literals
 RESERVED_PREFIXES = (INTERNAL_PREFIX, "duckdb_", "pg_", "pragma_", "sqlite_")
 
 _QUERIES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE"})
@@ -154,6 +156,7 @@ def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None)
     walk = _GateWalk()
     walk.run(tree["node"])
     nodes = tree_nodes(tree["node"])
+    check_digits(nodes, FRACTION)
     return Statement(
         rewritten.text,
         tree,
@@ -164,6 +167,26 @@ def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None)
         frozenset(walk.expressions),
         beside,
     )
+
+
+def check_digits(nodes: Iterable[Tree], kind: str) -> None:
+    """Raise `Invalid` for a number with more digits than the engine compares exactly.
+
+    It makes a double of a number with a fraction, and then rows match that do not have the value.
+    """
+    for node in nodes:
+        literal = node.get("literal")
+        if not isinstance(literal, dict) or literal["kind"] != kind:
+            continue
+        text = str(literal["text"]).lower()
+        digits = sum(letter.isdigit() for letter in text.lstrip("-0."))
+        if "e" not in text and "x" not in text and digits > DIGITS_MAX:
+            raise Invalid(
+                "a number has more digits than are compared exactly",
+                hint="write fewer digits, or 1e40 for a double",
+                number=text[:80],
+                digits_max=DIGITS_MAX,
+            )
 
 
 class _GateWalk:

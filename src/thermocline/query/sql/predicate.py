@@ -25,10 +25,16 @@ from thermocline.query.engine import Engine, EngineLimits, translate_errors
 from thermocline.query.sql.constant import evaluate_constants
 from thermocline.query.sql.constraint import Constraint, derive_constraint, time_window
 from thermocline.query.sql.engine_types import check_engine_holds, shape_of
-from thermocline.query.sql.gate import INTERNAL_PREFIX, Statement, admit
-from thermocline.query.sql.parameter import DIGITS_MAX
+from thermocline.query.sql.exact_text import check_text_fits, find_text_comparisons
+from thermocline.query.sql.gate import (
+    INTERNAL_PREFIX,
+    WHOLE,
+    Statement,
+    admit,
+    check_digits,
+)
 from thermocline.query.sql.plan import conditions_on
-from thermocline.query.sql.syntax import Tree, tree_nodes
+from thermocline.query.sql.syntax import Tree, expression_text, tree_nodes
 from thermocline.query.sql.vocabulary import CLOCK_WORDS
 
 _BATCH = f"{INTERNAL_PREFIX}batch"
@@ -59,10 +65,9 @@ class Predicate:
         self.columns = _columns(expression, schema)
         for name in self.columns:
             check_engine_holds(name, schema.field(name).type)
-        for part in tree_nodes(expression):
-            _check_digits(part.get("literal"))
+        check_digits(tree_nodes(expression), WHOLE)
         self._sql = statement.text
-        self._check_condition(where, schema)
+        self._check_condition(where, expression, schema)
         self.constraints = self._implied_constraints(expression, schema)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -92,7 +97,7 @@ class Predicate:
         low, high = time_window(time_column, [self.constraints])
         return low, None if high is None else high + 1
 
-    def _check_condition(self, where: str, schema: pa.Schema) -> None:
+    def _check_condition(self, where: str, expression: Tree, schema: pa.Schema) -> None:
         """Bind the expression in a WHERE clause, which accepts only a condition on a row."""
         columns = [
             _convert_for_engine(pa.array([], schema.field(name).type)) for name in self.columns
@@ -101,12 +106,25 @@ class Predicate:
         with translate_errors():
             self._cursor.register(_BATCH, empty)
             self._cursor.execute(_select_text("SELECT 1", where)).fetchall()
+            self._check_texts(expression)
             kind = str(self._cursor.sql(self._sql).types[0])
             self._cursor.unregister(_BATCH)
         if kind not in ("BOOLEAN", '"NULL"'):
             raise Invalid(
                 "the condition is not boolean", hint="compare columns with values", type=kind
             )
+
+    def _check_texts(self, expression: Tree) -> None:
+        """Raise `Invalid` for a text that the engine would round to a number or time."""
+        for texts, others in find_text_comparisons(expression):
+            for other in others:
+                try:
+                    text = expression_text(self._cursor, other)
+                    (kind,) = self._cursor.sql(_select_text(f"SELECT {text}", "true")).types
+                except duckdb.Error:
+                    continue  # a part of a lambda: the engine cannot bind it alone
+                for one in texts:
+                    check_text_fits(one, str(kind))
 
     def _implied_constraints(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
         conditions = conditions_on(self._cursor, expression, shape_of(schema))
@@ -168,24 +186,6 @@ def _admit_condition(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement
             hint = "a condition compares columns of a row with values"
             raise Invalid("this cannot be part of a condition", hint=hint, part=refused)
     return statement
-
-
-def _check_digits(literal: object) -> None:
-    """Raise `Invalid` for a number with more digits than the engine compares exactly.
-
-    It would make a double of the number, and then rows match that do not have the value.
-    """
-    if not isinstance(literal, dict) or literal["kind"] not in ("INTEGER", "NUMERIC"):
-        return
-    text = str(literal["text"]).lower()
-    digits = sum(letter.isdigit() for letter in text.lstrip("-0."))
-    if "e" not in text and "x" not in text and digits > DIGITS_MAX:
-        raise Invalid(
-            "a number of the condition has more digits than are compared",
-            hint="write fewer digits, or 1e40 for a double",
-            number=text[:80],
-            digits_max=DIGITS_MAX,
-        )
 
 
 def _convert_for_engine(column: pa.Array) -> pa.Array:

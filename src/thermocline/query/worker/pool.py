@@ -309,9 +309,11 @@ class QueryPool:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._watchdog.stop_all(Unavailable("the pool was closed", hint="open another pool"))
+        self._watchdog.stop_all(Unavailable("the lake or pool was closed", hint="open it again"))
         with self._changed:
             workers, self._idle = list(self._workers), []
+        for worker in workers:
+            worker.leave()  # all exit at the same time; `discard` waits for each
         for worker in workers:
             worker.discard()
         self._shared.close()

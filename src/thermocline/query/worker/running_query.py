@@ -6,8 +6,9 @@ Out:  the bytes of its answer, message by message; one error if it fails
 - An answer is complete only when the worker says so and its row count equals the rows received. If
   the worker ends before that, every further read raises the same error; an answer is never short.
 - A run ends exactly once. Then its worker is free for the next query, or discarded.
-- Any thread may stop a run at any time: the engine is interrupted first, and after `PATIENCE_S` the
-  process is killed. The error gives the reason of the first stop.
+- Any thread may stop a run at any time: the engine is interrupted first, after `PATIENCE_S` the
+  process is asked to exit, and after `PATIENCE_S` more it is killed. The error gives the reason of
+  the first stop.
 
 One thread reads a run; any thread may stop it.
 """
@@ -68,6 +69,7 @@ class QueryRun:
         self._rows = 0
         self._reason: ThermoclineError | None = None
         self._kill_at_s: float | None = None
+        self._is_leaving = False
         self._is_over = False
         self._error: ThermoclineError | None = None
 
@@ -179,7 +181,9 @@ class QueryRun:
             if self._kill_at_s is None:
                 return self.deadline_s
             if now_s >= self._kill_at_s:
-                self.worker.kill()
+                # A killed worker leaves its pins behind, so ask the worker to exit by itself first.
+                (self.worker.kill if self._is_leaving else self.worker.leave)()
+                self._is_leaving = True
                 self._kill_at_s = now_s + PATIENCE_S
             return self._kill_at_s
 

@@ -143,9 +143,13 @@ class Worker:
             self._exit_process()
 
     def _exit_process(self) -> None:
-        # The pool removes the folder of a dead worker, but the pool may have died first.
-        spill.remove_folder(self._settings.folder)
-        os._exit(0)
+        try:
+            # A pin that is left behind blocks vacuum until its lease ends.
+            self._session.release_pins()
+            # The pool removes the folder of a dead worker, but the pool may have died first.
+            spill.remove_folder(self._settings.folder)
+        finally:
+            os._exit(0)
 
     def _answer_request(self, data: bytearray) -> None:
         send(self._channel, MessageKind.ACCEPTED)

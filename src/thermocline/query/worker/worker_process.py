@@ -36,6 +36,7 @@ from thermocline.query.worker.request import TableLocation, WorkerSettings
 
 START_S_MAX = 30.0
 END_S_MAX = 2.0
+LEAVE_S_MAX = 0.5
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from thermocline.query.worker.worker import serve; serve(int(sys.argv[1]))"
@@ -136,6 +137,11 @@ class WorkerProcess:
             finally:
                 self._sending.release()
 
+    def leave(self) -> None:
+        """Ask the process to release its pins and end, without waiting; no message follows."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+
     def kill(self) -> None:
         """Kill the process; a thread that waits for its messages gets `PeerGone`."""
         if self._process is not None:
@@ -153,8 +159,11 @@ class WorkerProcess:
         return signal.Signals(-code).name if code < 0 else f"exit {code}"
 
     def discard(self) -> None:
-        """Kill the process, close its socket and remove its spilled rows."""
+        """End the process and release its pins; close its socket and remove its spilled rows."""
         if self._process is not None:
+            self.leave()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(LEAVE_S_MAX)
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S_MAX)

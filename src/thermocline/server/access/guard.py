@@ -150,7 +150,8 @@ class Guard:
             self._looked_s = now_s
 
     def _load_keys(self, stamp: tuple[int, ...] | None) -> None:
-        if self._is_fresh and stamp == self._stamp:
+        # Without a file nothing can be compared: keys may have come and gone since the last look.
+        if self._is_fresh and stamp == self._stamp and stamp is not None:
             return
         # A file that is removed while the node runs ends every key at once.
         keys = KeySet() if stamp is None and self._has_had_keys else self.store.read()
