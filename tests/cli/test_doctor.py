@@ -64,7 +64,7 @@ def test_a_port_that_is_taken_fails_and_is_named(shell):
         assert address in looks(ran)["port http"]["found"]
         ran = shell.run(*words)
         assert ran.code == 1
-        assert "do: stop what listens there" in ran.out
+        assert "do: stop the process that listens there" in ran.out
 
 
 def test_O06_settings_that_cannot_be_fail_with_the_nearest_name(shell):

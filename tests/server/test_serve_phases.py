@@ -304,7 +304,7 @@ def test_a_reload_that_fails_by_a_bug_still_ends_as_ready(tmp_path):
     class Manager:
         watchdog_s = None
 
-        def tell(self, *words):
+        def send(self, *words):
             told.extend(words)
 
     def broken():
