@@ -22,8 +22,8 @@ from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session import pool as pool_room
 from thermocline.hot.postgres.session.breaker import BreakerSettings
 from thermocline.hot.postgres.session.connect import PoolSettings
-from thermocline.hot.postgres.session.opening import Isolation
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.transaction import Isolation
 
 QUICK = PoolSettings(
     connections_max=4,
