@@ -177,7 +177,7 @@ def list_entities(
 ) -> None:
     """List entities, a page at a time, one a line: key, version, document."""
     from thermocline.contract.document.text import decode, encode_text
-    from thermocline.hot.postgres.page.filter import parse_filter
+    from thermocline.hot.postgres.page.page import parse_filter
 
     wanted = None if filter is None else parse_filter(decode(filter.encode()))
     with open_target(url, key_file, lake, postgres) as opened:

@@ -19,7 +19,7 @@ from thermocline.contract.document.text import decode
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
 from thermocline.format.instant import format_instant, from_datetime
-from thermocline.hot.postgres.page.filter import parse_filter
+from thermocline.hot.postgres.page.page import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
 from thermocline.server.api.handle.schema import exact_json
 from thermocline.server.api.handle.table import parse_at
