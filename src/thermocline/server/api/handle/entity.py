@@ -40,7 +40,7 @@ from thermocline.server.api.http.problem import (
 from thermocline.server.api.http.reply import choose_format
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.request_types import StrictRequest
-from thermocline.server.api.types.route import ApiRequest, ApiResponse
+from thermocline.server.api.types.route import API, ApiRequest, ApiResponse
 from thermocline.server.status import PRECONDITION_STATUS
 
 SIGNAL = "entities"
@@ -231,7 +231,7 @@ def _write_response(call: ApiRequest, done: WriteResult) -> ApiResponse:
         headers["ETag"] = etag(done.ver)
     if done.deed is OperationKind.CREATE:
         place = quote(done.id, safe="")
-        headers["Location"] = f"/api/v1/entities/{call.path['type']}/{place}"
+        headers["Location"] = f"{API}/entities/{call.path['type']}/{place}"
     status = 201 if done.deed is OperationKind.CREATE else 200
     return exact_json(_written_response(done), status, headers)
 
