@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from thermocline.cold.coverage_report import CoverageReport
 
 
+CommandList = tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...]
+"""Commands in the order of their help: the name, the function, the examples."""
+
+
 class Format(StrEnum):
     """How rows are written."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import AtOption, JsonOption, expand_options, parse_at
+from thermocline.cli.argument import AtOption, CommandList, JsonOption, expand_options, parse_at
 from thermocline.cli.entity.entity_import import import_lines
 from thermocline.cli.entity.schema import print_exact_json, read_bytes
 from thermocline.cli.entity.target import (
@@ -251,7 +251,7 @@ def _print_written(type: str, done: "WriteResult", *, is_json: bool) -> None:  #
         print_line(f"{done.deed.value} {done.id} (version {done.ver:,})")
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "create",
         create,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import JsonOption, expand_options
+from thermocline.cli.argument import CommandList, JsonOption, expand_options
 from thermocline.cli.entity.target import (
     EntityTarget,
     TypeArgument,
@@ -244,7 +244,7 @@ def print_exact_json(value: Any) -> None:
     sys.stdout.buffer.write(text + b"\n")
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "register",
         register_type,

@@ -6,11 +6,11 @@
 - A job that fails does not stop the others; the exit code is that of the first failure.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from thermocline.cli.argument import FormatOption, JsonOption, expand_options
+from thermocline.cli.argument import CommandList, FormatOption, JsonOption, expand_options
 from thermocline.cli.node.node_options import settings_from
 from thermocline.cli.pipeline import backfill, erase
 from thermocline.cli.pipeline.job_progress import (
@@ -158,7 +158,7 @@ def rollups(
     write_answer(pa.Table.from_pylist(rows, schema), "rollups", told, format, is_json=json)
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "run",
         run,

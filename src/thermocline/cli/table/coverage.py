@@ -12,6 +12,7 @@ import typer
 
 from thermocline.cli.argument import (
     AtOption,
+    CommandList,
     EndOption,
     EntityOption,
     Format,
@@ -201,3 +202,21 @@ def _match_entity(rows: "pa.Table", entity: dict[str, Any]) -> Any:
         )
         mask = pc.and_(mask, same)
     return mask
+
+
+COMMANDS: CommandList = (
+    (
+        "gaps",
+        gaps,
+        (
+            "thermocline gaps prices",
+            "thermocline gaps prices --start 2024-06-01 --end 2024-06-08",
+            "thermocline gaps prices --entity symbol=NVDA --json",
+        ),
+    ),
+    (
+        "coverage",
+        coverage,
+        ("thermocline coverage prices", "thermocline coverage prices --no-entities --format csv"),
+    ),
+)
