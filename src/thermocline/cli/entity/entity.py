@@ -1,6 +1,6 @@
 """Commands about entities: create, get, replace, patch, delete, list, history, export, import.
 
-- They call a node, or open a lake that no other process has open; see `reach.py`.
+- They call a node, or open a lake that no other process has open; see `target.py`.
 - Documents come from a file or stdin (`-`), as JSON, and keep every digit both ways.
 - If an answer is not exact, stderr and `--json` say so.
 """

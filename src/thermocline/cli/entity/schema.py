@@ -2,7 +2,7 @@
 
 - A contract's file is one JSON Schema; documents are JSON, one a line. `-` is stdin.
 - Problems are listed on stdout, pointer first; then the exit code is not 0.
-- The registry is that of a node, or of a lake that no other process has open; see `reach.py`.
+- The registry is that of a node, or of a lake that no other process has open; see `target.py`.
 """
 
 import sys

@@ -143,7 +143,7 @@ class Pool:
         values: Mapping[str, Any],
         made: Callable[[list[Row]], Sequence[T]],
     ) -> list[T]:
-        """Return the converted rows of one query, in one round trip; see `trip.py`.
+        """Return the converted rows of one query, in one round trip; see `pipelined_read.py`.
 
         It runs in a separate read-only transaction, and is retried like `run`.
         """
