@@ -34,8 +34,7 @@ from psycopg.types.json import set_json_loads
 import measure
 from measure import Sample, milliseconds
 from thermocline.contract.document.text import encode_text
-from thermocline.hot.postgres.page.filter import AllOf, Comparison
-from thermocline.hot.postgres.page.page import Page
+from thermocline.hot.postgres.page.page import AllOf, Comparison, Page
 from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.server.cluster import PostgresServer, open_server, stop_server

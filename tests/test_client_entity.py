@@ -24,7 +24,7 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres.page.filter import AllOf, AnyOf, Comparison, Not
+from thermocline.hot.postgres.page.page import AllOf, AnyOf, Comparison, Not
 from thermocline.hot.postgres.store.operation import Operation, OperationKind, WriteResult
 from thermocline.node import Node
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from thermocline.cold.care.pin import Pin
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.segment.row_reader import RowReader
-from thermocline.entity.read_mode import ReadMode, mode_of
+from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.flush import flush
 from thermocline.format.argument import check_flag, check_text

@@ -33,7 +33,9 @@ def test_a_contract_is_registered_and_shown_version_by_version(node, new_type):
     assert (shown["version"], shown["document"], shown["mode"]) == (2, WIDER, "backward")
     tool = node("show", new_type, "--tool", "anthropic").json()
     assert (tool["name"], "x-hot" in str(tool)) == (new_type, False)
-    assert node("show", new_type, "--tool", "openai").json()["type"] == "function"
+    function = node("show", new_type, "--tool", "openai").json()
+    assert function["type"] == "function"
+    assert function["function"]["parameters"] == tool["input_schema"]
     assert node("show", new_type, "--tool", "other").code == 2
     assert node("show", new_type, "--version", "7").code == 3
     assert node("show", "nothing").code == 3

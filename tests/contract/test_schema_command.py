@@ -1,8 +1,6 @@
-"""The commands about contracts, on files and on a registry."""
+"""The commands about contracts, on files."""
 
-import io
 import json
-import sys
 
 import pytest
 import typer
@@ -10,8 +8,6 @@ from typer.testing import CliRunner
 
 from thermocline.cli.argument import examples
 from thermocline.cli.entity import schema
-from thermocline.contract.evolve.compatible import evolve_contract
-from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid, NotFound
 
 ORDER = {"type": "object", "properties": {"total": {"type": "number", "x-type": "decimal(18,2)"}}}
@@ -89,36 +85,3 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(shell, tmp_path):
     assert isinstance(shell("check", str(tmp_path / "none.json")).exception, NotFound)
     with pytest.raises(Invalid):
         schema.read_document(put(tmp_path, "list.json", [1]))
-
-
-class Shelf:
-    """A minimal registry in memory."""
-
-    def __init__(self):
-        self.versions = []
-
-    def register(self, name, document):
-        last = self.versions[-1] if self.versions else None
-        self.versions.append(evolve_contract(document, last) if last else parse_contract(document))
-        return self.versions[-1]
-
-    def contract(self, name, version=None):
-        return self.versions[(version or 0) - 1]
-
-
-def test_a_contract_is_registered_and_shown_from_a_registry(tmp_path, monkeypatch):
-    shelf = Shelf()
-    path = put(tmp_path, "order.json", ORDER)
-    assert schema.register(shelf, "order", path).version == 1
-    assert schema.register(shelf, "order", path).version == 2
-    answers = []
-    for form in (None, "anthropic", "openai"):
-        out = io.TextIOWrapper(io.BytesIO())
-        monkeypatch.setattr(sys, "stdout", out)
-        schema.show(shelf, "order", 1, form=form)
-        answers.append(json.loads(out.buffer.getvalue()))
-        monkeypatch.undo()
-    assert answers[0] == ORDER
-    assert answers[1]["input_schema"] == answers[2]["function"]["parameters"]
-    with pytest.raises(Invalid):
-        schema.show(shelf, "order", form="other")

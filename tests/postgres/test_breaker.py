@@ -26,7 +26,7 @@ def breaker(clock):
 def fail(breaker, times):
     for _ in range(times):
         breaker.admit()
-        breaker.failed()
+        breaker.record_failure()
 
 
 def test_it_opens_after_failures_in_a_row_and_says_when_to_come_back(breaker):
@@ -65,7 +65,7 @@ def test_a_try_that_fails_opens_it_for_twice_as_long_up_to_a_limit(breaker, cloc
             breaker.admit()
         clock.now_s += 0.02
         breaker.admit()
-        breaker.failed()
+        breaker.record_failure()
 
 
 def test_a_clock_that_is_set_back_keeps_nobody_out(breaker, clock):

@@ -301,10 +301,10 @@ import os, signal, sys
 sys.path[:0] = {paths!r}
 from thermocline.hot.postgres.session.pool import Pool
 from thermocline.hot.postgres.schema.migrate import open_tenant
-from thermocline.entity.types import EntityTypes
+from thermocline.entity.types import EntityCatalog
 from thermocline.cold.catalog import Catalog
 pool = Pool({dsn!r})
-entities = EntityTypes(pool, open_tenant(pool, "acme"), Catalog({lake!r})).table("account")
+entities = EntityCatalog(pool, open_tenant(pool, "acme"), Catalog({lake!r})).table("account")
 owner = {{"source": entities.source, "log": entities.table.log, "table": entities.table}}[{owner!r}]
 method = getattr(owner, {name!r})
 def last(*args, **options):

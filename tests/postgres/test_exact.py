@@ -38,7 +38,7 @@ from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
 from thermocline.hot.postgres.export import dirty
 from thermocline.hot.postgres.export.evict import delete_clean, lock_clean
-from thermocline.hot.postgres.session.opening import Isolation
+from thermocline.hot.postgres.session.transaction import Isolation
 from thermocline.hot.postgres.store import statement
 from thermocline.hot.postgres.store.operation import Operation, OperationKind
 

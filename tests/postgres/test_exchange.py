@@ -5,7 +5,7 @@ import pytest
 from psycopg import errors
 
 from thermocline.hot.postgres.session.postgres_errors import is_lost
-from thermocline.hot.postgres.session.simple_query import execute_simple
+from thermocline.hot.postgres.session.transaction import execute_simple
 
 
 @pytest.fixture

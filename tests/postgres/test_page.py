@@ -15,7 +15,7 @@ from psycopg import sql
 
 from postgres.entities import order
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.page.filter import (
+from thermocline.hot.postgres.page.page import (
     AllOf,
     AnyOf,
     Comparison,

@@ -22,8 +22,8 @@ from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session import pool as pool_room
 from thermocline.hot.postgres.session.breaker import BreakerSettings
 from thermocline.hot.postgres.session.connect import PoolSettings
-from thermocline.hot.postgres.session.opening import Isolation
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.transaction import Isolation
 
 QUICK = PoolSettings(
     connections_max=4,
@@ -350,7 +350,7 @@ def test_a_dead_server_slows_its_callers_only_until_it_is_noticed(postgres_dsn):
 def half_open(pool):
     """Let the breaker take the server for dead, and wait until one may try."""
     for _ in range(QUICK.breaker.failures_max):
-        pool.breaker.failed()
+        pool.breaker.record_failure()
     wait_until(lambda: pool.breaker.state == "half_open")
 
 

@@ -13,7 +13,7 @@ import pytest
 from fixtures.timing import wait_until
 from postgres.entities import ORDER, order
 from thermocline.errors import Invalid, NotFound, ThermoclineError
-from thermocline.hot.postgres.page.filter import Comparison
+from thermocline.hot.postgres.page.page import Comparison
 from thermocline.hot.postgres.schema import promote_column
 from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.schema.registry import TypeRegistry

@@ -11,8 +11,7 @@ from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.schema.registry import TypeRegistry
-from thermocline.hot.postgres.store.merge import merge_patch
-from thermocline.hot.postgres.store.operation import Operation, OperationKind
+from thermocline.hot.postgres.store.operation import Operation, OperationKind, merge_patch
 from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.hot.postgres.store.write import OperationWriter
 

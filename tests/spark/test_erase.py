@@ -226,7 +226,9 @@ def test_hot_rows_that_were_not_flushed_are_found(tmp_path, monkeypatch):
 
 
 def test_rows_that_are_only_hidden_are_found(tmp_path, monkeypatch):
-    left = left_when(monkeypatch, plant(tmp_path / "lake"), _purged=lambda *_, **__: (0, []))
+    left = left_when(
+        monkeypatch, plant(tmp_path / "lake"), _purge_segments=lambda *_, **__: (0, [])
+    )
     assert any(path.startswith("data/") for path in left)
 
 
@@ -241,19 +243,19 @@ def test_rows_set_aside_are_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("step", "kind"),
     [
-        ("_expired", "_log"),
-        ("_remove", "data/"),
-        ("_redacted", "_log/0000"),
-        ("_checkpoints_anew", ".checkpoint.parquet"),
+        ("expire_versions", "_log"),
+        ("_remove_files", "data/"),
+        ("_redact_commit", "_log/0000"),
+        ("_rewrite_checkpoints", ".checkpoint.parquet"),
         ("_remove_shortcuts", "_coverage/table/"),
     ],
 )
 def test_what_a_step_of_forgetting_leaves_is_found(tmp_path, monkeypatch, step, kind):
     instead = {
-        "_expired": lambda table, oldest: table.state(),
-        "_remove": lambda *_: (0, 0),
-        "_redacted": lambda *_: False,
-        "_checkpoints_anew": lambda *_: 0,
+        "expire_versions": lambda table, *_: table.state(),
+        "_remove_files": lambda *_: (0, 0),
+        "_redact_commit": lambda *_: False,
+        "_rewrite_checkpoints": lambda *_: 0,
         "_remove_shortcuts": nothing,
     }[step]
     monkeypatch.setattr(f"thermocline.cold.care.expunge.{step}", instead)
@@ -262,7 +264,7 @@ def test_what_a_step_of_forgetting_leaves_is_found(tmp_path, monkeypatch, step, 
         pulse = ColdTable(site.table("pulse").storage)
         pulse.index.write_shortcut(pulse.state(2))
         certificate = erase(site, ALICE, HOW)
-        if step == "_expired":
+        if step == "expire_versions":
             # Their files are gone, and no reader is told: an old version looks as if it were there.
             assert site.table("pulse").state(2).version == 2
     assert not certificate.is_complete
@@ -304,7 +306,7 @@ def test_a_crash_between_any_two_steps_is_finished_by_running_it_again(tmp_path,
     def dies(*_, **__):
         raise Died
 
-    for place in ("_purged", "forget", "remains"):
+    for place in ("_purge_segments", "expunge", "search_remains"):
         with monkeypatch.context() as patch, JobWorkspace(folder) as site:
             patch.setattr(erasing, place, dies)
             with pytest.raises(Died):

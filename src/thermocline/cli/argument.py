@@ -8,9 +8,11 @@ Out:  values: versions and instants, entities, parameters, types, files
 """
 
 import glob
+import inspect
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from thermocline.cold.coverage_report import CoverageReport
+
+
+CommandList = tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...]
+"""Commands in the order of their help: the name, the function, the examples."""
 
 
 class Format(StrEnum):
@@ -91,6 +97,38 @@ _TYPE_NAMES = {
     "date": "date32",
     "timestamp": "timestamp[us, tz=UTC]",
 }
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with an option for each field of its parameters that are dataclasses.
+
+    The parser knows plain parameters only; the command receives the dataclasses.
+    """
+    signature = inspect.signature(command)
+    groups: dict[str, Any] = {
+        one.name: one.annotation
+        for one in signature.parameters.values()
+        if is_dataclass(one.annotation)
+    }
+
+    def run(**values: Any) -> None:
+        made = {
+            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**values, **made)
+
+    expanded: list[inspect.Parameter] = []
+    for one in signature.parameters.values():
+        options = fields(groups[one.name]) if one.name in groups else ()
+        expanded += [
+            one.replace(name=field.name, annotation=field.type, default=field.default)
+            for field in options
+        ] or [one]
+    run.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in expanded}
+    run.__doc__ = command.__doc__
+    return run
 
 
 def examples(*lines: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from thermocline.cli.argument import CommandList
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid
 
@@ -46,3 +47,12 @@ def _run_story(folder: Path, *, keep: bool) -> None:
             story.node.wait()
     finally:
         story.node.stop()
+
+
+COMMANDS: CommandList = (
+    (
+        "demo",
+        demo,
+        ("thermocline demo", "thermocline demo --keep", "thermocline demo --folder ./demo"),
+    ),
+)

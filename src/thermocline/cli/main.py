@@ -79,171 +79,6 @@ def _root(
     """Tables that know which stretches of time they hold."""
 
 
-_TABLE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    (
-        "create",
-        write.create,
-        (
-            "thermocline table create prices --time-column ts --bucket 1h",
-            "thermocline table create prices --time-column ts --bucket 1h \\",
-            "    --entity-column symbol --overlap replace --retention 90d",
-        ),
-    ),
-    (
-        "append",
-        write.append,
-        (
-            "thermocline table append prices june.parquet",
-            "thermocline table append prices 'june/*.parquet' --overlap replace",
-            "thermocline table append prices june.parquet --txn nightly:20240601",
-        ),
-    ),
-    (
-        "info",
-        info.info,
-        ("thermocline table info prices", "thermocline table info prices --at 3 --json"),
-    ),
-    (
-        "history",
-        info.history,
-        ("thermocline table history prices", "thermocline table history prices --limit 5 --json"),
-    ),
-    (
-        "diff",
-        info.diff,
-        ("thermocline table diff prices 3", "thermocline table diff prices 3 2024-06-08"),
-    ),
-    (
-        "restore",
-        write.restore,
-        (
-            "thermocline table restore prices 3",
-            "thermocline table restore prices 2024-06-08T12:00:00Z",
-        ),
-    ),
-    (
-        "delete",
-        write.delete,
-        (
-            "thermocline table delete prices --where \"symbol = 'AMD'\"",
-            "thermocline table delete prices --start 2024-06-01 --end 2024-06-02 --yes",
-        ),
-    ),
-    ("retain", write.retain, ("thermocline table retain prices",)),
-    (
-        "set",
-        write.set_policy,
-        ("thermocline table set prices --retention 90d --overlap replace",),
-    ),
-    (
-        "vacuum",
-        maintenance.vacuum,
-        ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
-    ),
-    (
-        "fsck",
-        maintenance.fsck,
-        ("thermocline table fsck prices", "thermocline table fsck prices --json"),
-    ),
-    (
-        "repair",
-        maintenance.repair,
-        (
-            "thermocline table repair prices",
-            "thermocline table repair prices --accept-loss",
-        ),
-    ),
-)
-_COLUMN_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    ("list", column.list_columns, ("thermocline table columns list prices",)),
-    ("add", column.add, ("thermocline table columns add prices venue string",)),
-    ("rename", column.rename, ("thermocline table columns rename prices venue market",)),
-    ("widen", column.widen, ("thermocline table columns widen prices volume int64",)),
-)
-_JOURNAL_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    (
-        "inspect",
-        journal.inspect,
-        ("thermocline journal inspect lake", "thermocline journal inspect lake --json"),
-    ),
-    (
-        "repair",
-        journal.repair,
-        ("thermocline journal repair lake", "thermocline journal repair lake --yes"),
-    ),
-)
-_KEY_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    (
-        "create",
-        key.create,
-        (
-            "thermocline key create --first --data /var/lib/thermocline",
-            "thermocline key create --name dashboard --scope query --expires 90d",
-            "thermocline key create --tenant acme --scope ingest --output acme.key",
-        ),
-    ),
-    ("list", key.list_keys, ("thermocline key list", "thermocline key list --json")),
-    ("revoke", key.revoke, ("thermocline key revoke dashboard",)),
-    ("reset", key.reset, ("thermocline key reset --data /var/lib/thermocline --yes",)),
-)
-_TENANT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    ("create", tenant.create, ("thermocline tenant create acme",)),
-    ("list", tenant.list_tenants, ("thermocline tenant list --json",)),
-)
-_NODE_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    (
-        "serve",
-        serve.serve,
-        (
-            "thermocline serve --data /var/lib/thermocline",
-            "thermocline serve --config node.toml --set flush_age_s=30s",
-            "thermocline serve --config node.toml --check",
-        ),
-    ),
-    (
-        "doctor",
-        doctor.doctor,
-        ("thermocline doctor --data /var/lib/thermocline", "thermocline doctor --json"),
-    ),
-    (
-        "backup",
-        backup.backup,
-        ("thermocline backup monday", "thermocline backup monday.tar --data /var/lib/thermocline"),
-    ),
-    ("restore", backup.restore, ("thermocline restore monday.tar --data restored",)),
-)
-_ROOT_COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    (
-        "demo",
-        demo.demo,
-        ("thermocline demo", "thermocline demo --keep", "thermocline demo --folder ./demo"),
-    ),
-    (
-        "gaps",
-        coverage.gaps,
-        (
-            "thermocline gaps prices",
-            "thermocline gaps prices --start 2024-06-01 --end 2024-06-08",
-            "thermocline gaps prices --entity symbol=NVDA --json",
-        ),
-    ),
-    (
-        "coverage",
-        coverage.coverage,
-        ("thermocline coverage prices", "thermocline coverage prices --no-entities --format csv"),
-    ),
-    (
-        "sql",
-        sql.sql,
-        (
-            'thermocline sql "select symbol, max(close) from prices group by all"',
-            'thermocline sql "select * from p as of version 3" --table p=lake/prices',
-            "thermocline sql 'select * from prices where symbol = $s' --param s=NVDA",
-            'thermocline sql "from prices" --output prices.parquet',
-        ),
-    ),
-)
-
 app.add_typer(table_app, name="table")
 app.add_typer(journal_app, name="journal")
 app.add_typer(entity_app, name="entity")
@@ -253,17 +88,24 @@ app.add_typer(key_app, name="key")
 app.add_typer(tenant_app, name="tenant")
 table_app.add_typer(column_app, name="columns")
 for _group, _commands in (
-    (app, _ROOT_COMMANDS),
-    (app, _NODE_COMMANDS),
+    (app, demo.COMMANDS),
+    (app, coverage.COMMANDS),
+    (app, sql.COMMANDS),
+    (app, serve.COMMANDS),
+    (app, doctor.COMMANDS),
+    (app, backup.COMMANDS),
     (app, worker.COMMANDS),
     (pipeline_app, pipeline.COMMANDS),
     (entity_app, entity.COMMANDS),
     (schema_app, schema.COMMANDS),
-    (key_app, _KEY_COMMANDS),
-    (tenant_app, _TENANT_COMMANDS),
-    (table_app, _TABLE_COMMANDS),
-    (column_app, _COLUMN_COMMANDS),
-    (journal_app, _JOURNAL_COMMANDS),
+    (key_app, key.COMMANDS),
+    (tenant_app, tenant.COMMANDS),
+    (table_app, write.COMMANDS),
+    (table_app, info.COMMANDS),
+    (table_app, write.CHANGE_COMMANDS),
+    (table_app, maintenance.COMMANDS),
+    (column_app, column.COMMANDS),
+    (journal_app, journal.COMMANDS),
 ):
     for _name, _function, _lines in _commands:
         _group.command(_name, epilog=examples(*_lines))(_function)

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import Format, FormatOption, JsonOption, RowsOption, parse_parameters
+from thermocline.cli.argument import (
+    CommandList,
+    Format,
+    FormatOption,
+    JsonOption,
+    RowsOption,
+    parse_parameters,
+)
 from thermocline.cli.table.target import is_lake, open_lake, open_table
 from thermocline.errors import Invalid, NotFound
 
@@ -146,3 +153,17 @@ def _find_tables(text: str, folder: str) -> dict[str, str]:
         for name in names
         if name.lower() in words and os.path.isdir(os.path.join(folder, name, LOG_FOLDER))
     }
+
+
+COMMANDS: CommandList = (
+    (
+        "sql",
+        sql,
+        (
+            'thermocline sql "select symbol, max(close) from prices group by all"',
+            'thermocline sql "select * from p as of version 3" --table p=lake/prices',
+            "thermocline sql 'select * from prices where symbol = $s' --param s=NVDA",
+            'thermocline sql "from prices" --output prices.parquet',
+        ),
+    ),
+)

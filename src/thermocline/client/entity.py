@@ -24,16 +24,27 @@ from thermocline.contract.contract import Contract
 from thermocline.contract.document.key import parse_id
 from thermocline.contract.document.text import check_value, decode, encode_text
 from thermocline.contract.schema.register import parse_contract
-from thermocline.entity.degraded_read import FindAnswer, ScanAnswer
-from thermocline.entity.exported import ExportResult
-from thermocline.entity.read_mode import ReadMode, mode_of
-from thermocline.entity.revision import EntityRevision
+from thermocline.entity.model import (
+    EntityRevision,
+    ExportResult,
+    FindAnswer,
+    ReadMode,
+    ScanAnswer,
+    mode_of,
+)
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, list_names
 from thermocline.format.instant import parse_instant, to_datetime
 from thermocline.format.layout import Version
-from thermocline.hot.postgres.page.filter import AllOf, AnyOf, Comparison, Filter, Not
-from thermocline.hot.postgres.page.page import Page, page_request
+from thermocline.hot.postgres.page.page import (
+    AllOf,
+    AnyOf,
+    Comparison,
+    Filter,
+    Not,
+    Page,
+    page_request,
+)
 from thermocline.hot.postgres.store.operation import (
     OPERATION_KINDS,
     Operation,

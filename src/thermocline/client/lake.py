@@ -15,7 +15,7 @@ from thermocline.client.http import Wire, problem_error, quote_part
 from thermocline.client.parameters import wire_params
 from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
-from thermocline.entity.read_mode import ReadMode, mode_of
+from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
 from thermocline.format.bucket import write_duration

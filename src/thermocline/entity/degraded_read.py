@@ -1,7 +1,7 @@
 """Answers reads when PostgreSQL or the lake is down: an error, or an answer with a warning.
 
 In:   the read mode, and a function per way to answer
-Out:  an `Answer`; `Unavailable` rather than an old answer without a warning
+Out:  an answer; `Unavailable` rather than an old answer without a warning
 
     strict        both halves, or `Unavailable`
     best_effort   without PostgreSQL, the lake: exact as of its last export. Without the lake,
@@ -16,15 +16,10 @@ Out:  an `Answer`; `Unavailable` rather than an old answer without a warning
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 
-import pyarrow as pa
-
-from thermocline.entity.read_mode import ReadMode
+from thermocline.entity.model import FindAnswer, ReadMode, ScanAnswer
 from thermocline.errors import NotFound, Unavailable
-from thermocline.format.layout import Version
-from thermocline.hot.postgres.store.operation import StoredEntity
 
 ANSWERS_KEPT_MAX = 32
 ANSWERS_BYTES_MAX = 64 << 20
@@ -32,42 +27,6 @@ ENTITIES_KEPT_MAX = 1_000
 LAKE_ALONE = "PostgreSQL is down: these rows are the lake's, as of its last export"
 POSTGRES_ALONE = "the lake is down: rows that were evicted to it are missing"
 OLD_ANSWER = "PostgreSQL or the lake is down: this is an earlier answer"
-
-
-@dataclass(frozen=True, slots=True)
-class ScanAnswer:
-    """Rows with every commit before `as_of`, unless `warning` says what is missing.
-
-    `warning` is empty for an exact answer. `version` is the lake's, None if it was not read.
-    """
-
-    rows: pa.Table
-    as_of: datetime
-    version: Version | None
-    warning: str = ""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the rows have every commit before the read."""
-        return not self.warning
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the rows as an Arrow stream."""
-        return self.rows.__arrow_c_stream__(requested_schema)
-
-
-@dataclass(frozen=True, slots=True)
-class FindAnswer:
-    """One entity, or None if it does not exist; `as_of` and `warning` are those of `Answer`."""
-
-    entity: StoredEntity | None
-    as_of: datetime
-    warning: str = ""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether this is the last commit of the entity before the read."""
-        return not self.warning
 
 
 class FindAnswerCache:

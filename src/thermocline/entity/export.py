@@ -30,7 +30,7 @@ from thermocline.cold.change.export_plan import (
 from thermocline.cold.entity_view import EntityView
 from thermocline.cold.table import ColdTable
 from thermocline.entity.columns import conform_rows, fit_state, fit_table, has_newer_contract
-from thermocline.entity.exported import ExportResult
+from thermocline.entity.model import ExportResult
 from thermocline.errors import Conflict, Corruption, NotFound
 from thermocline.format.instant import from_datetime
 from thermocline.format.layout import Version
@@ -210,8 +210,3 @@ def cold_view(table: ColdTable, state: TableState, why: str) -> EntityView:
     as_of = state.time if note is None else note.as_of
     rows = pa.table([pa.nulls(0, c.type) for c in state.schema.columns], schema=state.schema.arrow)
     return EntityView(state, pa.array([], pa.string()), rows, as_of, why)
-
-
-def mark_stale(view: EntityView, why: str) -> EntityView:
-    """Return an old view with a warning."""
-    return replace(view, warning=why)

@@ -21,7 +21,7 @@ from thermocline.cold.entity_view import read_hits
 from thermocline.cold.segment.parquet import decode_deletes
 from thermocline.cold.table import ColdTable
 from thermocline.entity.columns import fit_state
-from thermocline.entity.revision import EntityRevision
+from thermocline.entity.model import EntityRevision
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (

@@ -7,16 +7,12 @@ Out:  answers of the lake in mode `best_effort`; `Unavailable` in the other mode
 - Each request constructs it again: so a request after PostgreSQL's return gets both halves.
 """
 
-import threading
 from functools import cached_property
 from typing import Any, NoReturn
 
 from thermocline.cold.catalog import Catalog
-from thermocline.cold.entity_view import HiddenPositions
 from thermocline.cold.table import ColdTable
-from thermocline.entity.change_limit import ChangeLimit, EntitySettings
 from thermocline.entity.contract_copy import read_contract_copies
-from thermocline.entity.degraded_read import FindAnswerCache, ScanAnswerCache
 from thermocline.entity.table import EntityTable
 from thermocline.errors import NotFound, Unavailable
 from thermocline.format.log.action import ENTITIES_FEATURE
@@ -29,30 +25,18 @@ class _AbsentPostgres:
     def __init__(self, why: Unavailable) -> None:
         self._why = why
 
-    def __getattr__(self, name: str) -> Any:
-        raise self.error() from self._why
-
-    def error(self) -> Unavailable:
-        return Unavailable(self._why.message, hint=self._why.hint, **self._why.facts)
+    def __getattr__(self, name: str) -> NoReturn:
+        why = self._why
+        raise Unavailable(why.message, hint=why.hint, **why.facts) from why
 
 
 class ColdEntityTable(EntityTable):
     """The entities of a type, read from the lake only. Any thread may use it."""
 
     def __init__(self, name: str, table: ColdTable, why: Unavailable) -> None:
-        self.settings = EntitySettings()
-        self.table = table
-        self._name = name
-        self._why = why
         absent: Any = _AbsentPostgres(why)
-        self.store = self.source = self._views = absent
-        self._change_limit = ChangeLimit(self.settings, self._refuse)
-        self._scan_cache = ScanAnswerCache()
-        self._find_cache = FindAnswerCache()
-        self._exporting = threading.Lock()
-        self._places = HiddenPositions(table.storage)
-        self._last_parts = None
-        self._last_snapshot = None
+        super().__init__(absent, absent, table)
+        self._name = name
 
     @property
     def name(self) -> str:
@@ -66,9 +50,6 @@ class ColdEntityTable(EntityTable):
             return Layout(0, self._name, "", (), read_contract_copies(self.table))
         except NotFound as error:
             raise Unavailable(error.message, hint=error.hint, type=self._name) from error
-
-    def _refuse(self) -> NoReturn:
-        raise Unavailable(self._why.message, hint=self._why.hint, **self._why.facts) from self._why
 
 
 def cold_table(catalog: Catalog, name: str, why: Unavailable) -> ColdEntityTable:

@@ -28,9 +28,7 @@ from thermocline.entity.degraded_read import (
     LAKE_ALONE,
     OLD_ANSWER,
     POSTGRES_ALONE,
-    FindAnswer,
     FindAnswerCache,
-    ScanAnswer,
     ScanAnswerCache,
     find_best_answer,
 )
@@ -41,10 +39,15 @@ from thermocline.entity.export import (
     export,
     roll_forward,
 )
-from thermocline.entity.exported import ExportResult
 from thermocline.entity.history import find_entities, history
-from thermocline.entity.read_mode import ReadMode, mode_of
-from thermocline.entity.revision import EntityRevision
+from thermocline.entity.model import (
+    EntityRevision,
+    ExportResult,
+    FindAnswer,
+    ReadMode,
+    ScanAnswer,
+    mode_of,
+)
 from thermocline.errors import (
     Conflict,
     Invalid,
@@ -58,11 +61,11 @@ from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Mark
 from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.dirty import Pressure
 from thermocline.hot.postgres.export.evict import evict, lake_version
 from thermocline.hot.postgres.export.forget import forget
 from thermocline.hot.postgres.export.source import EntitySource
-from thermocline.hot.postgres.page.filter import Filter
-from thermocline.hot.postgres.page.page import Page
+from thermocline.hot.postgres.page.page import Filter, Page
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
@@ -84,18 +87,17 @@ class EntityTable:
 
     def __init__(
         self,
-        pool: Pool,
-        tenant: Tenant,
-        type_name: str,
+        store: EntityStore,
+        source: EntitySource,
         table: ColdTable,
         settings: EntitySettings | None = None,
     ) -> None:
         self.settings = settings or EntitySettings()
         self.table = table
-        self.store = EntityStore(pool, tenant, type_name, cold=self._read_cold)
-        self.source = EntitySource(self.store)
-        self._views = ViewBuilder(self.source, table)
-        self._change_limit = ChangeLimit(self.settings, self.source.dirty.pressure)
+        self.store = store
+        self.source = source
+        self._views = ViewBuilder(source, table)
+        self._change_limit = ChangeLimit(self.settings, self._pressure)
         self._scan_cache = ScanAnswerCache()
         self._find_cache = FindAnswerCache()
         self._exporting = threading.Lock()
@@ -319,11 +321,14 @@ class EntityTable:
 
     def export_if_due(self) -> ExportResult | None:
         """Export if enough changes wait, or one waits long enough; None if no export is due."""
-        pressure = self.source.dirty.pressure()
+        pressure = self._pressure()
         is_due = pressure.changes >= self.settings.export_changes or (
             pressure.changes > 0 and pressure.age_s >= self.settings.export_age_s
         )
         return self.export() if is_due else None
+
+    def _pressure(self) -> Pressure:
+        return self.source.dirty.pressure()
 
     def recover(self) -> Version:
         """Finish the export of a process that died; return the lake's version.
@@ -351,15 +356,6 @@ class EntityTable:
         with suppress(ThermoclineError):
             return forget(self.store, self.settings.gone_keys_max)
         return 0
-
-    def _read_cold(
-        self, connection: Connection, keys: Sequence[str]
-    ) -> dict[str, tuple[int, dict[str, Any]]]:
-        """Return rows that are only in the lake, for a writer that loads them."""
-        layout = self.store.layout
-        state = self.table.state(int(lake_version(connection, layout)))
-        found = find_entities(self.table, state, layout, keys)
-        return {key: (one.schema_version, one.document) for key, one in found.items()}
 
     def _read_mode(self, mode: ReadMode | str | None) -> ReadMode:
         return mode_of(self.settings.mode if mode is None else mode)
@@ -393,6 +389,24 @@ class EntityTable:
             _check_names(names, rows.column_names)
             rows = rows.select(list(names))
         return ScanAnswer(rows, taken_at, None, POSTGRES_ALONE)
+
+
+def open_entity_table(
+    pool: Pool, tenant: Tenant, name: str, table: ColdTable, settings: EntitySettings | None
+) -> EntityTable:
+    """Return the entities of a type in PostgreSQL, whose lake table is given."""
+
+    def read_cold(
+        connection: Connection, keys: Sequence[str]
+    ) -> dict[str, tuple[int, dict[str, Any]]]:
+        """Return rows that are only in the lake, for a writer that loads them."""
+        layout = store.layout
+        state = table.state(int(lake_version(connection, layout)))
+        found = find_entities(table, state, layout, keys)
+        return {key: (one.schema_version, one.document) for key, one in found.items()}
+
+    store = EntityStore(pool, tenant, name, cold=read_cold)
+    return EntityTable(store, EntitySource(store), table, settings)
 
 
 def _choose_columns(state: TableState, names: tuple[str, ...] | None) -> list[str]:

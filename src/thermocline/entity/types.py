@@ -19,7 +19,7 @@ from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.columns import fit_table
 from thermocline.entity.contract_copy import copy_contracts
 from thermocline.entity.export import roll_forward
-from thermocline.entity.table import EntityTable
+from thermocline.entity.table import EntityTable, open_entity_table
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.argument import check_text
 from thermocline.format.log.action import ENTITIES_FEATURE
@@ -64,7 +64,7 @@ class EntityCatalog:
         check_text(name, "name")
         with self._lock:
             if name not in self._opened:
-                opened = EntityTable(
+                opened = open_entity_table(
                     self.registry.pool,
                     self.registry.tenant,
                     name,

@@ -1,6 +1,6 @@
 """Commands about entities: create, get, replace, patch, delete, list, history, export, import.
 
-- They call a node, or open a lake that no other process has open; see `reach.py`.
+- They call a node, or open a lake that no other process has open; see `target.py`.
 - Documents come from a file or stdin (`-`), as JSON, and keep every digit both ways.
 - If an answer is not exact, stderr and `--json` say so.
 """
@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import AtOption, JsonOption, parse_at
+from thermocline.cli.argument import AtOption, CommandList, JsonOption, expand_options, parse_at
 from thermocline.cli.entity.entity_import import import_lines
 from thermocline.cli.entity.schema import print_exact_json, read_bytes
 from thermocline.cli.entity.target import (
-    KeyFileOption,
-    LakeOption,
-    PostgresOption,
+    EntityTarget,
     TypeArgument,
-    UrlOption,
-    open_target,
 )
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import NotFound
@@ -48,24 +44,24 @@ IfMatchOption = Annotated[
 ]
 
 
+@expand_options
 def create(
     type: TypeArgument,  # noqa: A002
     document: DocumentArgument,
     id: Annotated[  # noqa: A002
         str | None, typer.Option("--id", metavar="ID", help="Its key; generated without it.")
     ] = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Create an entity. A key that exists is a conflict."""
     data = read_bytes(document)
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         _print_written(type, opened.entity(type).create(data, id), is_json=json)
 
 
+@expand_options
 def show(
     type: TypeArgument,  # noqa: A002
     id: IdArgument,  # noqa: A002
@@ -74,15 +70,13 @@ def show(
         ModeWord | None,
         typer.Option("--mode", help="How to answer when PostgreSQL is down.", show_default=False),
     ] = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Show an entity, now or as it was at a version of the lake or an instant."""
     facts: dict[str, Any] = {"as_of": None, "warning": ""}
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         entities = opened.entity(type)
         if at is not None:
             found = entities.read(id, at=parse_at(at))
@@ -98,23 +92,23 @@ def show(
     print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
 
 
+@expand_options
 def replace(
     type: TypeArgument,  # noqa: A002
     id: IdArgument,  # noqa: A002
     document: DocumentArgument,
     if_match: IfMatchOption = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Replace an entity's document, or create the entity."""
     data = read_bytes(document)
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         _print_written(type, opened.entity(type).replace(id, data, if_match), is_json=json)
 
 
+@expand_options
 def patch(
     type: TypeArgument,  # noqa: A002
     id: IdArgument,  # noqa: A002
@@ -122,33 +116,31 @@ def patch(
         str, typer.Argument(metavar="PATCH", help="A file with a JSON merge patch; - is stdin.")
     ],
     if_match: IfMatchOption = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Change some properties of an entity; null removes one."""
     data = read_bytes(document)
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         _print_written(type, opened.entity(type).patch(id, data, if_match), is_json=json)
 
 
+@expand_options
 def delete(
     type: TypeArgument,  # noqa: A002
     id: IdArgument,  # noqa: A002
     if_match: IfMatchOption = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Delete an entity. Versions of the lake that have it keep it."""
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         _print_written(type, opened.entity(type).delete(id, if_match), is_json=json)
 
 
+@expand_options
 def list_entities(
     type: TypeArgument,  # noqa: A002
     filter: Annotated[  # noqa: A002
@@ -169,18 +161,16 @@ def list_entities(
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Where the page before ended.")
     ] = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """List entities, a page at a time, one a line: key, version, document."""
     from thermocline.contract.document.text import decode, encode_text
-    from thermocline.hot.postgres.page.filter import parse_filter
+    from thermocline.hot.postgres.page.page import parse_filter
 
     wanted = None if filter is None else parse_filter(decode(filter.encode()))
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         page = opened.entity(type).page(wanted, sort or (), field or None, after, limit)
     if json:
         entities = [_entity_json(one) for one in page.entities]
@@ -192,19 +182,18 @@ def list_entities(
         print(f"there are more: --after {page.after}", file=sys.stderr)
 
 
+@expand_options
 def history(
     type: TypeArgument,  # noqa: A002
     id: IdArgument,  # noqa: A002
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Show an entity as it was at each export that changed it, and as it is now."""
     from thermocline.contract.document.text import encode_text
 
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         found = opened.entity(type).history(id)
     if not found:
         raise NotFound("no such entity", hint="`entity list` lists them", id=id)
@@ -218,16 +207,15 @@ def history(
         print_line(f"{_time_text(one.at)}  {where}  {'' if one.ver is None else one.ver}  {what}")
 
 
+@expand_options
 def export(
     type: TypeArgument,  # noqa: A002
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Export every current change into the lake, in one version."""
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         done = opened.entity(type).export()
     if json:
         told = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
@@ -263,7 +251,7 @@ def _print_written(type: str, done: "WriteResult", *, is_json: bool) -> None:  #
         print_line(f"{done.deed.value} {done.id} (version {done.ver:,})")
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "create",
         create,

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import JsonOption, expand_options
 from thermocline.cli.entity.schema import describe_problem, print_exact_json, read_bytes
 from thermocline.cli.entity.target import (
-    KeyFileOption,
-    LakeOption,
-    PostgresOption,
+    EntityTarget,
     TypeArgument,
-    UrlOption,
-    open_target,
 )
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid, ThermoclineError
@@ -34,6 +30,7 @@ LINES_AT_ONCE = 500
 FAILURES_LISTED_MAX = 100
 
 
+@expand_options
 def import_lines(
     type: TypeArgument,  # noqa: A002
     documents: Annotated[
@@ -49,10 +46,8 @@ def import_lines(
     atomic: Annotated[
         bool, typer.Option("--atomic", help="All lines or none, in one transaction.")
     ] = False,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Write one document a line. Lines that fail are listed, and the others are written."""
@@ -64,7 +59,7 @@ def import_lines(
         if line.strip()
     ]
     failures: list[tuple[int, ThermoclineError]] = []
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         entities = opened.entity(type)
         for some in _split_parts(lines, len(lines) if atomic else LINES_AT_ONCE):
             failures += _import_part(entities, some, key, is_replace=replace, is_atomic=atomic)

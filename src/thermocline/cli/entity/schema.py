@@ -2,24 +2,20 @@
 
 - A contract's file is one JSON Schema; documents are JSON, one a line. `-` is stdin.
 - Problems are listed on stdout, pointer first; then the exit code is not 0.
-- The registry is that of a node, or of a lake that no other process has open; see `reach.py`.
+- The registry is that of a node, or of a lake that no other process has open; see `target.py`.
 """
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption, expand_options
 from thermocline.cli.entity.target import (
-    KeyFileOption,
-    LakeOption,
-    PostgresOption,
+    EntityTarget,
     TypeArgument,
-    UrlOption,
     find_contract,
-    open_target,
 )
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid, NotFound, Unavailable
@@ -32,13 +28,6 @@ PROBLEMS_LISTED_MAX = 100
 ContractArgument = Annotated[
     str, typer.Argument(metavar="CONTRACT", help="A file with a JSON Schema; - is stdin.")
 ]
-
-
-class ContractSource(Protocol):
-    """Stores contracts by the names of their entity types."""
-
-    def register(self, name: str, document: dict[str, Any]) -> "Contract": ...
-    def contract(self, name: str, version: int | None = None) -> "Contract": ...
 
 
 def diff(
@@ -147,62 +136,20 @@ def check(
         print_line(f"{path}: {count:,} document{'' if count == 1 else 's'} fit")
 
 
-def register(registry: ContractSource, name: str, path: str) -> "Contract":
-    """Register the contract of a file as the next version of a type, and show its columns."""
-    made = registry.register(name, read_document(path))
-    print_line(_registered_line(name, made))
-    return made
-
-
-def _registered_line(name: str, made: "Contract") -> str:
-    return f"registered {name}, version {made.version}: {len(made.columns)} columns"
-
-
-def show(
-    registry: ContractSource, name: str, version: int | None = None, *, form: str | None = None
-) -> None:
-    """Show a registered contract, or with a form its tool definition for a language model."""
-    from thermocline.contract.tool import tool_schema
-
-    found = registry.contract(name, version)
-    if form is None:
-        print_exact_json(found.document)
-    elif form == "openai":
-        print_exact_json(tool_schema(found, name, form="openai"))
-    elif form == "anthropic":
-        print_exact_json(tool_schema(found, name, form="anthropic"))
-    else:
-        raise Invalid("unknown form of a tool", hint="use anthropic or openai", got=form)
-
-
-class _LakeContracts:
-    """The registry of a lake, embedded or over HTTP."""
-
-    def __init__(self, lake: Any) -> None:
-        self._lake = lake
-
-    def register(self, name: str, document: dict[str, Any]) -> "Contract":
-        self._lake.register(name, document)
-        return find_contract(self._lake, name)
-
-    def contract(self, name: str, version: int | None = None) -> "Contract":
-        return find_contract(self._lake, name, version)
-
-
+@expand_options
 def register_type(
     type: TypeArgument,  # noqa: A002
     contract: ContractArgument,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Register a contract as a type of entities, or as its next version."""
     document = read_document(contract)
-    with open_target(url, key_file, lake, postgres) as opened:
+    with target.open() as opened:
         try:
-            made = _LakeContracts(opened).register(type, document)
+            opened.register(type, document)
+            made = find_contract(opened, type)
         except Invalid as error:
             problems = error.facts.get("problems")
             if problems is None or json:
@@ -214,9 +161,10 @@ def register_type(
         columns = made.columns_json["columns"]
         print_exact_json({"type": type, "version": made.version, "columns": columns})
     else:
-        print_line(_registered_line(type, made))
+        print_line(f"registered {type}, version {made.version}: {len(made.columns)} columns")
 
 
+@expand_options
 def show_type(
     type: TypeArgument,  # noqa: A002
     version: Annotated[
@@ -227,21 +175,30 @@ def show_type(
         str | None,
         typer.Option("--tool", metavar="FORM", help="As a tool of a model: anthropic or openai."),
     ] = None,
-    url: UrlOption = None,
-    key_file: KeyFileOption = None,
-    lake: LakeOption = None,
-    postgres: PostgresOption = None,
+    *,
+    target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Show a registered contract, or its tool definition for a language model."""
-    with open_target(url, key_file, lake, postgres) as opened:
-        registry = _LakeContracts(opened)
-        if json and tool is None:
-            found = registry.contract(type, version)
-            told = {"type": type, "version": found.version, "mode": found.mode}
-            print_exact_json({**told, "document": found.document})
-        else:
-            show(registry, type, version, form=tool)
+    with target.open() as opened:
+        found = find_contract(opened, type, version)
+    if tool is not None:
+        print_exact_json(_tool_definition(found, type, tool))
+    elif json:
+        told = {"type": type, "version": found.version, "mode": found.mode}
+        print_exact_json({**told, "document": found.document})
+    else:
+        print_exact_json(found.document)
+
+
+def _tool_definition(contract: "Contract", name: str, form: str) -> dict[str, Any]:
+    from thermocline.contract.tool import tool_schema
+
+    if form == "openai":
+        return tool_schema(contract, name, form="openai")
+    if form == "anthropic":
+        return tool_schema(contract, name, form="anthropic")
+    raise Invalid("unknown form of a tool", hint="use anthropic or openai", got=form)
 
 
 def read_document(path: str) -> dict[str, Any]:
@@ -287,7 +244,7 @@ def print_exact_json(value: Any) -> None:
     sys.stdout.buffer.write(text + b"\n")
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "register",
         register_type,

@@ -11,6 +11,7 @@ Out:  a lake, embedded or over HTTP, with the same methods
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,20 +50,27 @@ PostgresOption = Annotated[
 TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="The entity type's name.")]
 
 
-@contextmanager
-def open_target(
-    url: str | None, key_file: str | None, lake: str | None, postgres: str | None
-) -> Iterator[Any]:
-    """Give the block the lake that the options name, and close it at the end."""
-    if url is not None and lake is not None:
-        hint = "give --url or --lake"
-        raise Invalid("--url and --lake name different lakes", hint=hint)
-    if lake is not None:
-        opened: Any = _open_embedded(lake, postgres)
-    else:
-        opened = _open_client(url, key_file)
-    with opened:
-        yield opened
+@dataclass(frozen=True)
+class EntityTarget:
+    """The options of every command about entities: which lake, and how to reach it."""
+
+    url: UrlOption = None
+    key_file: KeyFileOption = None
+    lake: LakeOption = None
+    postgres: PostgresOption = None
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Give the block the lake that the options name, and close it at the end."""
+        if self.url is not None and self.lake is not None:
+            hint = "give --url or --lake"
+            raise Invalid("--url and --lake name different lakes", hint=hint)
+        if self.lake is not None:
+            opened: Any = _open_embedded(self.lake, self.postgres)
+        else:
+            opened = _open_client(self.url, self.key_file)
+        with opened:
+            yield opened
 
 
 def find_contract(lake: Any, name: str, version: int | None = None) -> "Contract":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.node.node_options import (
     ConfigOption,
     DataOption,
@@ -102,3 +102,13 @@ def restore(
         print_json({"folder": folder, **kept, "files": len(manifest["files"])})
     else:
         print_line(f"restored {len(manifest['tables'])} tables into {folder}")
+
+
+COMMANDS: CommandList = (
+    (
+        "backup",
+        backup,
+        ("thermocline backup monday", "thermocline backup monday.tar --data /var/lib/thermocline"),
+    ),
+    ("restore", restore, ("thermocline restore monday.tar --data restored",)),
+)

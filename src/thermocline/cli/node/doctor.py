@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.node.node_options import (
     ApiOption,
     ConfigOption,
@@ -343,3 +343,12 @@ def _is_answering(host: str, port: int) -> bool:
 
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+COMMANDS: CommandList = (
+    (
+        "doctor",
+        doctor,
+        ("thermocline doctor --data /var/lib/thermocline", "thermocline doctor --json"),
+    ),
+)

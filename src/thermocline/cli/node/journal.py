@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.terminal.terminal import answer_console, is_terminal, print_line, show_progress
 from thermocline.errors import Corruption, Unsupported
 
@@ -316,3 +316,17 @@ def _time_text(time_ns: int | None) -> str | None:
     from thermocline.format.instant import format_instant
 
     return None if time_ns is None else format_instant(time_ns)
+
+
+COMMANDS: CommandList = (
+    (
+        "inspect",
+        inspect,
+        ("thermocline journal inspect lake", "thermocline journal inspect lake --json"),
+    ),
+    (
+        "repair",
+        repair,
+        ("thermocline journal repair lake", "thermocline journal repair lake --yes"),
+    ),
+)

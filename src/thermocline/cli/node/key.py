@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.node.node_options import (
     ConfigOption,
     DataOption,
@@ -252,3 +252,19 @@ def _time_text(time_ns: int | None) -> str | None:
     from thermocline.format.instant import format_instant
 
     return None if time_ns is None else format_instant(time_ns // 1_000_000_000 * 1_000_000_000)
+
+
+COMMANDS: CommandList = (
+    (
+        "create",
+        create,
+        (
+            "thermocline key create --first --data /var/lib/thermocline",
+            "thermocline key create --name dashboard --scope query --expires 90d",
+            "thermocline key create --tenant acme --scope ingest --output acme.key",
+        ),
+    ),
+    ("list", list_keys, ("thermocline key list", "thermocline key list --json")),
+    ("revoke", revoke, ("thermocline key revoke dashboard",)),
+    ("reset", reset, ("thermocline key reset --data /var/lib/thermocline --yes",)),
+)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.node.node_options import (
     ApiOption,
     ConfigOption,
@@ -119,3 +119,16 @@ def _show_settings(settings: "NodeSettings", *, is_json: bool) -> None:
     width = max(len(one["setting"]) for one in told)
     for one in told:
         print_line(f"{one['setting']:<{width}}  {one['value']}  ({one['origin']})")
+
+
+COMMANDS: CommandList = (
+    (
+        "serve",
+        serve,
+        (
+            "thermocline serve --data /var/lib/thermocline",
+            "thermocline serve --config node.toml --set flush_age_s=30s",
+            "thermocline serve --config node.toml --check",
+        ),
+    ),
+)

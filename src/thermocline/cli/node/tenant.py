@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.node.node_options import (
     ConfigOption,
     DataOption,
@@ -68,3 +68,9 @@ def list_tenants(
         print_line(
             f"{one['tenant']}  {one['tables']} {'table' if one['tables'] == 1 else 'tables'}"
         )
+
+
+COMMANDS: CommandList = (
+    ("create", create, ("thermocline tenant create acme",)),
+    ("list", list_tenants, ("thermocline tenant list --json",)),
+)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import FormatOption, JsonOption, Overlap
-from thermocline.cli.node.node_options import ConfigOption, DataOption
+from thermocline.cli.argument import FormatOption, JsonOption, Overlap, expand_options
 from thermocline.cli.pipeline.job_progress import (
     report_record,
     show_task_progress,
@@ -20,8 +19,8 @@ from thermocline.cli.pipeline.job_progress import (
     write_summary,
 )
 from thermocline.cli.pipeline.workspace import (
+    JobTarget,
     MasterOption,
-    TenantOption,
     open_runner,
 )
 from thermocline.errors import Invalid, NotFound
@@ -68,6 +67,7 @@ ColumnTypeOption = Annotated[
 ]
 
 
+@expand_options
 def backfill(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")],
     files: Annotated[
@@ -94,9 +94,8 @@ def backfill(
         bool, typer.Option("--dry-run", help="Show what would be loaded, and do nothing.")
     ] = False,
     master: MasterOption = None,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    tenant: TenantOption = "default",
+    *,
+    target: JobTarget,
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
 ) -> None:
@@ -111,7 +110,7 @@ def backfill(
     more |= {"format": input_format, "on_bad": on_bad, "drift": drift, "batch_id": batch}
     more["types"] = _parse_types(column_types or [])
     more["overlap"] = None if overlap is None else overlap.value
-    with open_runner(data, config, master, tenant) as (site, runner):
+    with open_runner(target, master) as (site, runner):
         if dry_run:
             told = _preview(
                 site, table, files, input_format, batch, is_made=time_column is not None

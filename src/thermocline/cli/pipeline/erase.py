@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import JsonOption, YesOption
+from thermocline.cli.argument import JsonOption, YesOption, expand_options
 from thermocline.cli.entity.target import URL, KeyFileOption, UrlOption, read_key
-from thermocline.cli.node.node_options import ConfigOption, DataOption
 from thermocline.cli.pipeline.job_progress import report_record, show_task_progress
 from thermocline.cli.pipeline.workspace import (
+    JobTarget,
     MasterOption,
-    TenantOption,
     open_runner,
 )
 from thermocline.cli.terminal.terminal import confirm, print_line
@@ -35,6 +34,7 @@ EVERY_TABLE = "_all"
 _COMPARING = ("<", ">", "!", "~")
 
 
+@expand_options
 def erase(
     subject: Annotated[
         list[str],
@@ -50,9 +50,8 @@ def erase(
     url: UrlOption = None,
     key_file: KeyFileOption = None,
     master: MasterOption = None,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    tenant: TenantOption = "default",
+    *,
+    target: JobTarget,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -63,7 +62,7 @@ def erase(
 
     wanted = distinct_subjects([_parse_subject(text) for text in subject])
     address, key = url or os.environ.get(URL), read_key(key_file)
-    opened = open_runner(data, config, master, tenant, url=address, api_key=key)
+    opened = open_runner(target, master, url=address, api_key=key)
     with opened as (site, runner):
         if dry_run:
             check_columns_exist(site, wanted)

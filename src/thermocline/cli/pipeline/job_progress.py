@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.terminal.terminal import message_console
+from thermocline.cli.terminal.terminal import make_bar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,11 +32,7 @@ def show_task_progress() -> "Iterator[Callable[[Task], TaskProgress]]":
 
         yield lines
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=message_console(), transient=True) as bar:
+    with make_bar() as bar:
 
         def bars(task: "Task") -> "TaskProgress":
             for before in bar.task_ids:

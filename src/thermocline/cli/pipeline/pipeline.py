@@ -6,12 +6,12 @@
 - A job that fails does not stop the others; the exit code is that of the first failure.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from thermocline.cli.argument import FormatOption, JsonOption
-from thermocline.cli.node.node_options import ConfigOption, DataOption, settings_from
+from thermocline.cli.argument import CommandList, FormatOption, JsonOption, expand_options
+from thermocline.cli.node.node_options import settings_from
 from thermocline.cli.pipeline import backfill, erase
 from thermocline.cli.pipeline.job_progress import (
     due_rows,
@@ -23,14 +23,15 @@ from thermocline.cli.pipeline.job_progress import (
     write_summary,
 )
 from thermocline.cli.pipeline.workspace import (
+    JobTarget,
     MasterOption,
-    TenantOption,
     open_runner,
     open_workspace,
     read_job_settings,
 )
 
 
+@expand_options
 def run(
     jobs: Annotated[
         list[str] | None,
@@ -43,9 +44,8 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")
     ] = False,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    tenant: TenantOption = "default",
+    *,
+    target: JobTarget,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Let retain delete even every row of a table.")
     ] = False,
@@ -57,9 +57,9 @@ def run(
     from thermocline.pipeline.spark.java_gateway import spark_home
 
     names = order_jobs(jobs or ())
-    with open_runner(data, config, master, tenant, is_confirmed=yes) as (site, runner):
+    with open_runner(target, master, is_confirmed=yes) as (site, runner):
         if table is not None and table.lower() not in {
-            one.lower() for one in (*site.tables(), *_rollup_names(config))
+            one.lower() for one in (*site.tables(), *_rollup_names(target.config))
         }:
             site.table(table)  # raises `NotFound` with the existing tables
         if dry_run:
@@ -96,13 +96,13 @@ def prepare(json: JsonOption = False) -> None:
         print_line(f"Spark starts faster from now on: {size_bytes:,} bytes in {path}")
 
 
+@expand_options
 def list_jobs(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="How many of them.")
     ] = 20,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    tenant: TenantOption = "default",
+    *,
+    target: JobTarget,
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
 ) -> None:
@@ -112,7 +112,7 @@ def list_jobs(
     from thermocline.errors import NotFound
     from thermocline.pipeline.run.history import COLUMNS, NAME, last_runs
 
-    with open_workspace(data, config, tenant) as site:
+    with open_workspace(target) as site:
         try:
             rows = last_runs(site.table(NAME), limit)
         except NotFound:
@@ -121,17 +121,17 @@ def list_jobs(
     write_answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", told, format, is_json=json)
 
 
+@expand_options
 def rollups(
-    data: DataOption = None,
-    config: ConfigOption = None,
-    tenant: TenantOption = "default",
+    *,
+    target: JobTarget,
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
 ) -> None:
     """List the declared rollups, and whether each is up to date."""
     import pyarrow as pa
 
-    with open_runner(data, config, None, tenant) as (_, runner):
+    with open_runner(target, None) as (_, runner):
         declared = runner.settings.rollups
         due = {task.table: task.why for task in runner.due(["rollup"])}
     told = [
@@ -158,7 +158,7 @@ def rollups(
     write_answer(pa.Table.from_pylist(rows, schema), "rollups", told, format, is_json=json)
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "run",
         run,

@@ -6,11 +6,11 @@
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import JsonOption
+from thermocline.cli.argument import CommandList, JsonOption
 from thermocline.cli.node.node_options import (
     ConfigOption,
     DataOption,
@@ -102,7 +102,7 @@ def _print_settings(settings: "PipelineSettings", *, is_json: bool) -> None:
         print_line(f"{name:<{width}}  {value}")
 
 
-COMMANDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+COMMANDS: CommandList = (
     (
         "worker",
         worker,

@@ -8,12 +8,12 @@ Out:  a workspace and a runner of jobs; both are closed at the end
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.node.node_options import lake_folder, settings_from
+from thermocline.cli.node.node_options import ConfigOption, DataOption, lake_folder, settings_from
 
 if TYPE_CHECKING:
     from thermocline.config import NodeSettings
@@ -33,7 +33,15 @@ MasterOption = Annotated[
 TenantOption = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The tenant that owns the tables.")
 ]
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake.")]
+
+
+@dataclass(frozen=True)
+class JobTarget:
+    """The options of every command about jobs: which lake."""
+
+    data: DataOption = None
+    config: ConfigOption = None
+    tenant: TenantOption = "default"
 
 
 def read_job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings":
@@ -47,32 +55,25 @@ def read_job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings
 
 
 @contextmanager
-def open_workspace(
-    data: str | None, config: str | None, tenant: str, **node: str | None
-) -> Iterator["JobWorkspace"]:
+def open_workspace(target: JobTarget, **node: str | None) -> Iterator["JobWorkspace"]:
     """Give the block the workspace that the options name; `node` is how to call a running node."""
     from thermocline.pipeline.run.workspace import JobWorkspace
 
-    settings = settings_from(config, data=data)
-    with JobWorkspace(lake_folder(data, config), tenant, settings=settings.lake, **node) as site:
+    settings = settings_from(target.config, data=target.data).lake
+    folder = lake_folder(target.data, target.config)
+    with JobWorkspace(folder, target.tenant, settings=settings, **node) as site:
         yield site
 
 
 @contextmanager
 def open_runner(
-    data: str | None,
-    config: str | None,
-    master: str | None,
-    tenant: str,
-    *,
-    is_confirmed: bool = False,
-    **node: str | None,
+    target: JobTarget, master: str | None, *, is_confirmed: bool = False, **node: str | None
 ) -> Iterator["tuple[JobWorkspace, Runner]"]:
     """Give the block the workspace and a runner of its jobs; stop Spark at the end."""
     from thermocline.pipeline.run.runner import Runner
 
-    settings = read_job_settings(settings_from(config, data=data), master=master)
-    with open_workspace(data, config, tenant, **node) as site:
+    settings = read_job_settings(settings_from(target.config, data=target.data), master=master)
+    with open_workspace(target, **node) as site:
         runner = Runner(site, settings, is_confirmed=is_confirmed)
         try:
             yield site, runner

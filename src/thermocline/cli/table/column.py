@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from thermocline.cli.argument import AtOption, JsonOption, TableArgument, parse_at, parse_type
+from thermocline.cli.argument import (
+    AtOption,
+    CommandList,
+    JsonOption,
+    TableArgument,
+    parse_at,
+    parse_type,
+)
 from thermocline.cli.table.target import open_table
 from thermocline.cli.terminal.terminal import print_line
 
@@ -78,3 +85,11 @@ def _print_change(root: str, version: int, said: str, *, is_json: bool) -> None:
     from thermocline.cli.terminal.output import print_json
 
     print_json({"root": root, "version": version})
+
+
+COMMANDS: CommandList = (
+    ("list", list_columns, ("thermocline table columns list prices",)),
+    ("add", add, ("thermocline table columns add prices venue string",)),
+    ("rename", rename, ("thermocline table columns rename prices venue market",)),
+    ("widen", widen, ("thermocline table columns widen prices volume int64",)),
+)

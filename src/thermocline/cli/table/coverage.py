@@ -5,12 +5,14 @@
 """
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thermocline.cli.argument import (
     AtOption,
+    CommandList,
     EndOption,
     EntityOption,
     Format,
@@ -19,6 +21,7 @@ from thermocline.cli.argument import (
     RowsOption,
     StartOption,
     TableArgument,
+    expand_options,
     parse_at,
     parse_entity,
 )
@@ -38,60 +41,50 @@ NoEntitiesOption = Annotated[
 ]
 
 
-def gaps(
-    table: TableArgument,
-    start: StartOption = None,
-    end: EndOption = None,
-    entity: EntityOption = None,
-    no_entities: NoEntitiesOption = False,
-    at: AtOption = None,
-    rows: RowsOption = 40,
-    form: FormatOption = None,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True)
+class CoverageOptions:
+    """The options of both commands."""
+
+    start: StartOption = None
+    end: EndOption = None
+    entity: EntityOption = None
+    no_entities: NoEntitiesOption = False
+    at: AtOption = None
+    rows: RowsOption = 40
+    form: FormatOption = None
+    json: JsonOption = False
+
+
+@expand_options
+def gaps(table: TableArgument, *, options: CoverageOptions) -> None:
     """Show which stretches of time are missing."""
-    view = _CoverageView(table, start, end, entity, at, is_split=not no_entities)
-    found = view.held.gaps(start, end, view.entity, per_entity=not no_entities)
-    view.write("gaps", found, rows, form, is_json=json)
+    view = _CoverageView(table, options)
+    view.write("gaps", view.gaps())
 
 
-def coverage(
-    table: TableArgument,
-    start: StartOption = None,
-    end: EndOption = None,
-    entity: EntityOption = None,
-    no_entities: NoEntitiesOption = False,
-    at: AtOption = None,
-    rows: RowsOption = 40,
-    form: FormatOption = None,
-    json: JsonOption = False,
-) -> None:
+@expand_options
+def coverage(table: TableArgument, *, options: CoverageOptions) -> None:
     """Show which stretches of time are held."""
-    view = _CoverageView(table, start, end, entity, at, is_split=not no_entities)
-    view.write("stretches", view.stretches(), rows, form, is_json=json)
+    view = _CoverageView(table, options)
+    view.write("stretches", view.stretches())
 
 
 class _CoverageView:
     """What a table holds in a stretch, and how it is written."""
 
-    def __init__(
-        self,
-        table: str,
-        start: str | None,
-        end: str | None,
-        entity: list[str] | None,
-        at: str | None,
-        *,
-        is_split: bool,
-    ) -> None:
-
+    def __init__(self, table: str, options: CoverageOptions) -> None:
         opened = open_table(table)
-        self.root = opened.root()
-        self.held: CoverageReport = opened.held(parse_at(at))
-        self.entity = parse_entity(entity, self.held)
-        self._start, self._end = start, end
-        self._is_split = is_split
-        self._span = self.held.span(start, end)
+        self._options = options
+        self._root = opened.root()
+        self._held: CoverageReport = opened.held(parse_at(options.at))
+        self._entity = parse_entity(options.entity, self._held)
+        self._is_split = not options.no_entities
+        self._span = self._held.span(options.start, options.end)
+
+    def gaps(self) -> "pa.Table":
+        """Return the missing stretches."""
+        options = self._options
+        return self._held.gaps(options.start, options.end, self._entity, per_entity=self._is_split)
 
     def stretches(self) -> "pa.Table":
         """Return the held stretches, clipped to the requested stretch."""
@@ -99,11 +92,11 @@ class _CoverageView:
         import pyarrow as pa
 
         first, after = self._span
-        rows = self.held.runs(per_entity=self._is_split or self.entity is not None)
-        if self.entity is not None:
-            self.held.buckets(self.entity)  # raises for an unknown entity
-            rows = rows.filter(_match_entity(rows, self.entity))
-        width_us = self.held.state.spec.bucket.width_s * 1_000_000
+        rows = self._held.runs(per_entity=self._is_split or self._entity is not None)
+        if self._entity is not None:
+            self._held.buckets(self._entity)  # raises for an unknown entity
+            rows = rows.filter(_match_entity(rows, self._entity))
+        width_us = self._held.state.spec.bucket.width_s * 1_000_000
         begins = rows.column("start").cast(pa.int64()).to_numpy()
         ends = rows.column("end").cast(pa.int64()).to_numpy()
         low, high = np.maximum(begins, first * width_us), np.minimum(ends, after * width_us)
@@ -113,27 +106,25 @@ class _CoverageView:
         rows = _replace_column(rows, "buckets", pa.array((high - low) // width_us))
         return rows.filter(pa.array(low < high))
 
-    def write(
-        self, what: str, rows: "pa.Table", rows_max: int, form: Format | None, *, is_json: bool
-    ) -> None:
+    def write(self, what: str, rows: "pa.Table") -> None:
         """Write the stretches in the requested format."""
         from thermocline.cli.terminal.output import choose_output, print_json
 
-        output = choose_output(form, is_json=is_json)
+        output = choose_output(self._options.form, is_json=self._options.json)
         if output.form is Format.JSON:
             from thermocline.cli.table.info import rows_json
 
             print_json({**self._collect_facts(), what: rows_json(rows)})
             return
         if output.form is Format.BOX:
-            self._draw(what, rows, rows_max)
+            self._draw(what, rows)
         else:
             output.write(rows.to_reader())
         self._warn_of_lost_writes()
 
     def _warn_of_lost_writes(self) -> None:
         """Warn on stderr of lost writes, which the rows do not show."""
-        lost = sum(hole.last - hole.first + 1 for hole in self.held.state.holes)
+        lost = sum(hole.last - hole.first + 1 for hole in self._held.state.holes)
         if lost:
             text = f"note: {lost:,} writes were lost in the journal; their rows are in no bucket"
             print(text, file=sys.stderr)
@@ -143,11 +134,11 @@ class _CoverageView:
         from thermocline.cold.coverage_report import holes
         from thermocline.format.instant import format_instant
 
-        state, (first, after) = self.held.state, self._span
+        state, (first, after) = self._held.state, self._span
         bucket = state.spec.bucket
         held, total = self._count_buckets()
         return {
-            "root": self.root,
+            "root": self._root,
             "version": state.version,
             "bucket": str(bucket),
             "start": format_instant(bucket.start(first)) if after > first else None,
@@ -155,7 +146,7 @@ class _CoverageView:
             "buckets": total,
             "buckets_held": held,
             "ratio": held / total if total else 0.0,
-            "is_verified": self.held.is_verified and not state.holes,
+            "is_verified": self._held.is_verified and not state.holes,
             "holes": rows_json(holes(state)),
         }
 
@@ -164,24 +155,30 @@ class _CoverageView:
         from thermocline.show.facts import count_covered
 
         first, after = self._span
-        if self.entity is None and self._is_split:
-            return count_covered(self.held, first, after)
-        return self.held.buckets(self.entity).count(first, after), after - first
+        if self._entity is None and self._is_split:
+            return count_covered(self._held, first, after)
+        return self._held.buckets(self._entity).count(first, after), after - first
 
-    def _draw(self, what: str, rows: "pa.Table", rows_max: int) -> None:
+    def _draw(self, what: str, rows: "pa.Table") -> None:
         from thermocline.cli.terminal.box import draw
         from thermocline.cli.terminal.picture import print_picture
 
         console = answer_console()
+        options = self._options
         print_picture(
-            self.held, console, self._start, self._end, self.entity, per_entity=self._is_split
+            self._held,
+            console,
+            options.start,
+            options.end,
+            self._entity,
+            per_entity=self._is_split,
         )
         held, total = self._count_buckets()
         if rows.num_rows:
             console.print()
             word, number = ("missing", total - held) if what == "gaps" else ("held", held)
             also = f"{number:,} of {total:,} buckets {word}"
-            draw(rows.to_reader(), console, rows_max, _NOUNS[what], also)
+            draw(rows.to_reader(), console, options.rows, _NOUNS[what], also)
         elif what == "gaps" and total:
             console.print("\nno gaps: every bucket is held", style="dim")
 
@@ -205,3 +202,21 @@ def _match_entity(rows: "pa.Table", entity: dict[str, Any]) -> Any:
         )
         mask = pc.and_(mask, same)
     return mask
+
+
+COMMANDS: CommandList = (
+    (
+        "gaps",
+        gaps,
+        (
+            "thermocline gaps prices",
+            "thermocline gaps prices --start 2024-06-01 --end 2024-06-08",
+            "thermocline gaps prices --entity symbol=NVDA --json",
+        ),
+    ),
+    (
+        "coverage",
+        coverage,
+        ("thermocline coverage prices", "thermocline coverage prices --no-entities --format csv"),
+    ),
+)

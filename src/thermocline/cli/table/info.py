@@ -10,6 +10,7 @@ import typer
 
 from thermocline.cli.argument import (
     AtOption,
+    CommandList,
     Format,
     FormatOption,
     JsonOption,
@@ -176,3 +177,22 @@ def _print_diff(found: "VersionDiff") -> None:
             print_pair("        ", f"{word} {visible(path)}")
     for column in found.columns:
         print_pair("column  ", visible(column))
+
+
+COMMANDS: CommandList = (
+    (
+        "info",
+        info,
+        ("thermocline table info prices", "thermocline table info prices --at 3 --json"),
+    ),
+    (
+        "history",
+        history,
+        ("thermocline table history prices", "thermocline table history prices --limit 5 --json"),
+    ),
+    (
+        "diff",
+        diff,
+        ("thermocline table diff prices 3", "thermocline table diff prices 3 2024-06-08"),
+    ),
+)

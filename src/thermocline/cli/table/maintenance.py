@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thermocline.cli.argument import JsonOption, TableArgument
+from thermocline.cli.argument import CommandList, JsonOption, TableArgument
 from thermocline.cli.table.target import open_table
 from thermocline.cli.terminal.terminal import print_line, show_progress
 from thermocline.errors import Corruption
@@ -174,3 +174,25 @@ def _say_loss(loss: "LogLoss") -> None:
         print_line(f"  {stray.path}: {rows}, {size_text(stray.size_bytes)}{times}")
     if len(loss.segments) > FILES_LISTED_MAX:
         print_line(f"  and {len(loss.segments) - FILES_LISTED_MAX:,} more")
+
+
+COMMANDS: CommandList = (
+    (
+        "vacuum",
+        vacuum,
+        ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
+    ),
+    (
+        "fsck",
+        fsck,
+        ("thermocline table fsck prices", "thermocline table fsck prices --json"),
+    ),
+    (
+        "repair",
+        repair,
+        (
+            "thermocline table repair prices",
+            "thermocline table repair prices --accept-loss",
+        ),
+    ),
+)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, overload
 import typer
 
 from thermocline.cli.argument import (
+    CommandList,
     EndOption,
     JsonOption,
     Overlap,
@@ -281,3 +282,51 @@ def _print_change(
     from thermocline.cli.terminal.output import print_json
 
     print_json({"root": table.root(), "version": version, **facts})
+
+
+COMMANDS: CommandList = (
+    (
+        "create",
+        create,
+        (
+            "thermocline table create prices --time-column ts --bucket 1h",
+            "thermocline table create prices --time-column ts --bucket 1h \\",
+            "    --entity-column symbol --overlap replace --retention 90d",
+        ),
+    ),
+    (
+        "append",
+        append,
+        (
+            "thermocline table append prices june.parquet",
+            "thermocline table append prices 'june/*.parquet' --overlap replace",
+            "thermocline table append prices june.parquet --txn nightly:20240601",
+        ),
+    ),
+)
+
+
+CHANGE_COMMANDS: CommandList = (
+    (
+        "restore",
+        restore,
+        (
+            "thermocline table restore prices 3",
+            "thermocline table restore prices 2024-06-08T12:00:00Z",
+        ),
+    ),
+    (
+        "delete",
+        delete,
+        (
+            "thermocline table delete prices --where \"symbol = 'AMD'\"",
+            "thermocline table delete prices --start 2024-06-01 --end 2024-06-02 --yes",
+        ),
+    ),
+    ("retain", retain, ("thermocline table retain prices",)),
+    (
+        "set",
+        set_policy,
+        ("thermocline table set prices --retention 90d --overlap replace",),
+    ),
+)

@@ -15,6 +15,7 @@ from thermocline.errors import Invalid
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
 
 Progress = Callable[[int, int], None]
 """Receives the amount that is done, and the total."""
@@ -62,13 +63,19 @@ def show_progress(title: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
+    with make_bar() as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def make_bar() -> "Bar":
+    """Return a bar on stderr, which disappears at its end."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=message_console(), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Bar(*columns, console=message_console(), transient=True)
 
 
 def confirm(question: str, *, is_yes: bool, otherwise: str) -> bool:

@@ -19,8 +19,7 @@ from typing import Any
 import orjson
 
 from thermocline.cold.care.pin import list_pinned_versions
-from thermocline.cold.care.vacuum import GRACE_S_MIN
-from thermocline.cold.log.transaction import CommitPlan, transact
+from thermocline.cold.care.vacuum import GRACE_S_MIN, expire_versions
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
 from thermocline.cold.table import ColdTable
@@ -30,7 +29,6 @@ from thermocline.format.layout import Version
 from thermocline.format.log.action import (
     Action,
     AddSegment,
-    Expire,
     RemoveSegment,
     Segment,
     SetDeletes,
@@ -60,23 +58,13 @@ def expunge(table: ColdTable, words: Sequence[str], numbers: Sequence[int] = ())
     newest = table.state()
     # Order matters: versions expire before the first file is removed, and pins are read after that,
     # so that a reader gets all of a version or an error that it has expired.
-    after = _expire_versions(table, newest.version)
+    after = expire_versions(table, newest.version, "erase")
     pinned = tuple(sorted(v for v in list_pinned_versions(table) if v < newest.version))
     files, size_bytes = _remove_files(table, after, newest.version, pinned)
     commits = sum(_redact_commit(table, version, silent) for version in range(1, after.version + 1))
     checkpoints = _rewrite_checkpoints(table)
     _remove_shortcuts(table, newest.version)
     return ExpungeReport(newest.version, files, size_bytes, commits, checkpoints, pinned)
-
-
-def _expire_versions(table: ColdTable, oldest: Version) -> TableState:
-    def plan(state: TableState) -> CommitPlan | None:
-        return None if state.oldest >= oldest else CommitPlan("erase", (Expire(oldest),))
-
-    outcome = transact(table.log, plan)
-    if outcome.is_committed:
-        table.index.write_shortcut(outcome.state)
-    return outcome.state
 
 
 def _remove_files(

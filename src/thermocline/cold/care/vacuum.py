@@ -70,7 +70,7 @@ def vacuum(
     needed = _list_named_paths(table, head, oldest)
     doomed = [item for item in stored if _is_doomed(item, needed, cut_off, oldest)]
     if not is_dry_run and doomed:
-        newest = _expire_versions(table, oldest)
+        newest = expire_versions(table, oldest, "vacuum")
         needed = _list_named_paths(table, newest, max(oldest, newest.oldest))
         doomed = [item for item in doomed if item.path not in needed]
         for done, item in enumerate(doomed, start=1):
@@ -125,13 +125,11 @@ def _is_doomed(item: StoredFile, needed: set[str], cut_off: int, oldest: Version
     return True
 
 
-def _expire_versions(table: ColdTable, oldest: Version) -> TableState:
+def expire_versions(table: ColdTable, oldest: Version, operation: str) -> TableState:
     """Expire the versions before `oldest`; return the state after."""
 
     def plan(state: TableState) -> CommitPlan | None:
-        if state.oldest >= oldest:
-            return None
-        return CommitPlan("vacuum", (Expire(oldest),))
+        return None if state.oldest >= oldest else CommitPlan(operation, (Expire(oldest),))
 
     outcome = transact(table.log, plan)
     if outcome.is_committed:

@@ -19,10 +19,10 @@ import pyarrow as pa
 from thermocline.cold.change.remove_buckets import BucketRemoval
 from thermocline.cold.coverage import CoverageIndex
 from thermocline.cold.log.transaction import CommitPlan
-from thermocline.cold.segment.measure import encode_entities
+from thermocline.cold.segment.measure import check_entity_count, encode_entities, entity_type_error
 from thermocline.cold.segment.stage import Stage, StagedSegment, check_writable
 from thermocline.cold.storage.storage import Storage
-from thermocline.errors import Conflict, CoverageOverlapError, Invalid, Overloaded
+from thermocline.errors import Conflict, CoverageOverlapError, Invalid
 from thermocline.format import instant
 from thermocline.format.argument import check_flag
 from thermocline.format.bucket import Bucket
@@ -160,13 +160,7 @@ class AppendPlanner:
             return
         known = self._index.at(state).entities.keys()
         count = len(known) + sum(key not in known for key in new.entities)
-        if count > state.spec.entities_max:
-            raise Overloaded(
-                "more entities than the table's limit",
-                hint="raise entities_max, or declare fewer or coarser entity columns",
-                entities=count,
-                entities_max=state.spec.entities_max,
-            )
+        check_entity_count(count, state.spec)
 
     def _list_schemas(self, state: TableState) -> list[pa.Schema]:
         """Return the schemas of the staged data, or, without rows, those that add first columns."""
@@ -271,12 +265,8 @@ def check_entities(schema: Schema, spec: TableSpec) -> None:
         nothing = [pa.nulls(0, schema.column(name).type) for name in spec.entity_columns]
         encode_entities(pa.RecordBatch.from_arrays(nothing, list(spec.entity_columns)), spec)
     except pa.ArrowException as error:
-        raise Invalid(
-            "an entity column has a type that cannot name an entity",
-            hint="use texts, whole numbers, decimals, dates, times or booleans",
-            entity_columns=list(spec.entity_columns),
-            why=str(error),
-        ) from error
+        columns = list(spec.entity_columns)
+        raise entity_type_error(entity_columns=columns, why=str(error)) from error
 
 
 def apply_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:

@@ -73,23 +73,12 @@ class MeasurementBuilder:
         self._check_entities(codes, keys)
         for code, held in _list_buckets_by_code(codes, len(keys), values, self._spec.bucket, unit):
             self._entities.setdefault(keys[code], []).append(held)
-        if len(self._entities) > self._spec.entities_max:
-            raise self._entity_limit_error(len(self._entities))
+        check_entity_count(len(self._entities), self._spec)
 
     def _check_entities(self, codes: npt.NDArray[np.int64], keys: list[str]) -> None:
         if len(keys) > self._spec.entities_max:
             # A dictionary may have values that no row uses; only used values are entities.
-            used = int(np.count_nonzero(np.bincount(codes)))
-            if used > self._spec.entities_max:
-                raise self._entity_limit_error(used)
-
-    def _entity_limit_error(self, count: int) -> Overloaded:
-        return Overloaded(
-            "more entities than the table's limit",
-            hint="raise entities_max, or declare fewer or coarser entity columns",
-            entities=count,
-            entities_max=self._spec.entities_max,
-        )
+            check_entity_count(int(np.count_nonzero(np.bincount(codes))), self._spec)
 
     def build(self) -> SegmentMeasurement:
         """Return the measurement of all batches."""
@@ -101,6 +90,17 @@ class MeasurementBuilder:
         first = None if self._first is None else TimeNs(self._first)
         last = None if self._last is None else TimeNs(self._last)
         return SegmentMeasurement(self._rows, first, last, coverage)
+
+
+def check_entity_count(count: int, spec: TableSpec) -> None:
+    """Raise `Overloaded` for more entities than the table's limit."""
+    if count > spec.entities_max:
+        raise Overloaded(
+            "more entities than the table's limit",
+            hint="raise entities_max, or declare fewer or coarser entity columns",
+            entities=count,
+            entities_max=spec.entities_max,
+        )
 
 
 def measure(batches: Iterable[pa.RecordBatch | pa.Table], spec: TableSpec) -> SegmentMeasurement:
@@ -264,7 +264,7 @@ def _encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
         plainly = column.cast(plain_type(column.type)) if kinds.is_decimal(column.type) else column
         return pc.dictionary_encode(plainly)
     except pa.ArrowNotImplementedError as error:
-        raise _entity_type_error(column.type) from error
+        raise entity_type_error(type=str(column.type)) from error
 
 
 def _merge_equal_keys(
@@ -297,14 +297,15 @@ def _to_key_values(values: pa.Array) -> list[Any]:
     if kinds.is_temporal(kind):
         texts = pc.cast(values, pa.string()).to_pylist()
         return [None if text is None else trim_zeros(text) for text in texts]
-    raise _entity_type_error(kind)
+    raise entity_type_error(type=str(kind))
 
 
-def _entity_type_error(kind: pa.DataType) -> Invalid:
+def entity_type_error(**facts: Any) -> Invalid:
+    """Return the error for an entity column that cannot be a part of an entity's key."""
     return Invalid(
         "an entity column has a type that cannot name an entity",
         hint="use texts, whole numbers, decimals, dates, times or booleans",
-        type=str(kind),
+        **facts,
     )
 
 

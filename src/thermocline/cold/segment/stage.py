@@ -229,12 +229,7 @@ def open_parquet(storage: Storage, source: str, **options: Any) -> pq.ParquetFil
     try:
         return pq.ParquetFile(storage.open_source(source), **options)
     except (pa.ArrowException, OSError, ValueError) as error:  # a name that is not UTF-8
-        raise Invalid(
-            "the file cannot be read as Parquet",
-            hint="check the file; a torn download or upload looks like this",
-            path=source,
-            why=str(error).splitlines()[0],
-        ) from error
+        raise _unreadable_error(source, error) from error
 
 
 def read_parquet(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatch]:
@@ -301,7 +296,7 @@ def _read_measured_columns(
 
 def _unreadable_error(source: str, error: Exception) -> Invalid:
     return Invalid(
-        "the Parquet file cannot be read",
+        "the file cannot be read as Parquet",
         hint="check the file; a torn download or upload looks like this",
         path=source,
         why=str(error).splitlines()[0],

@@ -1,7 +1,7 @@
 """One commit: what it says, its bytes, and the checksum that proves them.
 
-A commit file is one JSON object on one line that ends in a newline, in the form that `sealed.py`
-describes: its last field is the checksum of everything before it.
+A commit file is one JSON object on one line that ends in a newline, in the form that
+`sealed_json.py` describes: its last field is the checksum of everything before it.
 
 - A commit is decoded only after its checksum has been verified.
 - If the format version is newer than this release supports, the error names it, before any other

@@ -25,7 +25,7 @@ Out:  lsns; under the policy `always` the entries are durable when `append` retu
   the same salt; if it has no frame, the next file takes its number.
 - Entries that are not durable are kept in memory, under every policy: at most one file and one
   group.
-- Only one thread uses it at a time; `group.py` ensures that.
+- Only one thread uses it at a time; `group_commit.py` ensures that.
 
 It knows neither the content of rows nor which of them the lake has.
 """

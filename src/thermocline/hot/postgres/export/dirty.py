@@ -38,9 +38,8 @@ from thermocline.hot.postgres.export.arrow_rows import (
 from thermocline.hot.postgres.page.condition import ROW
 from thermocline.hot.postgres.page.page_query import entities_of, row_text
 from thermocline.hot.postgres.schema.layout import Layout, StaleLayout
-from thermocline.hot.postgres.session.commit_outcome import CHECKPOINT
 from thermocline.hot.postgres.session.connect import Connection, Row
-from thermocline.hot.postgres.session.opening import Isolation
+from thermocline.hot.postgres.session.transaction import CHECKPOINT, Isolation
 from thermocline.hot.postgres.store.operation import StoredEntity
 from thermocline.hot.postgres.store.statement import array_text
 from thermocline.hot.postgres.store.store import EntityStore

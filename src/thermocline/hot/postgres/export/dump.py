@@ -26,8 +26,8 @@ from thermocline.hot.postgres.schema.promote_column import index_text
 from thermocline.hot.postgres.schema.registry import create_table
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
-from thermocline.hot.postgres.session.opening import Isolation
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.transaction import Isolation
 
 PART_BYTES = 8 << 20
 LIMIT_S = 24 * 3_600.0

@@ -28,8 +28,8 @@ from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.registry import read_layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection, PoolSettings
-from thermocline.hot.postgres.session.opening import Isolation
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.transaction import Isolation
 from thermocline.hot.postgres.store.store import EntityStore
 
 SHARE_LIMIT_S = 6 * 3_600.0

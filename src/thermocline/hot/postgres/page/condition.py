@@ -16,7 +16,7 @@ from typing import Any
 from thermocline.contract.document.text import check_value, encode_text
 from thermocline.contract.schema.pointer import steps_of
 from thermocline.errors import Invalid
-from thermocline.hot.postgres.page.filter import (
+from thermocline.hot.postgres.page.page import (
     DEPTH_MAX,
     AllOf,
     AnyOf,

@@ -6,7 +6,7 @@ Out:  a `Layout`; `Invalid` with pointers and reasons when the new version is in
 - A registration is one transaction: it commits a version with its table, or nothing. Concurrent
   registrations run one after the other; registering the same document twice makes one version.
 - A new property needs no change of a table. A property that becomes hot gets its column online
-  (`promote.py`) after its version is registered; until then it is stored in `rest`.
+  (`promote_column.py`) after its version is registered; until then it is stored in `rest`.
 """
 
 import re

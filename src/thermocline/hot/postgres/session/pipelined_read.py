@@ -26,7 +26,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from thermocline.hot.postgres.session.connect import Connection, Row
-from thermocline.hot.postgres.session.simple_query import SUCCESS_STATUSES, error_of, execute_simple
+from thermocline.hot.postgres.session.transaction import SUCCESS_STATUSES, error_of, execute_simple
 
 PREPARED_MAX = 200
 PIECE_ROWS = 25

@@ -36,11 +36,6 @@ from thermocline.errors import (
 )
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.breaker import Breaker
-from thermocline.hot.postgres.session.commit_outcome import (
-    TransactionId,
-    begin_transaction,
-    find_outcome,
-)
 from thermocline.hot.postgres.session.connect import (
     Connection,
     PoolSettings,
@@ -48,7 +43,6 @@ from thermocline.hot.postgres.session.connect import (
     open_connection,
 )
 from thermocline.hot.postgres.session.deadline import Deadline, Deadlines
-from thermocline.hot.postgres.session.opening import Isolation, opening_statements
 from thermocline.hot.postgres.session.pipelined_read import (
     PipelinedQuery,
     PipelinedRead,
@@ -59,7 +53,14 @@ from thermocline.hot.postgres.session.postgres_errors import (
     is_transient,
     translate_postgres_error,
 )
-from thermocline.hot.postgres.session.simple_query import execute_simple
+from thermocline.hot.postgres.session.transaction import (
+    Isolation,
+    TransactionId,
+    begin_transaction,
+    execute_simple,
+    find_outcome,
+    opening_statements,
+)
 
 T = TypeVar("T")
 RETRY_PAUSE_S = 0.005
@@ -142,7 +143,7 @@ class Pool:
         values: Mapping[str, Any],
         made: Callable[[list[Row]], Sequence[T]],
     ) -> list[T]:
-        """Return the converted rows of one query, in one round trip; see `trip.py`.
+        """Return the converted rows of one query, in one round trip; see `pipelined_read.py`.
 
         It runs in a separate read-only transaction, and is retried like `run`.
         """

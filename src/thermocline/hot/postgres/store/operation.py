@@ -28,6 +28,7 @@ from thermocline.format.argument import check_flag, wrong_kind
 
 OPERATIONS_MAX = 10_000
 RECORDS_BYTES_MAX = 64 << 20
+PATCH_NESTING_MAX = 100
 _OPERATION_FIELDS = ("op", "id", "document", "if_match")
 _OPERATION_HINT = 'pass a dict: {"op": "create", "id": "a", "document": {...}}'
 _encoder = msgspec.json.Encoder()
@@ -147,6 +148,26 @@ def parse_operation(given: Any) -> Operation:
     if key is None and deed is OperationKind.CREATE:
         key = new_key()
     return Operation(deed, parse_id(key), given.get("document"), given.get("if_match"))
+
+
+def merge_patch(document: Any, patch: Any, *, depth: int = 0) -> Any:
+    """Return the document with the patch applied as RFC 7386 defines; the inputs stay unchanged.
+
+    A null in the patch removes a property; an object merges; any other value replaces, also a list.
+    """
+    if not isinstance(patch, dict):
+        return patch
+    if depth > PATCH_NESTING_MAX:
+        raise Invalid(
+            "the patch is nested too deep", hint="flatten it", nesting_max=PATCH_NESTING_MAX
+        )
+    made = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = merge_patch(made.get(name), value, depth=depth + 1)
+    return made
 
 
 def split_into_waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:

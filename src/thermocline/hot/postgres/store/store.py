@@ -23,8 +23,7 @@ from thermocline.errors import (
     ThermoclineError,
     Unavailable,
 )
-from thermocline.hot.postgres.page.filter import Filter
-from thermocline.hot.postgres.page.page import Page, page_request
+from thermocline.hot.postgres.page.page import Filter, Page, page_request
 from thermocline.hot.postgres.page.page_query import read_keys, read_page
 from thermocline.hot.postgres.page.relation import relation_of
 from thermocline.hot.postgres.schema.layout import Layout, StaleLayout

@@ -20,11 +20,11 @@ from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError, Un
 from thermocline.hot.postgres.schema.layout import Json, Layout, StaleLayout
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.store import statement
-from thermocline.hot.postgres.store.merge import merge_patch
 from thermocline.hot.postgres.store.operation import (
     Operation,
     OperationKind,
     WriteResult,
+    merge_patch,
     split_into_waves,
     validate_document,
 )

@@ -19,7 +19,7 @@ from thermocline.contract.document.text import decode
 from thermocline.entity.table import EntityTable
 from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
 from thermocline.format.instant import format_instant, from_datetime
-from thermocline.hot.postgres.page.filter import parse_filter
+from thermocline.hot.postgres.page.page import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
 from thermocline.server.api.handle.schema import exact_json
 from thermocline.server.api.handle.table import parse_at
@@ -40,7 +40,7 @@ from thermocline.server.api.http.problem import (
 from thermocline.server.api.http.reply import choose_format
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.request_types import StrictRequest
-from thermocline.server.api.types.route import ApiRequest, ApiResponse
+from thermocline.server.api.types.route import API, ApiRequest, ApiResponse
 from thermocline.server.status import PRECONDITION_STATUS
 
 SIGNAL = "entities"
@@ -231,7 +231,7 @@ def _write_response(call: ApiRequest, done: WriteResult) -> ApiResponse:
         headers["ETag"] = etag(done.ver)
     if done.deed is OperationKind.CREATE:
         place = quote(done.id, safe="")
-        headers["Location"] = f"/api/v1/entities/{call.path['type']}/{place}"
+        headers["Location"] = f"{API}/entities/{call.path['type']}/{place}"
     status = 201 if done.deed is OperationKind.CREATE else 200
     return exact_json(_written_response(done), status, headers)
 

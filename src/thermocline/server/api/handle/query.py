@@ -9,7 +9,7 @@ Out:  bytes as the engine produces them; a failed answer cannot be mistaken for 
   `/api/v1/queries/{id}`.
 - When the client closes the connection, the query ends within a second, at any stage. A client
   that does not read for `SEND_WAIT_S` counts as disconnected.
-- A query waits in the queue of `turn.py` before the engine starts it.
+- A query waits in the queue of `query_queue.py` before the engine starts it.
 - With `rows_max` one row more is read, so that a header can say whether there are more rows. An
   answer past the node's limits is an error, never a shorter answer.
 """

@@ -1,7 +1,7 @@
 """Reads a request's parts within limits and decodes them into typed values.
 
 In:   an ASGI request: headers, the query string, the body as it comes
-Out:  typed values of `asking.py`; the inflated bytes of a body
+Out:  typed values of `request_types.py`; the inflated bytes of a body
 
 - A body has a limit in bytes, before and after inflating, and a limit in time. A truncated body is
   discarded as a whole.

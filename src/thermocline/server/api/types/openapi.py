@@ -1,6 +1,6 @@
 """Generates the OpenAPI 3.1 document from the table of routes.
 
-In:   `ROUTES` and the types of `asking.py` and `shape.py`
+In:   `ROUTES` and the types of `request_types.py` and `response_types.py`
 Out:  the document as JSON, with nothing written by hand
 """
 

@@ -21,6 +21,7 @@ from thermocline.server.api.context import ApiContext, Caller
 from thermocline.server.api.http.encode import MEDIA_TYPES
 from thermocline.server.api.types.request_types import NoParams
 
+API = "/api/v1"
 JSON = "application/json"
 EVERY_FORMAT = tuple(MEDIA_TYPES.values())
 SCOPES = ("ingest", "query", "admin")

@@ -9,12 +9,11 @@ from typing import Any
 
 from thermocline.server.api.handle import admin, page, query, table, table_writes
 from thermocline.server.api.types import request_types, response_types
-from thermocline.server.api.types.route import EVERY_FORMAT, ApiRoute
+from thermocline.server.api.types.route import API, EVERY_FORMAT, ApiRoute
 from thermocline.server.api.types.routes_console import console_routes
 from thermocline.server.api.types.routes_entity import contract_routes, entity_routes
 from thermocline.server.observe.metrics import CONTENT_TYPE
 
-API = "/api/v1"
 TABLE = f"{API}/tables/{{name}}"
 ROW_WAIT = "When the answer arrives, the change is durable and visible to every later query."
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 from thermocline.server.api.handle import blocks, console, freshness
 from thermocline.server.api.types import request_types
-from thermocline.server.api.types.route import ApiRoute
+from thermocline.server.api.types.route import API, ApiRoute
 from thermocline.server.console.asset import MEDIA_TYPES
-
-API = "/api/v1"
 
 
 def console_routes() -> Iterator[ApiRoute]:

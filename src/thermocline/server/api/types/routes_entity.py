@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any
 
 from thermocline.server.api.types import request_types, response_types
-from thermocline.server.api.types.route import EVERY_FORMAT, JSON, ApiRequest, ApiRoute
+from thermocline.server.api.types.route import API, EVERY_FORMAT, JSON, ApiRequest, ApiRoute
 
-ENTITIES = "/api/v1/entities"
+ENTITIES = f"{API}/entities"
 TYPE = f"{ENTITIES}/{{type}}"
 ENTITY = f"{TYPE}/{{id}}"
 MERGE_PATCH = "application/merge-patch+json"

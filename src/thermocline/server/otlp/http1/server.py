@@ -7,7 +7,7 @@ Out:  the answers, in the order of the requests of each connection
 - One clock task enforces all deadlines, so that a request costs no timer.
 - A stop accepts no more connections, answers the requests in progress, and then closes.
 
-`http1_connection.py` handles one connection.
+`connection.py` handles one connection.
 """
 
 import asyncio
