@@ -18,11 +18,16 @@ from thermocline.ingest.otlp.origin import (
     scopes_with_origin,
     valid_identifier,
 )
-from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import (
+    FOREIGN,
+    TIME_BEYOND,
+    DecodedRequest,
+    DecodeLimits,
+    Tally,
+)
 from thermocline.ingest.otlp.tables import LOGS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer
 
-TIME_BEYOND = "a time is beyond int64"
 BAD_ID = "trace or span id of a wrong length, left out"
 
 

@@ -17,7 +17,13 @@ from thermocline.ingest.otlp.origin import (
     scopes_with_origin,
     valid_identifier,
 )
-from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import (
+    FOREIGN,
+    TIME_BEYOND,
+    DecodedRequest,
+    DecodeLimits,
+    Tally,
+)
 from thermocline.ingest.otlp.records import parse_identifier
 from thermocline.ingest.otlp.tables import SPANS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer
@@ -28,7 +34,6 @@ STATUS_CODES = ("unset", "ok", "error")
 BAD_TRACE_ID = "trace_id is not 16 bytes, or all zeros"
 BAD_SPAN_ID = "span_id is not 8 bytes, or all zeros"
 NO_START = "start_time_unix_nano is 0"
-TIME_BEYOND = "a time is beyond int64"
 ENDS_EARLY = "span ends before it starts"
 EVENT_BEYOND = "event with a time beyond int64, emptied"
 
