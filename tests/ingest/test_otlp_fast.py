@@ -21,6 +21,7 @@ from ingest.otlp_requests import (
     pairs,
 )
 from thermocline.errors import Invalid
+from thermocline.ingest.otlp.compiled import memory
 from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
 from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
@@ -188,12 +189,12 @@ def test_I13_limits_hold_and_are_told_on_the_fast_way_too():
 
 
 def test_what_is_remembered_is_bounded_and_then_forgotten(monkeypatch):
-    monkeypatch.setattr(compiled_metrics, "ENTRIES_MAX", 64)
-    monkeypatch.setattr(compiled_metrics, "ARENA_BYTES_MAX", 4_096)
-    monkeypatch.setattr(compiled_metrics, "_threads", threading.local())
+    monkeypatch.setattr(memory, "ENTRIES_MAX", 64)
+    monkeypatch.setattr(memory, "ARENA_BYTES_MAX", 4_096)
+    monkeypatch.setattr(memory, "_threads", threading.local())
     for turn in range(20):
         assert check(gauge_request(20, name=f"m{turn}").SerializeToString())
-        assert len(compiled_metrics._threads.memory.entries) <= 64
+        assert len(memory._threads.memories["metrics"].entries) <= 64
     assert not check(gauge_request(100).SerializeToString()), "more than can be remembered"
     assert check(gauge_request(20).SerializeToString())
 
