@@ -23,6 +23,7 @@ from ingest.otlp_requests import (
 from thermocline.errors import Invalid
 from thermocline.ingest.otlp.compiled import memory
 from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
+from thermocline.ingest.otlp.compiled.scan_metrics import scan_metrics
 from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
@@ -50,7 +51,7 @@ def fast_or_none(data, limits=LIMITS):
 def check(data, limits=LIMITS):
     """Check that both decoders agree; tell whether the fast one decoded the request."""
     found = fast_or_none(data, limits)
-    assert found is None or found == official(data, limits)
+    assert found is None or found == official(bytes(data), limits)
     return found is not None
 
 
@@ -205,6 +206,14 @@ def test_a_request_that_failed_does_not_disturb_the_next():
         assert not check(data[:-3])
         check(data + bad)
         assert check(data)
+
+
+def test_requests_decoded_together_run_what_warm_up_compiled():
+    data = gauge_request(3).SerializeToString()
+    assert check(data)
+    compiled = list(scan_metrics.signatures)
+    assert check(memoryview(bytearray(data)))
+    assert list(scan_metrics.signatures) == compiled
 
 
 def test_threads_do_not_disturb_each_other():

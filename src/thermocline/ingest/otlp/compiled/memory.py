@@ -260,6 +260,7 @@ def decode_request(
     if not data:
         return None
     raw = np.frombuffer(data, np.uint8)
+    raw.flags.writeable = False  # Numba would compile everything again for bytes that are writable
     memories: dict[str, DecodeMemory] = _threads.__dict__.setdefault("memories", {})
     memory, pairs = memories.get(plan.signal), None
     for _ in range(2):
