@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, digest, is_foreign, scopes_with_origin
-from thermocline.ingest.otlp.outcome import (
-    FOREIGN,
+from thermocline.ingest.otlp.origin import (
+    NS_MAX,
     TIME_BEYOND,
-    DecodedRequest,
-    DecodeLimits,
-    Tally,
+    Origin,
+    digest,
+    is_foreign,
+    scopes_with_origin,
 )
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
 from thermocline.ingest.otlp.records import parse_identifier
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer

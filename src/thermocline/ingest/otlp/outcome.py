@@ -15,7 +15,6 @@ import pyarrow as pa
 
 EXAMPLE_LENGTH_MAX = 100
 FOREIGN = "an item of another signal"
-TIME_BEYOND = "a time is beyond int64"
 UNKNOWN = "items under names that OTLP does not have, ignored"
 ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
 

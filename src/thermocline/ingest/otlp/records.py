@@ -13,18 +13,13 @@ from typing import Any
 
 from thermocline.ingest.otlp.origin import (
     NS_MAX,
+    TIME_BEYOND,
     Origin,
     is_foreign,
     scopes_with_origin,
     valid_identifier,
 )
-from thermocline.ingest.otlp.outcome import (
-    FOREIGN,
-    TIME_BEYOND,
-    DecodedRequest,
-    DecodeLimits,
-    Tally,
-)
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
 from thermocline.ingest.otlp.tables import LOGS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer
 

@@ -38,6 +38,7 @@ from thermocline.ingest.otlp.compiled.protobuf_wire import (
 from thermocline.ingest.otlp.compiled.scan_items import (
     ATTRIBUTES,
     ORIGIN,
+    REQUEST_BYTES_MAX,
     RequestItems,
     new_items,
 )
@@ -257,7 +258,7 @@ def decode_request(
     plan: SignalPlan, data: Data, limits: DecodeLimits, arrived_ns: int
 ) -> DecodedRequest | None:
     """Return the rows of a request in the common shape, or None when it has another."""
-    if not data:
+    if not 0 < len(data) <= REQUEST_BYTES_MAX:
         return None
     raw = np.frombuffer(data, np.uint8)
     raw.flags.writeable = False  # Numba would compile everything again for bytes that are writable

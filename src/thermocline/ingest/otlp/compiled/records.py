@@ -150,7 +150,8 @@ class _ScannedRecords:
 
     def origins(self) -> list[pa.Array]:
         """Return the columns of the records' origins."""
-        return self.memory.shared_columns(self.scanned.items.rows[: self.rows, 2].astype(np.int32))
+        origins = np.ascontiguousarray(self.scanned.items.rows[: self.rows, 2])
+        return self.memory.shared_columns(origins)
 
 
 def _log_columns(records: _ScannedRecords) -> list[pa.Array]:

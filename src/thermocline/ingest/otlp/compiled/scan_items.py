@@ -32,6 +32,7 @@ from thermocline.ingest.otlp.compiled.protobuf_wire import (
 ATTRIBUTES, RESOURCE, URL, SCOPE, ORIGIN, METRIC, WORD_TEXT, STATUS = range(8)
 ITEM_BYTES_MIN = 16  # requests of smaller items go to the official decoder
 KEY_BYTES_MAX = 16
+REQUEST_BYTES_MAX = (1 << 31) - 1  # positions are int32
 ITEMS, LAST_ATTRIBUTES, POINTS, WITH_EXEMPLARS, OTHERS = range(5)  # the places of counts
 
 Positions = npt.NDArray[np.int64]
@@ -40,7 +41,7 @@ Positions = npt.NDArray[np.int64]
 class RequestItems(NamedTuple):
     """The items of a request, a row for each: start, end and origin; and memory for the scan."""
 
-    rows: Positions
+    rows: npt.NDArray[np.int32]
     counts: Positions
     head: Positions
     scratch: Bytes
@@ -49,7 +50,7 @@ class RequestItems(NamedTuple):
 def new_items(size_bytes: int) -> RequestItems:
     """Return room for the expected items of a request of this many bytes."""
     return RequestItems(
-        rows=np.empty((size_bytes // ITEM_BYTES_MIN + 1, 3), np.int64),
+        rows=np.empty((size_bytes // ITEM_BYTES_MIN + 1, 3), np.int32),
         counts=np.zeros(5, np.int64),
         head=np.zeros(4, np.int64),
         scratch=np.empty(size_bytes + KEY_BYTES_MAX, np.uint8),
@@ -62,19 +63,14 @@ def find_items(data: Bytes, table: InternTable, items: RequestItems) -> int:
     at, end = 0, data.size
     while at < end:
         tag, at = read_varint(data, at, end)
-        if at < 0:
-            return FAILED
         if tag == 10:
             start, at = read_span(data, at, end)
-            if at < 0:
-                return FAILED
-            done = _find_in_group(data, start, at, table, items)
-            if done < 0:
-                return done
+            done = FAILED if at < 0 else _find_in_group(data, start, at, table, items)
         else:
             at = skip(data, at, end, tag)
-            if at < 0:
-                return FAILED
+            done = min(at, 0)
+        if done < 0:
+            return done
     return 0
 
 
@@ -127,19 +123,17 @@ def _find_head(data: Bytes, at: int, end: int, head: Positions) -> int:
     seen_first = seen_third = False
     while at < end:
         tag, at = read_varint(data, at, end)
-        if at < 0:
-            return FAILED
         if tag in (10, 26):
             start, at = read_span(data, at, end)
-            if at < 0 or (tag == 10 and seen_first) or (tag == 26 and seen_third):
+            if (tag == 10 and seen_first) or (tag == 26 and seen_third):
                 return FAILED  # protobuf merges a message that is given twice
             place = 0 if tag == 10 else 2
             head[place], head[place + 1] = start, at
             seen_first, seen_third = seen_first or tag == 10, seen_third or tag == 26
         else:
             at = skip(data, at, end, tag)
-            if at < 0:
-                return FAILED
+        if at < 0:
+            return FAILED
     return 0
 
 

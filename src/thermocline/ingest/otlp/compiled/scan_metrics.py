@@ -37,7 +37,6 @@ from thermocline.ingest.otlp.compiled.scan_items import (
     OTHERS,
     POINTS,
     WITH_EXEMPLARS,
-    Positions,
     RequestItems,
     find_items,
     intern_attributes,
@@ -62,7 +61,7 @@ class PointColumns(NamedTuple):
     flags: npt.NDArray[np.int64]
     attributes: npt.NDArray[np.int32]
     metric: npt.NDArray[np.int32]
-    exemplars: Positions
+    exemplars: npt.NDArray[np.int32]
 
 
 def new_point_columns(size_bytes: int) -> PointColumns:
@@ -78,7 +77,7 @@ def new_point_columns(size_bytes: int) -> PointColumns:
         flags=flags.view(np.int64),
         attributes=np.empty(rows, np.int32),
         metric=np.empty(rows, np.int32),
-        exemplars=np.empty((rows, 3), np.int64),
+        exemplars=np.empty((rows, 3), np.int32),
     )
 
 
@@ -134,7 +133,7 @@ def _scan_metric(  # noqa: C901  # one loop, as in `_scan_point`
     form = _read_temporality(data, first, last, kind)
     if form < 0:
         return FAILED
-    put_number(scratch, 0, items.rows[item, 2])
+    put_number(scratch, 0, int(items.rows[item, 2]))
     put_number(scratch, 4, kind)
     put_number(scratch, 8, form)
     metric = intern(table, scratch, 0, length, METRIC)
@@ -149,8 +148,6 @@ def _read_temporality(data: Bytes, at: int, end: int, kind: int) -> int:
     temporality = monotonic = 0
     while at < end:
         tag, at = read_varint(data, at, end)
-        if at < 0:
-            return FAILED
         if kind == SUM and tag == 16:
             temporality, at = read_varint(data, at, end)
         elif kind == SUM and tag == 24:
