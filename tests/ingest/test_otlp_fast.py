@@ -21,7 +21,9 @@ from ingest.otlp_requests import (
     pairs,
 )
 from thermocline.errors import Invalid
+from thermocline.ingest.otlp.compiled import memory
 from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
+from thermocline.ingest.otlp.compiled.scan_metrics import scan_metrics
 from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
@@ -49,7 +51,7 @@ def fast_or_none(data, limits=LIMITS):
 def check(data, limits=LIMITS):
     """Check that both decoders agree; tell whether the fast one decoded the request."""
     found = fast_or_none(data, limits)
-    assert found is None or found == official(data, limits)
+    assert found is None or found == official(bytes(data), limits)
     return found is not None
 
 
@@ -188,12 +190,12 @@ def test_I13_limits_hold_and_are_told_on_the_fast_way_too():
 
 
 def test_what_is_remembered_is_bounded_and_then_forgotten(monkeypatch):
-    monkeypatch.setattr(compiled_metrics, "ENTRIES_MAX", 64)
-    monkeypatch.setattr(compiled_metrics, "ARENA_BYTES_MAX", 4_096)
-    monkeypatch.setattr(compiled_metrics, "_threads", threading.local())
+    monkeypatch.setattr(memory, "ENTRIES_MAX", 64)
+    monkeypatch.setattr(memory, "ARENA_BYTES_MAX", 4_096)
+    monkeypatch.setattr(memory, "_threads", threading.local())
     for turn in range(20):
         assert check(gauge_request(20, name=f"m{turn}").SerializeToString())
-        assert len(compiled_metrics._threads.memory.entries) <= 64
+        assert len(memory._threads.memories["metrics"].entries) <= 64
     assert not check(gauge_request(100).SerializeToString()), "more than can be remembered"
     assert check(gauge_request(20).SerializeToString())
 
@@ -204,6 +206,14 @@ def test_a_request_that_failed_does_not_disturb_the_next():
         assert not check(data[:-3])
         check(data + bad)
         assert check(data)
+
+
+def test_requests_decoded_together_run_what_warm_up_compiled():
+    data = gauge_request(3).SerializeToString()
+    assert check(data)
+    compiled = list(scan_metrics.signatures)
+    assert check(memoryview(bytearray(data)))
+    assert list(scan_metrics.signatures) == compiled
 
 
 def test_threads_do_not_disturb_each_other():

@@ -22,7 +22,7 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.compiled import metrics
+from thermocline.ingest.otlp.compiled import memory
 from thermocline.ingest.otlp.compiled import records as compiled_records
 from thermocline.ingest.otlp.outcome import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_official, decode_protobuf, warm_up
@@ -249,13 +249,13 @@ def test_I09_I13_what_is_to_be_refused_or_told_is_left_to_the_official_decoder(s
 
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_what_is_remembered_is_bounded_and_then_forgotten(signal, monkeypatch):
-    monkeypatch.setattr(metrics, "ENTRIES_MAX", 64)
-    monkeypatch.setattr(metrics, "ARENA_BYTES_MAX", 4_096)
-    monkeypatch.setattr(compiled_records, "_threads", threading.local())
+    monkeypatch.setattr(memory, "ENTRIES_MAX", 64)
+    monkeypatch.setattr(memory, "ARENA_BYTES_MAX", 4_096)
+    monkeypatch.setattr(memory, "_threads", threading.local())
     make = log_request if signal == "logs" else span_request
     for turn in range(100):
         assert check(signal, make(attributes=pairs({"turn": turn})).SerializeToString())
-        assert len(compiled_records._threads.memories[signal].entries) <= 64
+        assert len(memory._threads.memories[signal].entries) <= 64
     many = [make(attributes=pairs({"n": n})).SerializeToString() for n in range(100)]
     assert not check(signal, b"".join(many)), "more than can be remembered"
     assert check(signal, many[0])

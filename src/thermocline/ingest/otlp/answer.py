@@ -14,6 +14,7 @@ The server chooses the status line or trailer.
 import orjson
 
 from thermocline.ingest.otlp.outcome import DecodedRequest
+from thermocline.ingest.otlp.varint import VARINT, encode_bytes, encode_varint
 
 MESSAGE_BYTES_MAX = 4_096
 ENCODINGS = ("protobuf", "json")
@@ -23,7 +24,6 @@ _REJECTED = {
     "traces": "rejectedSpans",
 }
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
-_VARINT, _LENGTH = 0, 2
 
 
 def encode_success(decoded: DecodedRequest, encoding: str) -> bytes:
@@ -35,9 +35,7 @@ def encode_success(decoded: DecodedRequest, encoding: str) -> bytes:
         # In protobuf's JSON, 64-bit integers are texts.
         partial = {_REJECTED[decoded.signal]: str(decoded.rejected), "errorMessage": message}
         return orjson.dumps({"partialSuccess": partial})
-    return _encode_bytes(
-        1, _encode_integer(1, decoded.rejected) + _encode_bytes(2, message.encode())
-    )
+    return encode_bytes(1, _encode_integer(1, decoded.rejected) + encode_bytes(2, message.encode()))
 
 
 def encode_failure(
@@ -51,12 +49,12 @@ def encode_failure(
             delay = f"{retry_after_s:.3f}s"
             status["details"] = [{"@type": _RETRY_INFO, "retryDelay": delay}]
         return orjson.dumps(status)
-    body = _encode_integer(1, code) + _encode_bytes(2, text.encode())
+    body = _encode_integer(1, code) + encode_bytes(2, text.encode())
     if retry_after_s is not None:
         seconds, nanos = divmod(round(retry_after_s * 1_000_000_000), 1_000_000_000)
-        delay_message = _encode_bytes(1, _encode_integer(1, seconds) + _encode_integer(2, nanos))
-        body += _encode_bytes(
-            3, _encode_bytes(1, _RETRY_INFO.encode()) + _encode_bytes(2, delay_message)
+        delay_message = encode_bytes(1, _encode_integer(1, seconds) + _encode_integer(2, nanos))
+        body += encode_bytes(
+            3, encode_bytes(1, _RETRY_INFO.encode()) + encode_bytes(2, delay_message)
         )
     return body
 
@@ -67,17 +65,4 @@ def _truncate(message: str) -> str:
 
 def _encode_integer(field: int, value: int) -> bytes:
     """Return the field of a number from 0; zero is encoded as absent."""
-    return _encode_varint(field << 3 | _VARINT) + _encode_varint(value) if value else b""
-
-
-def _encode_bytes(field: int, value: bytes) -> bytes:
-    return _encode_varint(field << 3 | _LENGTH) + _encode_varint(len(value)) + value
-
-
-def _encode_varint(value: int) -> bytes:
-    written = bytearray()
-    while value > 127:
-        written.append(value & 127 | 128)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    return encode_varint(field << 3 | VARINT) + encode_varint(value) if value else b""

@@ -14,12 +14,21 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from thermocline.ingest.otlp.outcome import FOREIGN, Tally
+from thermocline.ingest.otlp.varint import (
+    FIXED32,
+    FIXED64,
+    GROUP,
+    GROUP_END,
+    LENGTH,
+    VARINT,
+    encode_bytes,
+    read_varint,
+)
 
 NOT_UNICODE = "a text is not valid UTF-8"
 NO_ITEMS = "a text is not valid UTF-8, in a resource, scope or metric without items"
 MESSAGES_DEEP_MAX = 100
 ITEM_DEPTH = 3
-_VARINT, _FIXED64, _LENGTH, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _KINDS = frozenset({5, 7, 9, 10, 11})  # the fields of a metric's data
 _WIRE_LEVELS: dict[str, tuple[frozenset[int], ...]] = {
     "metrics": (*map(frozenset, ({1}, {2}, {2})), _KINDS, frozenset({1})),
@@ -78,13 +87,13 @@ def _prune_message(
             )
             if kept is None:
                 continue
-            part = _encode_varint(field.number << 3 | _LENGTH) + _encode_varint(len(kept)) + kept
+            part = encode_bytes(field.number, kept)
         parts.append(part)
     return b"".join(parts)
 
 
 def _is_below(field: _Field, numbers: frozenset[int]) -> bool:
-    return field.wire == _LENGTH and field.number in numbers
+    return field.wire == LENGTH and field.number in numbers
 
 
 def _count_items(data: bytes, levels: _Levels) -> int:
@@ -118,7 +127,7 @@ def _find_bad_text(kind: Any, data: bytes, depth: int) -> bool:
     is_bad = False
     for field in _split_fields(data):
         known = kind.fields_by_number.get(field.number)
-        if known is None or field.wire != _LENGTH:
+        if known is None or field.wire != LENGTH:
             continue
         value = data[field.value : field.end]
         if known.message_type is not None:
@@ -142,13 +151,13 @@ def _wire_types(kind: Any) -> dict[int, int]:
     found = {}
     for field in kind.fields:
         if field.type in (field.TYPE_DOUBLE, field.TYPE_FIXED64, field.TYPE_SFIXED64):
-            found[field.number] = _FIXED64
+            found[field.number] = FIXED64
         elif field.type in (field.TYPE_FLOAT, field.TYPE_FIXED32, field.TYPE_SFIXED32):
-            found[field.number] = _FIXED32
+            found[field.number] = FIXED32
         elif field.message_type is not None or field.cpp_type == field.CPPTYPE_STRING:
-            found[field.number] = _LENGTH
+            found[field.number] = LENGTH
         elif not field.is_repeated:
-            found[field.number] = _VARINT
+            found[field.number] = VARINT
     return found
 
 
@@ -156,10 +165,10 @@ def _split_fields(data: bytes) -> Iterator[_Field]:
     at = 0
     while at < len(data):
         start = at
-        tag, value = _read_varint(data, at)
+        tag, value = read_varint(data, at)
         at = _skip_value(data, value, tag, 0)
-        if tag & 7 == _LENGTH:
-            value = at - _read_varint(data, value)[0]
+        if tag & 7 == LENGTH:
+            value = at - read_varint(data, value)[0]
         yield _Field(tag >> 3, tag & 7, start, value, at)
 
 
@@ -168,43 +177,23 @@ def _skip_value(data: bytes, at: int, tag: int, depth: int) -> int:
     wire = tag & 7
     if tag < 8 or depth > MESSAGES_DEEP_MAX:
         raise MalformedMessage
-    if wire == _VARINT:
-        at = _read_varint(data, at)[1]
-    elif wire == _LENGTH:
-        length, at = _read_varint(data, at)
+    if wire == VARINT:
+        at = read_varint(data, at)[1]
+    elif wire == LENGTH:
+        length, at = read_varint(data, at)
         at += length
-    elif wire in (_FIXED64, _FIXED32):
-        at += 8 if wire == _FIXED64 else 4
-    elif wire == _GROUP:
-        inner, at = _read_varint(data, at)
-        while inner != tag - _GROUP + _GROUP_END:
+    elif wire in (FIXED64, FIXED32):
+        at += 8 if wire == FIXED64 else 4
+    elif wire == GROUP:
+        inner, at = read_varint(data, at)
+        while inner != tag - GROUP + GROUP_END:
             at = _skip_value(data, at, inner, depth + 1)
-            inner, at = _read_varint(data, at)
+            inner, at = read_varint(data, at)
     else:
         raise MalformedMessage
     if at > len(data):
         raise MalformedMessage
     return at
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place in range(10):
-        if at + place >= len(data):
-            raise MalformedMessage
-        value |= (data[at + place] & 127) << 7 * place
-        if data[at + place] < 128:
-            return value, at + place + 1
-    raise MalformedMessage
-
-
-def _encode_varint(value: int) -> bytes:
-    written = bytearray()
-    while value > 127:
-        written.append(value & 127 | 128)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
 
 
 def json_names(*fields: str) -> frozenset[str]:

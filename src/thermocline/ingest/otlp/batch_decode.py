@@ -23,11 +23,11 @@ from thermocline.ingest.inflate import BODY_BYTES_MAX, Data, inflate
 from thermocline.ingest.otlp.json import decode_json
 from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_protobuf
+from thermocline.ingest.otlp.varint import FIXED32, FIXED64, LENGTH, VARINT, read_varint
 
 TOGETHER_BYTES_MAX = 4 << 20
 ROUND_BYTES_MAX = 16 << 20
 TOP_FIELDS_MAX = 64
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +152,17 @@ def is_whole(data: Data) -> bool:
     for _ in range(TOP_FIELDS_MAX):
         if place == size:
             return True
-        key, place = _read_varint(data, place)
+        key, place = read_varint(data, place)
         kind = key & 7
-        if kind == _VARINT:
-            _, place = _read_varint(data, place)
-        elif kind == _LENGTH:
-            length, place = _read_varint(data, place)
+        if kind == VARINT:
+            _, place = read_varint(data, place)
+        elif kind == LENGTH:
+            length, place = read_varint(data, place)
             place += length
-        elif kind in (_FIXED64, _FIXED32):
-            place += 8 if kind == _FIXED64 else 4
+        elif kind in (FIXED64, FIXED32):
+            place += 8 if kind == FIXED64 else 4
         else:
             return False
         if key < 8 or place > size:
             return False
     return place == size
-
-
-def _read_varint(data: Data, place: int) -> tuple[int, int]:
-    """Return a number and the position after it; past the end if it is truncated or too long."""
-    value = shift = 0
-    for at in range(place, min(place + 10, len(data))):
-        value |= (data[at] & 127) << shift
-        if data[at] < 128:
-            return value, at + 1
-        shift += 7
-    return value, len(data) + 1

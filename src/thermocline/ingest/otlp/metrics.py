@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from thermocline.ingest.otlp.origin import NS_MAX, Origin, digest, is_foreign, scopes_with_origin
+from thermocline.ingest.otlp.origin import (
+    NS_MAX,
+    TIME_BEYOND,
+    Origin,
+    digest,
+    is_foreign,
+    scopes_with_origin,
+)
 from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
 from thermocline.ingest.otlp.records import parse_identifier
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, rows_batch
@@ -28,7 +35,6 @@ WITH_TEMPORALITY = ("sum", "histogram", "exponential_histogram")
 TEMPORALITIES = {1: "delta", 2: "cumulative"}
 
 NO_TIME = "time_unix_nano is 0"
-TIME_BEYOND = "a time is beyond int64"
 NO_VALUE = "no value"
 NO_TEMPORALITY = "aggregation_temporality is unspecified"
 BUCKETS_MISMATCH = "bucket_counts do not match explicit_bounds"

@@ -12,6 +12,7 @@ from typing import Any
 from thermocline.ingest.otlp.value import ValueRenderer, dump
 
 NS_MAX = (1 << 63) - 1
+TIME_BEYOND = "a time is beyond int64"
 
 
 @dataclass(frozen=True, slots=True)

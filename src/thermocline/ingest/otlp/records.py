@@ -13,6 +13,7 @@ from typing import Any
 
 from thermocline.ingest.otlp.origin import (
     NS_MAX,
+    TIME_BEYOND,
     Origin,
     is_foreign,
     scopes_with_origin,
@@ -22,7 +23,6 @@ from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimit
 from thermocline.ingest.otlp.tables import LOGS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer
 
-TIME_BEYOND = "a time is beyond int64"
 BAD_ID = "trace or span id of a wrong length, left out"
 
 

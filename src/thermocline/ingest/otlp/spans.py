@@ -12,6 +12,7 @@ from typing import Any
 
 from thermocline.ingest.otlp.origin import (
     NS_MAX,
+    TIME_BEYOND,
     Origin,
     is_foreign,
     scopes_with_origin,
@@ -28,7 +29,6 @@ STATUS_CODES = ("unset", "ok", "error")
 BAD_TRACE_ID = "trace_id is not 16 bytes, or all zeros"
 BAD_SPAN_ID = "span_id is not 8 bytes, or all zeros"
 NO_START = "start_time_unix_nano is 0"
-TIME_BEYOND = "a time is beyond int64"
 ENDS_EARLY = "span ends before it starts"
 EVENT_BEYOND = "event with a time beyond int64, emptied"
 

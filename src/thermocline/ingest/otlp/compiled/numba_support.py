@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 Function = TypeVar("Function", bound=Callable[..., Any])
 Bytes = npt.NDArray[np.uint8]
 
-_NAMES = ("numba_support", "protobuf_wire", "scan_metrics", "scan_records")
+_NAMES = ("numba_support", "protobuf_wire", "scan_items", "scan_metrics", "scan_records")
 _MODULES = tuple(f"thermocline.ingest.otlp.compiled.{name}" for name in _NAMES)
 
 

@@ -64,7 +64,10 @@ def new_interned(entries_max: int, arena_bytes: int, seed: int) -> InternTable:
 
 @inline_native
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a number of at most five bytes, and the position after it."""
+    """Return a number of at most five bytes, and the position after it.
+
+    A failure also returns 0: as a tag, which fails in `skip`, so a reader of fields need not ask.
+    """
     if at >= end:
         return 0, FAILED
     value = read_byte(data, at)

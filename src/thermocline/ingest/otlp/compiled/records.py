@@ -1,43 +1,49 @@
-"""Decodes logs and traces requests of the common shape: the results of `scan_records` as batches.
+"""Builds the batches of logs and traces requests of the common shape.
 
-In:   the bytes of an `Export{Logs,Trace}ServiceRequest`
-Out:  the same `DecodedRequest` as the official decoder; or None, and the official decoder decides
+In:   a scanned `Export{Logs,Trace}ServiceRequest`: the columns of its records
+Out:  a batch of `logs` or of `spans`
 
-- Every distinct set of attributes, scope, resource, name and status is decoded once by the official
-  library, rendered by the same functions as in the official decoder, and cached by its bytes.
+- Every distinct name and status is decoded once, as attributes and origins are.
 - Texts that rarely repeat, such as bodies, are copied after a check that they are UTF-8 and within
   the limits.
 - The official library decodes each body that is not a text, and the events and links of spans.
-- The official decoder handles every request with anything to refuse or to note.
-- Each thread has a separate cache, so nothing is shared or locked.
 """
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from thermocline.ingest.inflate import Data
-from thermocline.ingest.otlp.compiled.attribute_text import PairCache
-from thermocline.ingest.otlp.compiled.metrics import (
+from thermocline.ingest.otlp.compiled.memory import (
     Codes,
     DecodeMemory,
-    compact_ids,
+    ScannedRequest,
+    SignalPlan,
+    UncommonShape,
+    decode_request,
+    dictionary_array,
     number_array,
-    shared_columns,
-    texts_of,
+    text_array,
 )
 from thermocline.ingest.otlp.compiled.numba_support import Bytes
-from thermocline.ingest.otlp.compiled.protobuf_wire import FULL
-from thermocline.ingest.otlp.compiled.scan_metrics import ATTRIBUTES, METRIC, ORIGIN
+from thermocline.ingest.otlp.compiled.protobuf_wire import InternTable
+from thermocline.ingest.otlp.compiled.scan_items import (
+    ITEMS,
+    STATUS,
+    WORD_TEXT,
+    Positions,
+    RequestItems,
+)
 from thermocline.ingest.otlp.compiled.scan_records import (
     OTHER_BODY,
     TEXT_BODY,
-    Positions,
     RecordColumns,
     RecordPlan,
     gather_ids,
@@ -48,13 +54,12 @@ from thermocline.ingest.otlp.compiled.scan_records import (
     split_bodies,
 )
 from thermocline.ingest.otlp.origin import NS_MAX
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
 from thermocline.ingest.otlp.spans import KINDS, STATUS_CODES, enum_name, event_row, link_row
 from thermocline.ingest.otlp.tables import LOGS, SPAN_ID, SPANS, TEXT, TRACE_ID, OtlpTable
 from thermocline.ingest.otlp.tables import ORIGIN as ORIGIN_FIELDS
 from thermocline.ingest.otlp.value import ValueRenderer
 
-WORD_TEXT, STATUS = METRIC + 1, METRIC + 2
 # The columns of a log record's numbers and texts, and of a span's.
 TIME, OBSERVED, SEVERITY, DROPPED, FLAGS = range(5)
 SEVERITY_TEXT, EVENT_NAME, LOG_TRACE, LOG_SPAN, BODY = range(5)
@@ -82,49 +87,14 @@ _SPAN_PLAN = new_plan(
 )
 
 
-class _UncommonShape(Exception):
-    """The request has a part that the official decoder must handle."""
+class _ScannedRecords:
+    """The columns of a scanned request as Arrow arrays."""
 
-
-class RecordMemory(DecodeMemory):
-    """One thread's cache of decoded entries of one signal."""
-
-    shared_fields = ORIGIN_FIELDS
-
-    def __init__(
-        self, limits: DecodeLimits, record: Any, tag: int, pairs: PairCache | None = None
-    ) -> None:
-        super().__init__(limits, pairs)
-        self._record, self._tag = record, tag
-
-    def decode_entry(self, number: int, context: int, raw: bytes, values: ValueRenderer) -> Any:  # noqa: ARG002
-        """Return the decoded form of bytes; None if the official decoder must handle them."""
-        if context == ATTRIBUTES:
-            text = self.pairs.attributes_text(raw, self._tag)
-            if text is not None:
-                return text
-            return values.attributes(self._record.FromString(raw).attributes)
-        if context == WORD_TEXT:
-            return values.text(raw.decode())
-        if context == STATUS:
-            from opentelemetry.proto.trace.v1.trace_pb2 import Status
-
-            status: Any = Status.FromString(raw)
-            return enum_name(STATUS_CODES, status.code), values.optional_text(status.message)
-        return self.decode_origin(raw, values) if context == ORIGIN else raw
-
-
-@dataclass(frozen=True, slots=True)
-class _ScannedRequest:
-    """The result of scanning a request, from which a batch is built."""
-
-    data: Data
-    raw: Bytes
-    memory: RecordMemory
-    columns: RecordColumns
-    rows: int
-    tally: Tally
-    values: ValueRenderer
+    def __init__(self, scanned: ScannedRequest) -> None:
+        self.scanned = scanned
+        self.memory, self.raw = scanned.memory, scanned.raw
+        self.columns: RecordColumns = scanned.columns
+        self.rows = int(scanned.items.counts[ITEMS])
 
     def number(self, column: int) -> Any:
         """Return a column of numbers as int64."""
@@ -134,7 +104,7 @@ class _ScannedRequest:
         """Return a column of times; a time beyond int64 is left to the official decoder."""
         found = self.number(column)
         if (found < 0).any():
-            raise _UncommonShape
+            raise UncommonShape
         return found
 
     def spans(self, column: int) -> Positions:
@@ -145,26 +115,19 @@ class _ScannedRequest:
         """Return a column of texts, checked for UTF-8 and length."""
         lengths = np.where(is_there, spans[:, 1] - spans[:, 0], 0)
         if lengths.max(initial=0) > limit_bytes:
-            raise _UncommonShape
-        offsets = np.zeros(self.rows + 1, np.int32)
-        np.cumsum(lengths, out=offsets[1:])
-        copied = np.empty(offsets[-1], np.uint8)
-        gather_texts(self.raw, spans, offsets, copied)
-        valid = pa.py_buffer(np.packbits(is_there, bitorder="little"))
-        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(copied)]
-        made = pa.Array.from_buffers(TEXT, self.rows, buffers)
+            raise UncommonShape
+        made = text_array(lengths, partial(gather_texts, self.raw, spans), is_there)
         try:
             made.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise _UncommonShape from error
+            raise UncommonShape from error
         return made
 
     def words(self, place: int, column: int | None = None) -> pa.Array:
         """Return a column of interned texts; with `column`, texts that are empty there are null."""
-        distinct, codes = compact_ids(self.ids(place), self.memory)
         spans = None if column is None else self.columns.spans[: self.rows, column]
         is_there = None if spans is None else spans[:, 1] > spans[:, 0]
-        return _dictionary_array(codes, texts_of(self.memory, distinct), is_there)
+        return self.memory.texts(self.ids(place), is_there)
 
     def ids(self, place: int) -> Codes:
         """Return the ids of a column's interned texts."""
@@ -172,8 +135,7 @@ class _ScannedRequest:
 
     def attributes(self) -> pa.Array:
         """Return the sets of attributes."""
-        distinct, codes = compact_ids(self.columns.attributes[: self.rows], self.memory)
-        return _dictionary_array(codes, texts_of(self.memory, distinct))
+        return self.memory.texts(self.columns.attributes[: self.rows])
 
     def identifiers(self, column: int, kind: pa.DataType, *, is_needed: bool = False) -> pa.Array:
         """Return a column of identifiers of one width."""
@@ -182,58 +144,51 @@ class _ScannedRequest:
         is_there = np.empty(self.rows, np.uint8)
         is_odd = gather_ids(self.raw, self.spans(column), width, copied, is_there) < 0
         if is_odd or (is_needed and not is_there.all()):
-            raise _UncommonShape
+            raise UncommonShape
         valid = pa.py_buffer(np.packbits(is_there, bitorder="little"))
         return pa.Array.from_buffers(kind, self.rows, [valid, pa.py_buffer(copied)])
 
     def origins(self) -> list[pa.Array]:
         """Return the columns of the records' origins."""
-        distinct, codes = compact_ids(self.columns.origin[: self.rows], self.memory)
-        return shared_columns(self.memory.shape(distinct), codes)
+        origins = np.ascontiguousarray(self.scanned.items.rows[: self.rows, 2])
+        return self.memory.shared_columns(origins)
 
 
-def _dictionary_array(codes: Codes, words: Any, is_there: Any = None) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(
-        number_array(pa.int32(), codes, is_there), words, safe=False
-    )
-
-
-def _log_columns(scanned: _ScannedRequest, arrived_ns: int) -> list[pa.Array]:
-    time, observed = scanned.time(TIME), scanned.time(OBSERVED)
-    ts_ns = np.where(time != 0, time, np.where(observed != 0, observed, min(arrived_ns, NS_MAX)))
+def _log_columns(records: _ScannedRecords) -> list[pa.Array]:
+    time, observed = records.time(TIME), records.time(OBSERVED)
+    arrived = min(records.scanned.arrived_ns, NS_MAX)
+    ts_ns = np.where(time != 0, time, np.where(observed != 0, observed, arrived))
     kinds = {field.name: field.type for field in LOGS.schema}
     return [
         number_array(kinds["ts"], ts_ns // 1_000),
         number_array(kinds["ts_ns"], ts_ns),
-        *scanned.origins(),
+        *records.origins(),
         number_array(kinds["time_ns"], time, time != 0),
         number_array(kinds["observed_ns"], observed, observed != 0),
-        number_array(kinds["severity_number"], scanned.number(SEVERITY).astype(np.int32)),
-        scanned.words(0, SEVERITY_TEXT),
-        scanned.words(1, EVENT_NAME),
-        *_body_columns(scanned),
-        scanned.attributes(),
-        number_array(kinds["dropped_attributes"], scanned.number(DROPPED)),
-        scanned.identifiers(LOG_TRACE, TRACE_ID),
-        scanned.identifiers(LOG_SPAN, SPAN_ID),
-        number_array(kinds["flags"], scanned.number(FLAGS)),
+        number_array(kinds["severity_number"], records.number(SEVERITY).astype(np.int32)),
+        records.words(0, SEVERITY_TEXT),
+        records.words(1, EVENT_NAME),
+        *_body_columns(records),
+        records.attributes(),
+        number_array(kinds["dropped_attributes"], records.number(DROPPED)),
+        records.identifiers(LOG_TRACE, TRACE_ID),
+        records.identifiers(LOG_SPAN, SPAN_ID),
+        number_array(kinds["flags"], records.number(FLAGS)),
     ]
 
 
-def _body_columns(scanned: _ScannedRequest) -> tuple[pa.Array, pa.Array]:
+def _body_columns(records: _ScannedRecords) -> tuple[pa.Array, pa.Array]:
     """Return bodies as texts, and the bodies that are not texts as typed JSON too."""
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-
-    spans, kinds = scanned.spans(BODY), np.empty(scanned.rows, np.uint8)
-    split_bodies(scanned.raw, spans, kinds)
-    limit_bytes = scanned.memory.limits.body_bytes_max
-    texts = scanned.texts(spans, kinds == TEXT_BODY, limit_bytes)
-    typed = pa.nulls(scanned.rows, TEXT)
+    spans, kinds = records.spans(BODY), np.empty(records.rows, np.uint8)
+    split_bodies(records.raw, spans, kinds)
+    limit_bytes = records.memory.limits.body_bytes_max
+    texts = records.texts(spans, kinds == TEXT_BODY, limit_bytes)
+    typed = pa.nulls(records.rows, TEXT)
     is_other = kinds == OTHER_BODY
     if not is_other.any():
         return texts, typed
     made = [
-        scanned.values.body(AnyValue.FromString(bytes(scanned.data[start:end])))
+        records.scanned.values.body(AnyValue.FromString(bytes(records.scanned.data[start:end])))
         for start, end in spans[is_other].tolist()
     ]
     mask = pa.array(is_other)
@@ -242,139 +197,126 @@ def _body_columns(scanned: _ScannedRequest) -> tuple[pa.Array, pa.Array]:
     return texts, typed
 
 
-def _span_columns(scanned: _ScannedRequest, _: int) -> list[pa.Array]:
-    start, end = scanned.time(START), scanned.time(END)
+def _span_columns(records: _ScannedRecords) -> list[pa.Array]:
+    start, end = records.time(START), records.time(END)
     if (start == 0).any() or ((end != 0) & (end < start)).any():
-        raise _UncommonShape
+        raise UncommonShape
     kinds = {field.name: field.type for field in SPANS.schema}
-    states = scanned.spans(STATE)
-    limit_bytes = scanned.memory.limits.value_bytes_max
-    status, message = _status_columns(scanned)
-    events, links = _event_and_link_columns(scanned)
+    states = records.spans(STATE)
+    limit_bytes = records.memory.limits.value_bytes_max
+    status, message = _status_columns(records)
+    events, links = _event_and_link_columns(records)
     return [
         number_array(kinds["ts"], start // 1_000),
         number_array(kinds["ts_ns"], start),
-        *scanned.origins(),
-        scanned.identifiers(TRACE, TRACE_ID, is_needed=True),
-        scanned.identifiers(SPAN, SPAN_ID, is_needed=True),
-        scanned.identifiers(PARENT, SPAN_ID),
-        scanned.texts(states, states[:, 1] > states[:, 0], limit_bytes),
-        scanned.words(0),
-        _kind_column(scanned.number(KIND)),
+        *records.origins(),
+        records.identifiers(TRACE, TRACE_ID, is_needed=True),
+        records.identifiers(SPAN, SPAN_ID, is_needed=True),
+        records.identifiers(PARENT, SPAN_ID),
+        records.texts(states, states[:, 1] > states[:, 0], limit_bytes),
+        records.words(0),
+        _kind_column(records.number(KIND)),
         number_array(kinds["end_ns"], end, end != 0),
         number_array(kinds["duration_ns"], end - start, end != 0),
         status,
         message,
-        scanned.attributes(),
-        number_array(kinds["dropped_attributes"], scanned.number(SPAN_DROPPED)),
+        records.attributes(),
+        number_array(kinds["dropped_attributes"], records.number(SPAN_DROPPED)),
         events,
-        number_array(kinds["dropped_events"], scanned.number(DROPPED_EVENTS)),
+        number_array(kinds["dropped_events"], records.number(DROPPED_EVENTS)),
         links,
-        number_array(kinds["dropped_links"], scanned.number(DROPPED_LINKS)),
-        number_array(kinds["flags"], scanned.number(SPAN_FLAGS)),
+        number_array(kinds["dropped_links"], records.number(DROPPED_LINKS)),
+        number_array(kinds["flags"], records.number(SPAN_FLAGS)),
     ]
 
 
 def _kind_column(numbers: Any) -> pa.Array:
     distinct, codes = np.unique(numbers, return_inverse=True)
     words = pa.array([enum_name(KINDS, number) for number in distinct.tolist()], TEXT)
-    return _dictionary_array(codes.astype(np.int32), words)
+    return dictionary_array(codes.astype(np.int32), words)
 
 
-def _status_columns(scanned: _ScannedRequest) -> tuple[pa.Array, pa.Array]:
+def _status_columns(records: _ScannedRecords) -> tuple[pa.Array, pa.Array]:
     """Return the codes and the messages of statuses."""
-    distinct, codes = compact_ids(scanned.ids(1), scanned.memory)
-    found = [scanned.memory.entries[number] for number in distinct.tolist()]
+    distinct, codes = records.memory.compact(records.ids(1))
+    found = [records.memory.entries[number] for number in distinct.tolist()]
     words = pa.array([code for code, _ in found], TEXT).dictionary_encode()
     by_row = pa.array(codes)
     messages = pa.array([message for _, message in found], TEXT)
     return words.take(by_row), messages.take(by_row)
 
 
-def _event_and_link_columns(scanned: _ScannedRequest) -> tuple[pa.Array, pa.Array]:
+def _event_and_link_columns(records: _ScannedRecords) -> tuple[pa.Array, pa.Array]:
     """Return the events and links of spans, decoded by the official library."""
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
     kinds = [SPANS.schema.field(name).type for name in ("events", "links")]
-    is_rich = scanned.columns.is_rich[: scanned.rows]
+    is_rich = records.columns.is_rich[: records.rows]
     if not is_rich.any():
-        return pa.nulls(scanned.rows, kinds[0]), pa.nulls(scanned.rows, kinds[1])
+        return pa.nulls(records.rows, kinds[0]), pa.nulls(records.rows, kinds[1])
+    scanned = records.scanned
     values, tally = scanned.values, scanned.tally
-    events: list[Any] = [None] * scanned.rows
-    links: list[Any] = [None] * scanned.rows
+    events: list[Any] = [None] * records.rows
+    links: list[Any] = [None] * records.rows
     for row in np.flatnonzero(is_rich).tolist():
-        start, end = scanned.columns.positions[row].tolist()
+        start, end, _ = scanned.items.rows[row].tolist()
         span: Any = Span.FromString(bytes(scanned.data[start:end]))
         events[row] = [event_row(one, values, tally) for one in span.events] or None
         links[row] = [link_row(one, values, tally) for one in span.links] or None
     return pa.array(events, kinds[0]), pa.array(links, kinds[1])
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordFormat:
-    """How to decode the records of one signal."""
-
-    table: OtlpTable
-    plan: RecordPlan
-    attributes_tag: int
-    columns: Callable[[_ScannedRequest, int], list[pa.Array]]
-
-
-_RECORD_FORMATS = {
-    "logs": _RecordFormat(LOGS, _LOG_PLAN, 50, _log_columns),
-    "traces": _RecordFormat(SPANS, _SPAN_PLAN, 74, _span_columns),
-}
-_threads = threading.local()
-
-
 def decode_records(
     signal: str, data: Data, limits: DecodeLimits, arrived_ns: int
 ) -> DecodedRequest | None:
     """Return the rows of a request in the common shape, or None when it has another."""
-    if not data:
-        return None
-    form, found = _RECORD_FORMATS[signal], np.frombuffer(data, np.uint8)
-    memories: dict[str, RecordMemory] = _threads.__dict__.setdefault("memories", {})
-    memory, pairs = memories.get(signal), None
-    for _ in range(2):
-        if memory is None or memory.limits != limits:
-            memory = memories[signal] = _new_memory(signal, limits, pairs)
-        memory.decode_new_entries()  # entries that an earlier scan added before it failed
-        columns = new_record_columns(found.size, form.plan)
-        plan = form.plan
-        code = scan_records(found, plan.fields, plan.interned, memory.table, columns)
-        if code != FULL:
-            is_taken = code == 0 and memory.decode_new_entries()
-            return _build_batch(signal, data, memory, columns, arrived_ns) if is_taken else None
-        pairs, memory = memory.pairs, None  # clear the cache of sets, and try once more
-    del memories[signal]
-    return None
+    return decode_request(_PLANS[signal], data, limits, arrived_ns)
 
 
-def _new_memory(signal: str, limits: DecodeLimits, pairs: PairCache | None) -> RecordMemory:
-    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+def _scan(
+    plan: RecordPlan, raw: Bytes, table: InternTable, items: RequestItems
+) -> tuple[int, RecordColumns]:
+    columns = new_record_columns(items.rows.shape[0], plan)
+    return scan_records(raw, plan, table, items, columns), columns
 
-    record = LogRecord if signal == "logs" else Span
-    return RecordMemory(limits, record, _RECORD_FORMATS[signal].attributes_tag, pairs)
+
+def _decode_word(_: DecodeMemory, _number: int, raw: bytes, values: ValueRenderer) -> str:
+    return values.text(raw.decode())
 
 
-def _build_batch(
-    signal: str, data: Data, memory: RecordMemory, columns: RecordColumns, arrived_ns: int
-) -> DecodedRequest | None:
-    from google.protobuf.message import DecodeError
+def _decode_status(
+    _: DecodeMemory, _number: int, raw: bytes, values: ValueRenderer
+) -> tuple[str, str | None]:
+    status: Any = Status.FromString(raw)
+    return enum_name(STATUS_CODES, status.code), values.optional_text(status.message)
 
-    form, tally, rows = _RECORD_FORMATS[signal], Tally(signal), int(columns.counts[0])
-    found = np.frombuffer(data, np.uint8)
-    values = ValueRenderer(memory.limits, tally)
-    scanned = _ScannedRequest(data, found, memory, columns, rows, tally, values)
-    batches = {}
-    if rows:
-        try:
-            arrays = form.columns(scanned, arrived_ns)
-        except (_UncommonShape, DecodeError, UnicodeDecodeError):
-            return None
-        batches[form.table.name] = pa.RecordBatch.from_arrays(arrays, schema=form.table.schema)
-    tally.accepted = rows
-    decoded = tally.outcome(batches)
-    return None if decoded.is_partial else decoded
+
+def _build_batches(
+    table: OtlpTable,
+    columns: Callable[[_ScannedRecords], list[pa.Array]],
+    scanned: ScannedRequest,
+) -> dict[str, pa.RecordBatch]:
+    if not scanned.items.counts[ITEMS]:
+        return {}
+    arrays = columns(_ScannedRecords(scanned))
+    return {table.name: pa.RecordBatch.from_arrays(arrays, schema=table.schema)}
+
+
+_PLANS = {
+    "logs": SignalPlan(
+        "logs",
+        LogRecord,
+        50,
+        ORIGIN_FIELDS,
+        {WORD_TEXT: _decode_word},
+        partial(_scan, _LOG_PLAN),
+        partial(_build_batches, LOGS, _log_columns),
+    ),
+    "traces": SignalPlan(
+        "traces",
+        Span,
+        74,
+        ORIGIN_FIELDS,
+        {WORD_TEXT: _decode_word, STATUS: _decode_status},
+        partial(_scan, _SPAN_PLAN),
+        partial(_build_batches, SPANS, _span_columns),
+    ),
+}

@@ -2,10 +2,10 @@
 
 In:   the bytes of an `Export{Logs,Trace}ServiceRequest`; a plan of a record's fields; a table of
       interned bytes
-Out:  for each record its numbers, the positions of its texts, ids of interned texts, its origin
+Out:  for each record its numbers, the positions of its texts, ids of interned texts, attributes
 
 - The scan handles only the forms that exporters write. An unusual form ends the scan: the official
-  decoder then handles the whole request. `fast_records` checks the values of the columns.
+  decoder then handles the whole request. `records` checks the values of the columns.
 - A number that is given twice keeps its last value, as in protobuf. A text or a message given twice
   ends the scan: protobuf merges messages, and also checks a text that a later one replaces.
 - A known field of a wrong wire type (`WRONG`) ends the scan: the item may be of another signal.
@@ -32,27 +32,24 @@ from thermocline.ingest.otlp.compiled.protobuf_wire import (
     InternTable,
     copy,
     intern,
-    match_follower,
     read_span,
     read_varint,
     skip,
 )
-from thermocline.ingest.otlp.compiled.scan_metrics import (
-    ATTRIBUTES,
-    RESOURCE,
-    URL,
-    find_head,
-    scope_origin,
+from thermocline.ingest.otlp.compiled.scan_items import (
+    ITEMS,
+    LAST_ATTRIBUTES,
+    Positions,
+    RequestItems,
+    find_items,
+    intern_attributes,
+    match_attributes,
 )
 
 NUMBER, SPAN, RUN, RICH, WRONG = range(1, 6)
 TAGS_MAX = 256
-RECORD_BYTES_MIN = 16  # requests of smaller records go to the official decoder
-ORIGIN_KEY_BYTES = 16
 NO_BODY, TEXT_BODY, OTHER_BODY = range(3)
 _INT32_MAX = (1 << 31) - 1
-
-Positions = npt.NDArray[np.int64]
 
 
 class RecordPlan(NamedTuple):
@@ -74,12 +71,7 @@ class RecordColumns(NamedTuple):
     spans: Positions
     ids: npt.NDArray[np.int32]
     attributes: npt.NDArray[np.int32]
-    origin: npt.NDArray[np.int32]
-    positions: Positions
     is_rich: Bytes
-    counts: Positions
-    head: Positions
-    scratch: Bytes
 
 
 def new_plan(
@@ -106,128 +98,49 @@ def new_plan(
     return RecordPlan(fields, found, len(numbers), len(spans))
 
 
-def new_record_columns(size_bytes: int, plan: RecordPlan) -> RecordColumns:
-    """Return columns with room for the expected records of a request of this many bytes."""
-    rows = size_bytes // RECORD_BYTES_MIN + 1
+def new_record_columns(rows: int, plan: RecordPlan) -> RecordColumns:
+    """Return columns with room for this many records."""
     return RecordColumns(
         numbers=np.empty((rows, plan.numbers), np.uint64),
         spans=np.empty((rows, plan.spans, 2), np.int64),
         ids=np.empty((rows, plan.interned.shape[0]), np.int32),
         attributes=np.empty(rows, np.int32),
-        origin=np.empty(rows, np.int32),
-        positions=np.empty((rows, 2), np.int64),
         is_rich=np.empty(rows, np.uint8),
-        counts=np.zeros(2, np.int64),  # rows, the last attributes
-        head=np.zeros(4, np.int64),
-        scratch=np.empty(ORIGIN_KEY_BYTES, np.uint8),
     )
 
 
 @compile_native
 def scan_records(
-    data: Bytes, fields: Positions, interned: Positions, table: InternTable, columns: RecordColumns
+    data: Bytes, plan: RecordPlan, table: InternTable, items: RequestItems, columns: RecordColumns
 ) -> int:
     """Fill the columns from a request; return 0, `FAILED` or `FULL`."""
-    at, end = 0, data.size
-    while at < end:
-        tag, at = read_varint(data, at, end)
-        if at < 0:
-            return FAILED
-        if tag == 10:
-            start, at = read_span(data, at, end)
-            if at < 0:
-                return FAILED
-            done = _scan_group(data, start, at, fields, interned, table, columns)
-            if done < 0:
-                return done
-        else:
-            at = skip(data, at, end, tag)
-            if at < 0:
-                return FAILED
-    return 0
-
-
-@compile_native
-def _scan_group(
-    data: Bytes,
-    at: int,
-    end: int,
-    fields: Positions,
-    interned: Positions,
-    table: InternTable,
-    columns: RecordColumns,
-) -> int:
-    head = columns.head
-    if find_head(data, at, end, head) < 0:
-        return FAILED
-    resource = intern(table, data, head[0], head[1], RESOURCE)
-    url = intern(table, data, head[2], head[3], URL)
-    if resource < 0 or url < 0:
-        return min(resource, url)
-    origin = FAILED  # the official decoder handles a resource without scopes
-    while at < end:
-        tag, at = read_varint(data, at, end)
-        if tag != 18:
-            at = skip(data, at, end, tag)
-            continue
-        start, at = read_span(data, at, end)
-        if at < 0:
-            return FAILED
-        origin = scope_origin(data, start, at, resource, url, table, head, columns.scratch)
-        if origin < 0:
-            return origin
-        done = _scan_scope(data, start, at, origin, fields, interned, table, columns)
+    done = find_items(data, table, items)
+    if done < 0:
+        return done
+    for row in range(items.counts[ITEMS]):
+        done = _scan_record(data, row, plan.fields, table, items, columns)
         if done < 0:
             return done
-    return min(origin, 0)
-
-
-@compile_native
-def _scan_scope(
-    data: Bytes,
-    at: int,
-    end: int,
-    origin: int,
-    fields: Positions,
-    interned: Positions,
-    table: InternTable,
-    columns: RecordColumns,
-) -> int:
-    while at < end:
-        tag, at = read_varint(data, at, end)
-        if tag != 18:
-            at = skip(data, at, end, tag)
-            continue
-        start, at = read_span(data, at, end)
-        row = columns.counts[0]
-        if at < 0 or row >= columns.origin.size:
-            return FAILED
-        columns.origin[row] = origin
-        columns.positions[row, 0], columns.positions[row, 1] = start, at
-        done = _scan_record(data, start, at, row, fields, table, columns)
-        if done < 0:
-            return done
-        for place in range(interned.shape[0]):
-            column, context = interned[place, 0], interned[place, 1]
+        for place in range(plan.interned.shape[0]):
+            column, context = plan.interned[place, 0], plan.interned[place, 1]
             begun, stop = columns.spans[row, column, 0], columns.spans[row, column, 1]
             found = intern(table, data, begun, stop, context)
             if found < 0:
                 return found
             columns.ids[row, place] = found
-        columns.counts[0] = row + 1
     return 0
 
 
 @inline_native
-def _scan_record(  # noqa: C901  # one loop, as in `scan`
+def _scan_record(  # noqa: C901  # one loop, as in `scan_metrics`
     data: Bytes,
-    at: int,
-    end: int,
     row: int,
     fields: Positions,
     table: InternTable,
+    items: RequestItems,
     columns: RecordColumns,
 ) -> int:
+    at, end = items.rows[row, 0], items.rows[row, 1]
     for place in range(columns.numbers.shape[1]):
         columns.numbers[row, place] = 0
     for place in range(columns.spans.shape[1]):
@@ -253,9 +166,9 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
         elif kind == RUN:
             if last and last != field:
                 return FAILED  # other fields lie between the attributes
-            before = FAILED if last else columns.counts[1]
+            before = FAILED if last else items.counts[LAST_ATTRIBUTES]
             first = first if last else field
-            guess, at = _match_attributes(data, field, at, end, table, before)
+            guess, at = match_attributes(data, field, at, end, table, before)
             last = at
         elif kind == WRONG:
             return FAILED
@@ -264,7 +177,9 @@ def _scan_record(  # noqa: C901  # one loop, as in `scan`
             at = skip(data, at, end, tag)
         if at < 0:
             return FAILED
-    return _keep_attributes(data, first, last, guess, row, table, columns)
+    attributes = intern_attributes(data, first, last, guess, table, items)
+    columns.attributes[row] = attributes
+    return min(attributes, 0)
 
 
 @inline_native
@@ -282,39 +197,6 @@ def _read_number(data: Bytes, at: int, end: int, wire: int) -> tuple[np.uint64, 
     for place in range(4):
         value |= read_byte(data, at + place) << (8 * place)
     return np.uint64(value), at + 4
-
-
-@inline_native
-def _match_attributes(
-    data: Bytes, field: int, at: int, end: int, table: InternTable, before: int
-) -> tuple[int, int]:
-    """Return the id of the expected attributes and their end; `FAILED` if they are others."""
-    if before >= 0:
-        guess, after = match_follower(table, before, data, field, end)
-        if guess >= 0:
-            return guess, after
-    return FAILED, read_span(data, at, end)[1]
-
-
-@inline_native
-def _keep_attributes(
-    data: Bytes,
-    first: int,
-    last: int,
-    guess: int,
-    row: int,
-    table: InternTable,
-    columns: RecordColumns,
-) -> int:
-    """Store the attributes of a record."""
-    if guess < 0:
-        guess = intern(table, data, first, last, ATTRIBUTES)
-    if guess < 0 or table.is_bad[guess]:
-        return min(guess, FAILED)
-    table.follows[columns.counts[1]] = guess
-    columns.counts[1] = guess
-    columns.attributes[row] = guess
-    return 0
 
 
 @compile_native
