@@ -18,7 +18,7 @@ from thermocline.cold.catalog import TENANTS_FOLDER, check_owner, read_lake_id
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import Disk, translate_errors
-from thermocline.errors import Conflict, Corruption, Invalid, NotFound
+from thermocline.errors import Conflict, Corruption, Invalid, NotFound, TenantNotFound
 from thermocline.format.sealed_json import seal, unseal
 
 DEFAULT_TENANT = "default"
@@ -43,7 +43,7 @@ class TenantCatalog:
         return self._storage.root
 
     def folder(self, name: str) -> str:
-        """Return a tenant's folder, relative to the lake's; `NotFound` for an unknown tenant."""
+        """Return a tenant's folder, relative to the lake's; `TenantNotFound` if unknown."""
         if name == DEFAULT_TENANT:
             return ""
         if name not in self._known:  # a name's file is never changed
@@ -51,7 +51,7 @@ class TenantCatalog:
                 self._known[name] = self._read(name)
             except (NotFound, Invalid) as error:
                 hint = "an administrator creates tenants"
-                raise NotFound("no such tenant", hint=hint, tenant=name[:80]) from error
+                raise TenantNotFound("no such tenant", hint=hint, tenant=name[:80]) from error
         return self._known[name]
 
     def _read(self, name: str) -> str:

@@ -3,9 +3,7 @@
 In:   an error
 Out:  a status code; the seconds to wait, if a retry can help
 
-- The status depends on the kind, and on two facts. A query past its timeout is 504: an immediate
-  retry does not help, and neither do fewer requests. A conflict with the version in a request's
-  `If-Match` is 412.
+- A query past its timeout is 504: an immediate retry does not help, and neither do fewer requests.
 - Any other exception is a 500, and its details are not disclosed.
 """
 
@@ -17,6 +15,8 @@ from thermocline.errors import (
     Invalid,
     NotFound,
     Overloaded,
+    PreconditionFailed,
+    QueryTimeout,
     ThermoclineError,
     Unauthenticated,
     Unavailable,
@@ -29,23 +29,20 @@ STATUSES: tuple[tuple[type[ThermoclineError], int], ...] = (
     (Unauthenticated, 401),
     (Forbidden, 403),
     (NotFound, 404),
+    (PreconditionFailed, 412),  # before `Conflict`, which it is
     (Conflict, 409),
+    (QueryTimeout, 504),  # before `Overloaded`, which it is
     (Overloaded, 429),
     (Unavailable, 503),
     (Unsupported, 501),
     (Corruption, 500),
 )
-TIMEOUT_STATUS = 504
 PRECONDITION_STATUS = 412
 RETRY_AFTER_S = range(1, 6)
 
 
 def status_of(error: BaseException) -> int:
     """Return an error's status; 500 for an exception of another package."""
-    if isinstance(error, Overloaded) and "timeout_s" in error.facts:
-        return TIMEOUT_STATUS
-    if isinstance(error, Conflict) and "if_match" in error.facts:
-        return PRECONDITION_STATUS
     for kind, status in STATUSES:
         if isinstance(error, kind):
             return status

@@ -24,7 +24,7 @@ from thermocline.cli.entity.target import (
     open_target,
 )
 from thermocline.cli.terminal.terminal import print_line
-from thermocline.errors import NotFound
+from thermocline.errors import EntityNotFound
 
 if TYPE_CHECKING:
     from thermocline.hot.postgres.store.operation import StoredEntity, WriteResult
@@ -94,7 +94,7 @@ def show(
         print(f"warning: {facts['warning']} ({facts['as_of']})", file=sys.stderr)
     if found is None:
         told = {name: value for name, value in facts.items() if value}
-        raise NotFound("no such entity", hint="`entity list` lists them", id=id, **told)
+        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id, **told)
     print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
 
 
@@ -207,7 +207,7 @@ def history(
     with open_target(url, key_file, lake, postgres) as opened:
         found = opened.entity(type).history(id)
     if not found:
-        raise NotFound("no such entity", hint="`entity list` lists them", id=id)
+        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id)
     if json:
         told = [asdict(one) | {"at": _time_text(one.at)} for one in found]
         print_exact_json({"type": type, "id": id, "revisions": told})

@@ -22,7 +22,7 @@ from thermocline.cold.log.transaction import CommitPlan
 from thermocline.cold.segment.measure import encode_entities
 from thermocline.cold.segment.stage import Stage, StagedSegment, check_writable
 from thermocline.cold.storage.storage import Storage
-from thermocline.errors import Conflict, CoverageOverlapError, Invalid, Overloaded
+from thermocline.errors import Conflict, CoverageOverlapError, EntityLimitReached, Invalid
 from thermocline.format import instant
 from thermocline.format.argument import check_flag
 from thermocline.format.bucket import Bucket
@@ -161,7 +161,7 @@ class AppendPlanner:
         known = self._index.at(state).entities.keys()
         count = len(known) + sum(key not in known for key in new.entities)
         if count > state.spec.entities_max:
-            raise Overloaded(
+            raise EntityLimitReached(
                 "more entities than the table's limit",
                 hint="raise entities_max, or declare fewer or coarser entity columns",
                 entities=count,

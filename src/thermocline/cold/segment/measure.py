@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from thermocline.errors import Invalid, Overloaded
+from thermocline.errors import EntityLimitReached, Invalid
 from thermocline.format import instant
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import (
@@ -83,8 +83,8 @@ class MeasurementBuilder:
             if used > self._spec.entities_max:
                 raise self._entity_limit_error(used)
 
-    def _entity_limit_error(self, count: int) -> Overloaded:
-        return Overloaded(
+    def _entity_limit_error(self, count: int) -> EntityLimitReached:
+        return EntityLimitReached(
             "more entities than the table's limit",
             hint="raise entities_max, or declare fewer or coarser entity columns",
             entities=count,

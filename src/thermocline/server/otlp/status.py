@@ -18,8 +18,8 @@ from thermocline.errors import (
     BodyTooLarge,
     Forbidden,
     Invalid,
-    NotFound,
     Overloaded,
+    TenantNotFound,
     ThermoclineError,
     Unauthenticated,
 )
@@ -33,7 +33,7 @@ _CLIENT_FAULTS: tuple[tuple[type[ThermoclineError], int, int], ...] = (
     (Invalid, 400, INVALID_ARGUMENT),
     (Unauthenticated, 401, UNAUTHENTICATED),
     (Forbidden, 403, PERMISSION_DENIED),
-    (NotFound, 404, NOT_FOUND),
+    (TenantNotFound, 404, NOT_FOUND),
 )
 
 
@@ -50,7 +50,7 @@ class OtlpStatus:
 def otlp_status(error: BaseException) -> OtlpStatus:
     """Return the answer for an error."""
     for kind, status, code in _CLIENT_FAULTS:
-        if isinstance(error, kind) and not _is_internal(error):
+        if isinstance(error, kind):
             return OtlpStatus(status, code, str(error))
     low, high = RETRY_AFTER_S
     if not isinstance(error, ThermoclineError):
@@ -59,8 +59,3 @@ def otlp_status(error: BaseException) -> OtlpStatus:
     wait_s = min(max(int(wish), low), high) if isinstance(wish, int | float) else low
     status = 429 if isinstance(error, Overloaded) else 503
     return OtlpStatus(status, UNAVAILABLE, error.message, wait_s)
-
-
-def _is_internal(error: ThermoclineError) -> bool:
-    """Tell whether something internal to the node is missing, such as a file."""
-    return isinstance(error, NotFound) and "tenant" not in error.facts

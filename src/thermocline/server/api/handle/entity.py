@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from thermocline.contract.document.text import decode
-from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
+from thermocline.errors import Conflict, EntityNotFound, Invalid, ThermoclineError
 from thermocline.format.instant import format_instant, from_datetime
 from thermocline.hot.postgres.page.filter import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
@@ -247,7 +247,7 @@ def _entity_response(
         facts: dict[str, Any] = {"id": call.path["id"]}
         if as_of is not None:
             facts |= {"as_of": _time(as_of), "warning": warning}
-        error = NotFound("no such entity", hint="create it first", **facts)
+        error = EntityNotFound("no such entity", hint="create it first", **facts)
         problem = problem_of(error, call.request_id)
         return ApiResponse(problem_bytes(problem), problem.status, PROBLEM_TYPE, headers)
     headers["ETag"] = etag(found.ver)
