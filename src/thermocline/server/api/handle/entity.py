@@ -16,7 +16,14 @@ from urllib.parse import quote
 import msgspec
 
 from thermocline.contract.document.text import decode
-from thermocline.errors import Conflict, EntityNotFound, Invalid, ThermoclineError
+from thermocline.error_table import ERROR_TABLE
+from thermocline.errors import (
+    Conflict,
+    EntityNotFound,
+    Invalid,
+    PreconditionFailed,
+    ThermoclineError,
+)
 from thermocline.format.instant import format_instant, from_datetime
 from thermocline.hot.postgres.page.filter import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
@@ -40,7 +47,6 @@ from thermocline.server.api.http.reply import choose_format
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.request_types import StrictRequest
 from thermocline.server.api.types.route import ApiRequest, ApiResponse
-from thermocline.server.status import PRECONDITION_STATUS
 
 SIGNAL = "entities"
 AS_OF = "Thermocline-As-Of"
@@ -107,8 +113,8 @@ def replace(call: ApiRequest) -> ApiResponse:
         return _write_response(call, entities.create(_charge_body(call), key))
     except Conflict as error:
         problem = problem_of(error, call.request_id)
-        problem.status = PRECONDITION_STATUS
-        return ApiResponse(problem_bytes(problem), PRECONDITION_STATUS, PROBLEM_TYPE)
+        problem.status = ERROR_TABLE[PreconditionFailed].http_status
+        return ApiResponse(problem_bytes(problem), problem.status, PROBLEM_TYPE)
 
 
 def patch(call: ApiRequest) -> ApiResponse:

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
+from thermocline.error_table import find_answer, retry_after_s
 from thermocline.errors import Invalid, ThermoclineError
 from thermocline.server.api.types.response_types import ProblemResponse
-from thermocline.server.status import retry_after_s, status_of
 
 PROBLEM_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:thermocline:error:"
@@ -72,7 +72,7 @@ def _unpickle_error(message: str, status: int, hint: str, facts: dict[str, Any])
 
 def problem_of(error: BaseException, request_id: str = "") -> ProblemResponse:
     """Return the problem document of an error."""
-    status = error.status if isinstance(error, HttpStatusError) else status_of(error)
+    status = error.status if isinstance(error, HttpStatusError) else find_answer(error).http_status
     if not isinstance(error, ThermoclineError):
         return ProblemResponse(
             f"{TYPE_PREFIX}internal",
@@ -127,9 +127,8 @@ def problem_bytes(problem: ProblemResponse) -> bytes:
 def problem_headers(error: BaseException, problem: ProblemResponse) -> dict[str, str]:
     """Return the headers that a problem needs beside its type."""
     headers: dict[str, str] = {}
-    wait_s = retry_after_s(error)
-    if wait_s is not None:
-        headers["Retry-After"] = str(wait_s)
+    if find_answer(error).is_retried:
+        headers["Retry-After"] = str(retry_after_s(error))
     if problem.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="thermocline"'
     return headers
