@@ -20,12 +20,11 @@ from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, TenantNotFound
 from thermocline.format.sealed_json import seal, unseal
+from thermocline.names import DEFAULT_TENANT, is_tenant_name
 
-DEFAULT_TENANT = "default"
 HINT = "restore this file from a backup of this lake; the tenant's tables are untouched"
 
 _UNSEALED = frozenset({"name", "folder"})
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _FOLDER = re.compile(rf"{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 
 
@@ -103,12 +102,12 @@ class TenantCatalog:
         stored = sorted(one.path for one in self._storage.list(f"{TENANTS_FOLDER}/names"))
         for path in stored:
             name = path.rpartition("/")[2].removesuffix(".json")
-            if path.endswith(".json") and _NAME.fullmatch(name):
+            if path.endswith(".json") and is_tenant_name(name):
                 yield name
 
 
 def _name_path(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not is_tenant_name(name):
         raise Invalid(
             "this cannot be the name of a tenant",
             hint="use lower case letters, digits and underscores, at most 40, no digit first",

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from thermocline.cold.catalog import Catalog, is_table_name
+from thermocline.cold.catalog import Catalog
 from thermocline.cold.table import ColdTable
-from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
 from thermocline.lake import Lake
+from thermocline.names import DEFAULT_TENANT, is_table_name
 from thermocline.node import Node
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import time as clock
 
 import msgspec
 
-from thermocline.cold.tenants import DEFAULT_TENANT
 from thermocline.errors import Forbidden, Invalid, NotFound, TenantNotFound
 from thermocline.format.instant import format_instant, from_datetime
+from thermocline.names import DEFAULT_TENANT
 from thermocline.pipeline.run.history import NAME as HISTORY
 from thermocline.pipeline.run.history import last_runs
 from thermocline.server.access.keys import Key

@@ -19,6 +19,7 @@ import msgspec
 
 from thermocline.error_table import find_answer, retry_after_s
 from thermocline.errors import Invalid, ThermoclineError
+from thermocline.names import API_KEY_IN_TEXT
 from thermocline.server.api.types.response_types import ProblemResponse
 
 PROBLEM_TYPE = "application/problem+json"
@@ -46,7 +47,7 @@ TITLES = {
     503: "the node cannot answer now",
     504: "the query exceeded its timeout",
 }
-_KEY = re.compile(r"tck_[A-Za-z0-9]{1,16}_[A-Za-z0-9_-]{8,}")
+_KEY = re.compile(API_KEY_IN_TEXT)
 _WORD = r"[^\s/'\"`,;:()\[\]{}<>]"
 _PATH = re.compile(rf"(?<![\w.:<~/-])/(?!(?:api|health)/)(?:{_WORD}+/)+(?={_WORD})")
 _PRIVATE = frozenset({"folder", "root", "pid", "process", "owner", "host"})

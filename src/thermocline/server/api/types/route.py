@@ -21,7 +21,6 @@ from thermocline.server.api.types.request_types import NoParams
 
 JSON = "application/json"
 EVERY_FORMAT = tuple(MEDIA_TYPES.values())
-SCOPES = ("ingest", "query", "admin")
 
 
 @dataclass(frozen=True, slots=True)
