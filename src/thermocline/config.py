@@ -29,6 +29,7 @@ CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
 _FOREIGN_VARIABLES = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
 FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
 OFF = "off"
+EMBEDDED = "embedded"
 _DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTE_UNITS = _DECIMAL_UNITS | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SECOND_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

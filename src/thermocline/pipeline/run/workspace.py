@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.table import ColdTable
 from thermocline.cold.tenants import TenantCatalog
-from thermocline.config import LakeSettings
+from thermocline.config import EMBEDDED, LakeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
@@ -89,7 +89,7 @@ class JobWorkspace:
         """
         if not self._settings.postgres:
             return None
-        from thermocline.entity.postgres_service import EMBEDDED, FOLDER, PostgresService
+        from thermocline.entity.postgres_service import FOLDER, PostgresService
         from thermocline.hot.postgres.server.cluster import running_server
 
         is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.root, FOLDER)
