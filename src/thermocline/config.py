@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from thermocline.errors import Invalid, NotFound
+from thermocline.names import API_KEY_IN_SETTING, is_tenant_name
 
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
 CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
@@ -28,11 +29,12 @@ CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
 _FOREIGN_VARIABLES = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
 FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
 OFF = "off"
+EMBEDDED = "embedded"
 _DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTE_UNITS = _DECIMAL_UNITS | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SECOND_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@|(?<=password=)('[^']*'|\S+)|tck_\w+_[\w-]+")
+_PASSWORD = re.compile(rf"(?<=://)[^/@\s]*@|(?<=password=)('[^']*'|\S+)|{API_KEY_IN_SETTING}")
 
 
 class Sync(enum.Enum):
@@ -247,7 +249,7 @@ def _read_tenants(
     """Return the quotas of tenants that have their own; omitted ones are those of all tenants."""
     found = {}
     for tenant, values in given.items() if isinstance(given, dict) else [("", given)]:
-        if not isinstance(values, dict) or not re.fullmatch("[a-z_][a-z0-9_]{0,39}", tenant):
+        if not isinstance(values, dict) or not is_tenant_name(tenant):
             hint, facts = "write a table for each: [tenants.acme]", {"setting": "tenants"}
             raise Invalid("not the quotas of a tenant", hint=hint, got=tenant, **facts)
         read = read_settings(values, _QUOTA, origin, prefix=f"tenants.{tenant}.")

@@ -6,15 +6,23 @@
     ├── Unauthenticated         send a valid key
     ├── Forbidden               use a key that may do this
     ├── NotFound                name something that exists
+    │   ├── TenantNotFound        name a tenant that exists
+    │   └── EntityNotFound        create the entity first
     ├── Conflict                reload and try again
-    │   └── CoverageOverlapError  the buckets are already held
+    │   ├── CoverageOverlapError  the buckets are already held
+    │   └── PreconditionFailed    read the entity again, then decide
     ├── Overloaded              send less, or later
+    │   ├── QueryTimeout          select less, or raise the timeout
+    │   └── EntityLimitReached    raise the table's limit
     ├── Unavailable             try again later
-    │   └── OutcomeUnknown        the write may have happened; check before repeating it
+    │   ├── OutcomeUnknown        the write may have happened; check before repeating it
+    │   └── QueryCancelled        run the query again if its answer is needed
     ├── Unsupported             use a newer Thermocline
     └── Corruption              stop; a person looks
 
 - A message is lower case and contains no values; values are `facts`; `hint` is the way out.
+- A class exists only where code treats it apart. It has the code of the class above it if that
+  tells a client enough: codes are part of the HTTP API.
 - Every error can be pickled, so that worker processes can raise it.
 - No package lets an error of a library or of the operating system out: it translates it.
 """
@@ -77,6 +85,14 @@ class NotFound(ThermoclineError):
     code = "not_found"
 
 
+class TenantNotFound(NotFound):
+    """The node has no tenant of this name; create it first."""
+
+
+class EntityNotFound(NotFound):
+    """The type has no entity of this id; create it first."""
+
+
 class Conflict(ThermoclineError):
     """Another writer changed the same thing first; this change was definitely not made."""
 
@@ -89,10 +105,22 @@ class CoverageOverlapError(Conflict):
     code = "coverage_overlap"
 
 
+class PreconditionFailed(Conflict):
+    """The entity is not at the version that the caller requires; read it again, then decide."""
+
+
 class Overloaded(ThermoclineError):
     """A named limit is reached; send less, or later."""
 
     code = "overloaded"
+
+
+class QueryTimeout(Overloaded):
+    """The query took longer than its limit; the same query again would, too."""
+
+
+class EntityLimitReached(Overloaded):
+    """The rows have more entities than the table allows; the same rows again would, too."""
 
 
 class Unavailable(ThermoclineError):
@@ -105,6 +133,10 @@ class OutcomeUnknown(Unavailable):
     """The write may or may not have happened; check before repeating it."""
 
     code = "outcome_unknown"
+
+
+class QueryCancelled(Unavailable):
+    """A client cancelled the query; run it again if its answer is needed."""
 
 
 class Unsupported(ThermoclineError):

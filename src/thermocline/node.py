@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.cold.catalog import LAKE_HINT, LAKE_PATH, Catalog, CatalogEntry, LakeIdentity
 from thermocline.cold.table import ColdTable
-from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import LakeSettings
 from thermocline.disk import Disk, OsDisk
 from thermocline.errors import (
@@ -46,6 +46,7 @@ from thermocline.hot.wal.repair.quarantine import RejectedFrame, set_aside
 from thermocline.hot.wal.tier import WalTable, WalTier
 from thermocline.lake import Lake, flush_table
 from thermocline.lake_table import LakeTable
+from thermocline.names import DEFAULT_TENANT
 from thermocline.query.worker.pool import QueryPool
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from thermocline.cli.terminal.report_error import (
     describe_usage_failure,
     translate_hint,
 )
+from thermocline.error_table import ERROR_TABLE
 from thermocline.errors import (
     Conflict,
     Corruption,
@@ -45,6 +46,7 @@ def test_each_kind_of_error_has_its_exit_code(kind):
 def test_no_kind_of_error_is_without_an_exit_code():
     kinds = set(ThermoclineError.__subclasses__())
     assert kinds == set(KINDS)
+    assert kinds <= ERROR_TABLE.keys()
 
 
 def test_an_error_is_three_lines_even_if_it_says_nothing():

@@ -57,11 +57,11 @@ def test_the_unit_is_hardened_and_not_root():
 
 
 def test_the_unit_does_not_restart_what_a_person_must_look_at():
-    from thermocline.cli.terminal.report_error import KINDS
+    from thermocline.error_table import ERROR_TABLE
     from thermocline.errors import Corruption, Invalid, NotFound, Unsupported
 
     kinds = (Invalid, NotFound, Unsupported, Corruption)
-    codes = {str(KINDS[kind].exit_code) for kind in kinds}
+    codes = {str(ERROR_TABLE[kind].exit_code) for kind in kinds}
     assert set(unit()["Service"]["RestartPreventExitStatus"].split()) == codes
 
 

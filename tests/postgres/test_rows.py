@@ -9,12 +9,12 @@ from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.store.operation import (
-    OPERATIONS_MAX,
     Operation,
     OperationKind,
     WriteResult,
 )
 from thermocline.hot.postgres.store.store import EntityStore
+from thermocline.names import OPERATIONS_MAX
 
 FULL = order(
     quantity=3,

@@ -11,7 +11,9 @@ import pytest
 from fixtures.timing import at_best
 from thermocline.config import NodeSettings, node_settings
 from thermocline.errors import Corruption, Forbidden, Invalid, Unauthenticated, Unavailable
+from thermocline.format.instant import NS_PER_S
 from thermocline.format.sealed_json import seal_encoded
+from thermocline.names import SCOPES
 from thermocline.server.access.audit import Audit
 from thermocline.server.access.guard import (
     ANONYMOUS,
@@ -22,7 +24,7 @@ from thermocline.server.access.guard import (
     check_exposure,
     exposed_listeners,
 )
-from thermocline.server.access.keys import NS_PER_S, SCOPES, KeyStore
+from thermocline.server.access.keys import KeyStore
 
 
 class Clock:

@@ -14,18 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
+from thermocline.format.instant import NS_PER_S
 from thermocline.format.sealed_json import seal
+from thermocline.names import SCOPES
 from thermocline.node import Node
 from thermocline.server.access import keys as keys_module
 from thermocline.server.access.guard import Guard
-from thermocline.server.access.keys import (
-    NS_PER_S,
-    SCOPES,
-    Key,
-    KeySet,
-    KeyStore,
-    key_digest,
-)
+from thermocline.server.access.keys import Key, KeySet, KeyStore, key_digest
 
 FIRST = """
 import sys, time

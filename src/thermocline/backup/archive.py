@@ -20,16 +20,17 @@ from typing import IO, Any, Protocol
 
 from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translate_error, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid
+from thermocline.names import SCHEMA_TENANT_NAME, TABLE_FILE_NAME, TENANT_NAME
 from thermocline.server.access.private_files import PrivateDisk
 
 MANIFEST_NAME = "backup.json"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _ID = r"[0-9a-f]{32}"
-_CATALOG = rf"names/[a-z0-9_]{{1,63}}\.json|tables/{_ID}/(_log|_coverage|data)/[A-Za-z0-9_./-]+"
+_CATALOG = rf"names/{TABLE_FILE_NAME}\.json|tables/{_ID}/(_log|_coverage|data)/[A-Za-z0-9_./-]+"
 _NAME = re.compile(
     rf"backup\.json|keys\.json|lake\.json|journal/journal\.json|journal/[0-9]{{20}}\.wal"
-    rf"|tenants/names/[a-z0-9_]{{1,40}}\.json|(tenants/{_ID}/)?({_CATALOG})"
-    r"|entities/[a-z0-9_]{1,41}/(dump\.json|[a-z0-9_]{1,63}\.[0-9]{6,}\.copy)"
+    rf"|tenants/names/{TENANT_NAME}\.json|(tenants/{_ID}/)?({_CATALOG})"
+    rf"|entities/{SCHEMA_TENANT_NAME}/(dump\.json|[a-z0-9_]{{1,63}}\.[0-9]{{6,}}\.copy)"
 )
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

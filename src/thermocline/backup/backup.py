@@ -51,7 +51,7 @@ from thermocline.cold.storage.verified import (
     wrong_size_error,
 )
 from thermocline.cold.table import ColdTable
-from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.disk import COPY_CHUNK_BYTES, OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unavailable, Unsupported
 from thermocline.format import layout
@@ -71,6 +71,7 @@ from thermocline.hot.wal.folder import (
 )
 from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.retired_marks import read_retired
+from thermocline.names import DEFAULT_TENANT
 from thermocline.server.access.keys import KEYS_NAME
 from thermocline.server.access.private_files import hold_lock
 

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable
 
 from thermocline.cold.tenants import TenantCatalog
-from thermocline.config import LakeSettings
+from thermocline.config import EMBEDDED, LakeSettings
 from thermocline.disk import OsDisk
-from thermocline.entity.postgres_service import EMBEDDED, PostgresService
 from thermocline.entity.postgres_service import FOLDER as POSTGRES_FOLDER
+from thermocline.entity.postgres_service import PostgresService
 from thermocline.entity.restore import DUMP_NAME, FOLDER
 from thermocline.format.layout import Version
 from thermocline.hot.postgres.export.dump import dump

@@ -32,7 +32,7 @@ from thermocline.entity.model import (
     ScanAnswer,
     mode_of,
 )
-from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
+from thermocline.errors import EntityNotFound, Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, list_names
 from thermocline.format.instant import parse_instant, to_datetime
 from thermocline.format.layout import Version
@@ -150,9 +150,7 @@ class ClientEntityTable:
             raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
         try:
             told = self._read_json(self._address(key), **params)
-        except NotFound as error:
-            if error.message != "no such entity":
-                raise  # the type, or a version of the lake
+        except EntityNotFound as error:
             as_of = _parse_time(error.facts.get("as_of")) or _LONG_AGO
             return FindAnswer(None, as_of, str(error.facts.get("warning", "")))
         as_of = _parse_time(told["as_of"]) or _LONG_AGO

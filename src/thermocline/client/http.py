@@ -41,7 +41,15 @@ _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 KINDS: Mapping[str, type[ThermoclineError]] = {
     kind.code: kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, ThermoclineError)
+    if isinstance(kind, type) and issubclass(kind, ThermoclineError) and "code" in vars(kind)
+}
+# The classes that share the code of the class above them, each by a fact that a node sends with it.
+SUBCLASSES: Mapping[tuple[str, str], type[ThermoclineError]] = {
+    ("not_found", "tenant"): errors.TenantNotFound,
+    ("not_found", "id"): errors.EntityNotFound,
+    ("conflict", "if_match"): errors.PreconditionFailed,
+    ("overloaded", "timeout_s"): errors.QueryTimeout,
+    ("overloaded", "entities_max"): errors.EntityLimitReached,
 }
 
 
@@ -114,8 +122,9 @@ class Wire:
                 return error
             pause_s = _pause_s(count) if wait_s is None else wait_s
             is_last = count == TRIES_MAX or time.monotonic() + pause_s > until_s
-            is_worth_it = isinstance(error, errors.Overloaded | Unavailable)
-            if not (is_repeatable and is_worth_it) or is_last or "timeout_s" in error.facts:
+            is_passing = isinstance(error, errors.Overloaded | Unavailable)
+            is_final = not is_passing or isinstance(error, errors.QueryTimeout)
+            if is_final or is_last or not is_repeatable:
                 raise error
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
@@ -215,10 +224,12 @@ def response_error(response: httpx2.Response) -> ThermoclineError:
 
 def problem_error(told: Mapping[str, Any]) -> ThermoclineError:
     """Return the error of a problem document, of the kind that an embedded lake raises."""
-    kind = KINDS.get(told["code"], ThermoclineError)
+    code = told["code"]
     facts = {k: v for k, v in (told.get("facts") or {}).items() if k not in ("hint", "message")}
     if told.get("problems"):
         facts["problems"] = told["problems"]
+    subclasses = (SUBCLASSES[code, fact] for fact in facts if (code, fact) in SUBCLASSES)
+    kind = next(subclasses, KINDS.get(code, ThermoclineError))
     if kind is ThermoclineError:
         facts["request_id"] = told.get("request_id", "")
     return kind(str(told["detail"]), hint=str(told.get("hint", "")), **facts)

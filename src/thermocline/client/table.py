@@ -20,7 +20,6 @@ import pyarrow.types as kinds
 from thermocline.client.http import ARROW, Wire, quote_part
 from thermocline.client.parameters import wire_at, wire_time
 from thermocline.cold.care.vacuum import VacuumReport
-from thermocline.cold.catalog import is_table_name
 from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, VersionDiff
 from thermocline.errors import Invalid
 from thermocline.format.argument import (
@@ -38,6 +37,7 @@ from thermocline.format.schema import Schema
 from thermocline.format.types import plain_type
 from thermocline.ingest.idempotency import request_key
 from thermocline.ingest.rows import rows_table
+from thermocline.names import is_table_name
 
 COMPRESSED_BYTES_MIN = 16 << 10
 

@@ -31,6 +31,7 @@ from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsuppor
 from thermocline.format.layout import Version
 from thermocline.format.log.action import TableSpec
 from thermocline.format.sealed_json import seal, unseal
+from thermocline.names import is_table_name
 
 LAKE_PATH = "lake.json"
 NAMES_FOLDER = "names"
@@ -50,7 +51,6 @@ _UNSEALED_NAME = frozenset({"name", "table_id", "folder"})
 _ID = re.compile(r"[0-9a-f]{32}")
 _OWN_NAMES = frozenset({"names", "tables", TENANTS_FOLDER, "keys.json", "leases"})
 _TENANT_ROOT = re.compile(rf"(.+)/{TENANTS_FOLDER}/[0-9a-f]{{32}}")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,6 @@ class CatalogEntry:
     name: str
     table_id: str
     folder: str
-
-
-def is_table_name(name: str) -> bool:
-    """Tell whether a table can have this name."""
-    return _NAME.fullmatch(name) is not None
 
 
 class Catalog:

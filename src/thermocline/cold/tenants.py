@@ -18,14 +18,13 @@ from thermocline.cold.catalog import TENANTS_FOLDER, check_owner, read_lake_id
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import Disk, translate_errors
-from thermocline.errors import Conflict, Corruption, Invalid, NotFound
+from thermocline.errors import Conflict, Corruption, Invalid, NotFound, TenantNotFound
 from thermocline.format.sealed_json import seal, unseal
+from thermocline.names import DEFAULT_TENANT, is_tenant_name
 
-DEFAULT_TENANT = "default"
 HINT = "restore this file from a backup of this lake; the tenant's tables are untouched"
 
 _UNSEALED = frozenset({"name", "folder"})
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _FOLDER = re.compile(rf"{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 
 
@@ -43,7 +42,7 @@ class TenantCatalog:
         return self._storage.root
 
     def folder(self, name: str) -> str:
-        """Return a tenant's folder, relative to the lake's; `NotFound` for an unknown tenant."""
+        """Return a tenant's folder, relative to the lake's; `TenantNotFound` if unknown."""
         if name == DEFAULT_TENANT:
             return ""
         if name not in self._known:  # a name's file is never changed
@@ -51,7 +50,7 @@ class TenantCatalog:
                 self._known[name] = self._read(name)
             except (NotFound, Invalid) as error:
                 hint = "an administrator creates tenants"
-                raise NotFound("no such tenant", hint=hint, tenant=name[:80]) from error
+                raise TenantNotFound("no such tenant", hint=hint, tenant=name[:80]) from error
         return self._known[name]
 
     def _read(self, name: str) -> str:
@@ -103,12 +102,12 @@ class TenantCatalog:
         stored = sorted(one.path for one in self._storage.list(f"{TENANTS_FOLDER}/names"))
         for path in stored:
             name = path.rpartition("/")[2].removesuffix(".json")
-            if path.endswith(".json") and _NAME.fullmatch(name):
+            if path.endswith(".json") and is_tenant_name(name):
                 yield name
 
 
 def _name_path(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not is_tenant_name(name):
         raise Invalid(
             "this cannot be the name of a tenant",
             hint="use lower case letters, digits and underscores, at most 40, no digit first",

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from thermocline.cold.catalog import Catalog
-from thermocline.config import LakeSettings
+from thermocline.config import EMBEDDED, LakeSettings
 from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.restore import load_restored
 from thermocline.entity.types import EntityCatalog
@@ -32,7 +32,6 @@ from thermocline.hot.postgres.server.cluster import (
 )
 from thermocline.hot.postgres.session.pool import Pool
 
-EMBEDDED = "embedded"
 FOLDER = "postgres"
 CLOSE_GRACE_S = 3.0
 CLOSE_TIMEOUT_S = 10.0

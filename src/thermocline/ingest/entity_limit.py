@@ -1,7 +1,7 @@
 """Enforces a table's limit of entities, pending writes included.
 
 In:   the entities of each write
-Out:  nothing, or `Overloaded`
+Out:  nothing, or `EntityLimitReached`
 
 - A write reserves room for its new entities before it is written and releases it if it fails.
   Concurrent writes count together, so every acknowledged write can be flushed.
@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 
-from thermocline.errors import Overloaded
+from thermocline.errors import EntityLimitReached
 
 
 class EntityLimit:
@@ -24,7 +24,7 @@ class EntityLimit:
         self._reserved: Counter[str] = Counter()
 
     def reserve(self, found: Set[str], entities_max: int, table: str) -> set[str]:
-        """Reserve room for the new entities and return them; `Overloaded` past the limit.
+        """Reserve room for the new entities and return them; `EntityLimitReached` past the limit.
 
         The caller must call `settle` with them, whether the write succeeded or failed.
         """
@@ -33,7 +33,7 @@ class EntityLimit:
                 self._known = set(self._load())
             new = set(found) - self._known
             if len(self._known) + len(self._reserved.keys() | new) > entities_max:
-                raise Overloaded(
+                raise EntityLimitReached(
                     "more entities than the table's limit",
                     hint="raise entities_max, or declare fewer or coarser entity columns",
                     table=table,

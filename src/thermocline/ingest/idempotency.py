@@ -18,19 +18,19 @@ from concurrent.futures import Future
 from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.argument import check_text
 from thermocline.format.log.state import REQUESTS_KEPT_MAX
+from thermocline.names import IDEMPOTENCY_KEY_LENGTH_MAX
 
-REQUEST_ID_LENGTH_MAX = 256
 _KEY_BYTES = 16
 
 
 def request_key(request_id: str) -> str:
     """Return the hash of a client's idempotency key; `Invalid` when it is empty or too long."""
-    if not 0 < len(check_text(request_id, "request_id")) <= REQUEST_ID_LENGTH_MAX:
+    if not 0 < len(check_text(request_id, "request_id")) <= IDEMPOTENCY_KEY_LENGTH_MAX:
         raise Invalid(
             "an idempotency key is empty or too long",
             hint="use a random id, such as a UUID, for each request",
             length=len(request_id),
-            length_max=REQUEST_ID_LENGTH_MAX,
+            length_max=IDEMPOTENCY_KEY_LENGTH_MAX,
         )
     return hashlib.blake2b(request_id.encode(), digest_size=_KEY_BYTES).hexdigest()
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from thermocline.cold.catalog import is_table_name
 from thermocline.cold.coverage_report import CoverageReport, history
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
@@ -26,6 +25,7 @@ from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_text
 from thermocline.format.instant import TimeNs, format_instant
 from thermocline.hot.tier import HotSnapshot
+from thermocline.names import is_table_name
 from thermocline.query.sql.constant import ConstantValue
 from thermocline.query.sql.gate import RESERVED_PREFIXES
 from thermocline.snapshot import TableView, measure_coverage, resolve_view

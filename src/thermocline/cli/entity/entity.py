@@ -20,7 +20,7 @@ from thermocline.cli.entity.target import (
     TypeArgument,
 )
 from thermocline.cli.terminal.terminal import print_line
-from thermocline.errors import NotFound
+from thermocline.errors import EntityNotFound
 
 if TYPE_CHECKING:
     from thermocline.hot.postgres.store.operation import StoredEntity, WriteResult
@@ -88,7 +88,7 @@ def show(
         print(f"warning: {facts['warning']} ({facts['as_of']})", file=sys.stderr)
     if found is None:
         told = {name: value for name, value in facts.items() if value}
-        raise NotFound("no such entity", hint="`entity list` lists them", id=id, **told)
+        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id, **told)
     print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
 
 
@@ -196,7 +196,7 @@ def history(
     with target.open() as opened:
         found = opened.entity(type).history(id)
     if not found:
-        raise NotFound("no such entity", hint="`entity list` lists them", id=id)
+        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id)
     if json:
         told = [asdict(one) | {"at": _time_text(one.at)} for one in found]
         print_exact_json({"type": type, "id": id, "revisions": told})

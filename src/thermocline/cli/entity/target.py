@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thermocline.cli.table.target import is_lake
+from thermocline.config import EMBEDDED
 from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 URL = "THERMOCLINE_URL"
 KEY = "THERMOCLINE_API_KEY"
 POSTGRES = "THERMOCLINE_POSTGRES"
-EMBEDDED = "embedded"
 
 UrlOption = Annotated[
     str | None,

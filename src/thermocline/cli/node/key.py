@@ -22,7 +22,7 @@ from thermocline.cli.node.node_options import (
     private_files,
 )
 from thermocline.cli.terminal.terminal import print_line
-from thermocline.errors import Conflict, Corruption, Invalid, NotFound
+from thermocline.errors import Conflict, Corruption, Invalid, TenantNotFound
 
 if TYPE_CHECKING:
     from thermocline.server.access.keys import CreatedKey, Key
@@ -130,9 +130,10 @@ def _check_tenant(folder: str, tenant: str) -> None:
     tenants = TenantCatalog(folder, OsDisk())
     try:
         tenants.folder(tenant)
-    except NotFound as error:
+    except TenantNotFound as error:
         hint = f"create it first: thermocline tenant create {tenant}"
-        raise NotFound("no such tenant", hint=hint, tenant=tenant, tenants=list(tenants)) from error
+        facts = {"tenant": tenant, "tenants": list(tenants)}
+        raise TenantNotFound("no such tenant", hint=hint, **facts) from error
 
 
 def _parse_lifetime_s(text: str) -> int:

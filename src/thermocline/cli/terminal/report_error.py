@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thermocline.error_table import ERROR_TABLE, find_answer
 from thermocline.errors import (
     Conflict,
     Corruption,
@@ -34,7 +35,7 @@ from thermocline.errors import (
     Unsupported,
 )
 
-EXIT_BUG = 1
+EXIT_BUG = ERROR_TABLE[ThermoclineError].exit_code
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 VALUE_LENGTH_MAX = 300
@@ -42,29 +43,24 @@ VALUE_LENGTH_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
-    """The exit code of an error kind, and its texts for an error without facts or hint."""
+    """The texts of an error kind for an error without facts or hint."""
 
-    exit_code: int
     why: str
     hint: str
 
 
 KINDS: Mapping[type[ThermoclineError], FailureKind] = {
-    Invalid: FailureKind(2, "the request is invalid", "see --help, and fix the request"),
-    NotFound: FailureKind(3, "the named object does not exist", "name something that exists"),
-    Conflict: FailureKind(
-        4, "another writer changed the same object first", "run the command again"
-    ),
-    Overloaded: FailureKind(5, "a limit is reached", "ask for less, or try again later"),
-    Unavailable: FailureKind(6, "a required service is not available now", "try again later"),
-    Unsupported: FailureKind(
-        7, "this version does not support the data", "use a newer thermocline"
-    ),
-    Unauthenticated: FailureKind(9, "no valid API key was supplied", "supply a valid key"),
-    Forbidden: FailureKind(9, "the key does not allow this", "use a key that allows it"),
-    Corruption: FailureKind(8, "bytes differ from those that were written", "restore from a copy"),
+    Invalid: FailureKind("the request is invalid", "see --help, and fix the request"),
+    NotFound: FailureKind("the named object does not exist", "name something that exists"),
+    Conflict: FailureKind("another writer changed the same object first", "run the command again"),
+    Overloaded: FailureKind("a limit is reached", "ask for less, or try again later"),
+    Unavailable: FailureKind("a required service is not available now", "try again later"),
+    Unsupported: FailureKind("this version does not support the data", "use a newer thermocline"),
+    Unauthenticated: FailureKind("no valid API key was supplied", "supply a valid key"),
+    Forbidden: FailureKind("the key does not allow this", "use a key that allows it"),
+    Corruption: FailureKind("bytes differ from those that were written", "restore from a copy"),
 }
-_UNNAMED = FailureKind(EXIT_BUG, "the reason is unknown", "run it again with --debug")
+_UNNAMED = FailureKind("the reason is unknown", "run it again with --debug")
 
 # Hints are written for Python; these patterns turn an argument into the option of its name.
 _FLAG = re.compile(r"\w+=True \((--[\w-]+)\)")
@@ -110,7 +106,8 @@ def describe_failure(error: ThermoclineError) -> Failure:
     """Return an error as a failure of the command line."""
     kind = next((KINDS[base] for base in type(error).__mro__ if base in KINDS), _UNNAMED)
     hint = translate_hint(error.hint) or kind.hint
-    return Failure(error.code, error.message, hint, kind.exit_code, error.facts, kind.why)
+    exit_code = find_answer(error).exit_code
+    return Failure(error.code, error.message, hint, exit_code, error.facts, kind.why)
 
 
 def describe_usage_failure(message: str, usage: str, command: str) -> Failure:
@@ -120,7 +117,8 @@ def describe_usage_failure(message: str, usage: str, command: str) -> Failure:
     kind = KINDS[Invalid]
     hint = f"`{command} --help` shows its usage"
     facts = {"usage": " ".join(usage.split()).removeprefix("Usage: ")} if usage else {}
-    return Failure(Invalid.code, what, hint, kind.exit_code, facts, kind.why)
+    exit_code = ERROR_TABLE[Invalid].exit_code
+    return Failure(Invalid.code, what, hint, exit_code, facts, kind.why)
 
 
 def translate_hint(hint: str) -> str:

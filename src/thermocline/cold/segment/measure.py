@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from thermocline.errors import Invalid, Overloaded
+from thermocline.errors import EntityLimitReached, Invalid
 from thermocline.format import instant
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import (
@@ -93,9 +93,9 @@ class MeasurementBuilder:
 
 
 def check_entity_count(count: int, spec: TableSpec) -> None:
-    """Raise `Overloaded` for more entities than the table's limit."""
+    """Raise `EntityLimitReached` for more entities than the table's limit."""
     if count > spec.entities_max:
-        raise Overloaded(
+        raise EntityLimitReached(
             "more entities than the table's limit",
             hint="raise entities_max, or declare fewer or coarser entity columns",
             entities=count,

@@ -10,8 +10,7 @@ Out:  text, or `Invalid`
 from typing import Any
 
 from thermocline.errors import Invalid
-
-ID_LENGTH_MAX = 255
+from thermocline.names import ENTITY_ID_LENGTH_MAX
 
 
 def parse_id(value: Any) -> str:
@@ -19,7 +18,7 @@ def parse_id(value: Any) -> str:
     if not isinstance(value, str):
         reason = "null" if value is None else type(value).__name__
         raise _id_error("an id is text", reason)
-    if not value or len(value) > ID_LENGTH_MAX:
+    if not value or len(value) > ENTITY_ID_LENGTH_MAX:
         raise _id_error("an id has 1 to 255 characters", f"{len(value)} characters")
     if value != value.strip() or not value.isprintable():
         raise _id_error("an id is printable, without blanks at its ends", ascii(value)[:80])

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import orjson
 import pyarrow as pa
 
-from thermocline.cold.catalog import is_table_name
 from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format.bucket import Bucket
 from thermocline.format.instant import NS_PER_US
 from thermocline.format.log.action import TableSpec
+from thermocline.names import is_table_name
 from thermocline.pipeline.backfill.bad_rows import BadRow
 from thermocline.pipeline.run.workspace import JobWorkspace
 

@@ -26,11 +26,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.cold.catalog import is_table_name
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.bucket import Bucket, parse_bucket
 from thermocline.format.schema import Schema, TableColumn
 from thermocline.format.types import plain_type
+from thermocline.names import is_table_name
 
 AGGREGATES_MAX = 200
 _SHAPE = re.compile(

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from thermocline.cold.catalog import Catalog, is_table_name
+from thermocline.cold.catalog import Catalog
 from thermocline.cold.table import ColdTable
-from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
-from thermocline.config import LakeSettings
+from thermocline.cold.tenants import TenantCatalog
+from thermocline.config import EMBEDDED, LakeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, NotFound
 from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
 from thermocline.lake import Lake
+from thermocline.names import DEFAULT_TENANT, is_table_name
 from thermocline.node import Node
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class JobWorkspace:
         """
         if not self._settings.postgres:
             return None
-        from thermocline.entity.postgres_service import EMBEDDED, FOLDER, PostgresService
+        from thermocline.entity.postgres_service import FOLDER, PostgresService
         from thermocline.hot.postgres.server.cluster import running_server
 
         is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.root, FOLDER)

@@ -18,12 +18,13 @@ from thermocline.cold.care.pin import LEASE_S
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.storage.open_storage import OBJECT_SCHEMES, open_storage
 from thermocline.cold.table import ColdTable
-from thermocline.cold.tenants import DEFAULT_TENANT, TenantCatalog
+from thermocline.cold.tenants import TenantCatalog
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.bucket import parse_duration_s
 from thermocline.format.instant import to_instant
 from thermocline.format.log.conflict import TimeWindow
+from thermocline.names import DEFAULT_TENANT
 
 PARTITION_BYTES = 64 << 20
 STORAGE_PREFIX = "storage."

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from thermocline.errors import Conflict, Invalid, Overloaded, Unavailable
+from thermocline.errors import Conflict, Invalid, Overloaded, QueryCancelled, Unavailable
 from thermocline.format.argument import check_parameters, check_seconds, check_text
 from thermocline.hot.tier import HotSnapshot
 from thermocline.machine import core_count
@@ -126,7 +126,7 @@ class QueryPool:
         """Return the answer of one SELECT as a table, as `Session.sql` does.
 
         `Overloaded` when it exceeds its memory limit or timeout, when its answer is larger than
-        this pool collects, or when all workers stay busy. `Unavailable` when it is cancelled.
+        this pool collects, or when all workers stay busy. `QueryCancelled` when it is cancelled.
         """
         with self.sql_reader(
             query, params, tables=tables, timeout_s=timeout_s, query_id=query_id
@@ -212,11 +212,11 @@ class QueryPool:
     def cancel(self, query_id: str) -> bool:
         """End a running query within a second; False when no query of this id is running.
 
-        A thread that waits for its answer or reads it gets `Unavailable`.
+        A thread that waits for its answer or reads it gets `QueryCancelled`.
         """
         check_text(query_id, "query_id")
         hint = "a client cancelled it by its id; run it again if its answer is needed"
-        reason = Unavailable("the query was cancelled", hint=hint, query_id=query_id)
+        reason = QueryCancelled("the query was cancelled", hint=hint, query_id=query_id)
         return self._watchdog.stop(query_id, reason)
 
     def _checkout(self, tables: tuple[TableLocation, ...]) -> WorkerProcess:

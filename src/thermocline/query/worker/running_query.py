@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from thermocline.errors import NotFound, Overloaded, ThermoclineError, Unavailable
+from thermocline.errors import NotFound, Overloaded, QueryTimeout, ThermoclineError, Unavailable
 from thermocline.hot.tier import HotSnapshot
 from thermocline.query.report import QueryReport
 from thermocline.query.worker.protocol import (
@@ -194,9 +194,9 @@ class QueryRun:
                 pass
 
 
-def timeout_error(timeout_s: float, query_id: str) -> Overloaded:
+def timeout_error(timeout_s: float, query_id: str) -> QueryTimeout:
     """Return the error of a query that exceeded its timeout."""
-    return Overloaded(
+    return QueryTimeout(
         "the query took longer than its limit",
         hint="select fewer rows or columns, or raise the timeout",
         timeout_s=timeout_s,

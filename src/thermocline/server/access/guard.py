@@ -17,7 +17,6 @@ import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thermocline.cold.tenants import DEFAULT_TENANT
 from thermocline.config import NodeSettings
 from thermocline.errors import (
     Forbidden,
@@ -26,8 +25,10 @@ from thermocline.errors import (
     Unauthenticated,
     Unavailable,
 )
+from thermocline.format.instant import NS_PER_S
+from thermocline.names import DEFAULT_TENANT, SCOPES
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.keys import NS_PER_S, SCOPES, Key, KeySet, KeyStore
+from thermocline.server.access.keys import Key, KeySet, KeyStore
 from thermocline.server.observe.log import EventLog
 
 KEYS_CHECK_S = 0.25

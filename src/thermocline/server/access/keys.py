@@ -35,10 +35,11 @@ from typing import Any
 import orjson
 
 from thermocline.cold.catalog import check_owner, read_lake_id
-from thermocline.cold.tenants import DEFAULT_TENANT
 from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
+from thermocline.format.instant import NS_PER_S
 from thermocline.format.sealed_json import seal, seal_encoded, unseal
+from thermocline.names import API_KEY, API_KEY_ID, DEFAULT_TENANT, SCOPES
 from thermocline.server.access.private_files import hold_lock, write_private
 
 KEYS_NAME = "keys.json"
@@ -46,17 +47,13 @@ USES_NAME = "key_uses.json"
 EXIST_NAME = "keys_exist.json"
 DAMAGED_NAME = "keys.json.damaged"
 LOCK_NAME = ".keys.lock"
-SCOPES = ("ingest", "query", "admin")
 KEYS_MAX = 10_000
 NOTE_LENGTH_MAX = 200
 FORMAT_VERSION = 1
-NS_PER_S = 1_000_000_000
 
 _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_LENGTH = 8
 _SECRET_BYTES = 32
-_ID = re.compile(r"[a-z0-9]{8}")
-_TEXT = re.compile(r"tck_([a-z0-9]{8})_[A-Za-z0-9_-]{43}")
 _UNSEALED = frozenset({"format", "keys"})
 _KEYS_HINT = (
     "restore keys.json from a backup of this lake; without a backup, `thermocline key reset` makes "
@@ -115,7 +112,7 @@ class KeySet:
 
         The comparison takes constant time: it does not reveal how much of a text is right.
         """
-        written = _TEXT.fullmatch(text)
+        written = re.fullmatch(API_KEY, text)
         key = self.by_id.get(written.group(1)) if written else None
         is_same = hmac.compare_digest(
             key_digest(text), _EMPTY_DIGEST if key is None else key.digest
@@ -393,7 +390,7 @@ def _decode_older_uses(data: bytes, path: str) -> Any:
     """Return the content of a file without a checksum: only ids and times."""
     try:
         found = orjson.loads(data)
-        if isinstance(found, dict) and all(_ID.fullmatch(key_id) for key_id in found):
+        if isinstance(found, dict) and all(re.fullmatch(API_KEY_ID, key_id) for key_id in found):
             return found
     except ValueError:
         pass

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from thermocline.config import NodeSettings, QuotaSettings
+from thermocline.error_table import RETRY_AFTER_S_MAX
 from thermocline.errors import Overloaded
-
-RETRY_AFTER_S_MAX = 5
 
 
 class Quota:

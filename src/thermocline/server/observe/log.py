@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 
 from thermocline.errors import ThermoclineError
+from thermocline.names import API_KEY_IN_LOG
 
 LINES_WAITING_MAX = 1_000
 LINE_BYTES_MAX = 16_384
@@ -31,7 +32,7 @@ STOP_WAIT_S = 1.0
 BLANK = "***"
 
 _KEY = re.compile(
-    r"tck_[A-Za-z0-9]+(?:_[A-Za-z0-9_-]*)?|(?i:bearer\s+)\S+"
+    rf"{API_KEY_IN_LOG}|(?i:bearer\s+)\S+"
     r"|(?<=://)[^/@\s]+@|(?<=password=)(?:'[^']*'|\S+)"
 )
 _NAMED = re.compile(r"(?i)authorization|secret|password|token|api_?key|cookie")

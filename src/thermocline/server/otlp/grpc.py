@@ -23,12 +23,13 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
+from thermocline.error_table import UNAVAILABLE
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
 from thermocline.server.otlp.memory_budget import Reservation
 from thermocline.server.otlp.receiver import Receiver
-from thermocline.server.otlp.status import UNAVAILABLE, OtlpStatus, otlp_status
+from thermocline.server.otlp.status import OtlpStatus, otlp_status
 
 PORT = 4317
 LISTENER = "otlp_grpc"

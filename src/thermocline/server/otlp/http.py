@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from thermocline.error_table import ERROR_TABLE, INVALID_ARGUMENT, UNIMPLEMENTED
 from thermocline.errors import ThermoclineError
 from thermocline.ingest.inflate import CODINGS
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
@@ -31,30 +32,13 @@ from thermocline.server.otlp.http1.route import (
 )
 from thermocline.server.otlp.http1.server import Http1Server
 from thermocline.server.otlp.receiver import Receiver
-from thermocline.server.otlp.status import (
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    PERMISSION_DENIED,
-    RESOURCE_EXHAUSTED,
-    UNAUTHENTICATED,
-    UNAVAILABLE,
-    UNIMPLEMENTED,
-    otlp_status,
-)
+from thermocline.server.otlp.status import otlp_status
 
 PORT = 4318
 LISTENER = "otlp_http"
 _ENCODINGS = {"application/x-protobuf": "protobuf", "application/json": "json"}
 _TYPES = {encoding: kind for kind, encoding in _ENCODINGS.items()}
-_CODES = {
-    401: UNAUTHENTICATED,
-    403: PERMISSION_DENIED,
-    404: NOT_FOUND,
-    405: UNIMPLEMENTED,
-    413: RESOURCE_EXHAUSTED,
-    429: UNAVAILABLE,
-    503: UNAVAILABLE,
-}
+_CODES = {row.otlp_status: row.grpc_code for row in ERROR_TABLE.values()} | {405: UNIMPLEMENTED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from thermocline.errors import (
     Conflict,
+    EntityLimitReached,
     Invalid,
     NotFound,
     Overloaded,
@@ -309,4 +310,4 @@ def _internal_error(message: str, error: BaseException) -> Unavailable:
 
 def _is_about_rows(error: ThermoclineError) -> bool:
     """Tell whether the rows cause the error, so that sending them again cannot succeed."""
-    return isinstance(error, Invalid) or "entities_max" in error.facts
+    return isinstance(error, Invalid | EntityLimitReached)

@@ -14,11 +14,11 @@ from typing import Protocol
 from thermocline.errors import Invalid
 from thermocline.ingest.otlp.batch_decode import RequestBody
 from thermocline.ingest.otlp.outcome import DecodedRequest
+from thermocline.names import OTLP_IDEMPOTENCY_KEY_LENGTH_MAX
 from thermocline.server.otlp.ingest_queue import IngestQueue, IngestRequest
 from thermocline.server.otlp.memory_budget import MemoryBudget
 
 SCOPE = "ingest"
-REQUEST_ID_LENGTH_MAX = 255
 
 
 class SenderIdentity(Protocol):
@@ -80,11 +80,11 @@ class Receiver:
         self, tenant: str, signal: str, body: RequestBody, request_id: str | None = None
     ) -> DecodedRequest:
         """Return the counts of a body once its rows are durable; raise the client's error."""
-        if request_id is not None and not 0 < len(request_id) <= REQUEST_ID_LENGTH_MAX:
+        if request_id is not None and not 0 < len(request_id) <= OTLP_IDEMPOTENCY_KEY_LENGTH_MAX:
             raise Invalid(
                 "an idempotency key is empty or too long",
                 hint="send a random key with each request, such as a UUID",
-                length_max=REQUEST_ID_LENGTH_MAX,
+                length_max=OTLP_IDEMPOTENCY_KEY_LENGTH_MAX,
             )
         size_bytes = len(body.data)
         if self.quotas is not None:

@@ -31,9 +31,9 @@ from thermocline.hot.postgres.page.relation import (
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.session.connect import Row
 from thermocline.hot.postgres.store.operation import StoredEntity
+from thermocline.names import PAGE_LIMIT_MAX
 
 T = TypeVar("T")
-LIMIT_MAX = 1_000
 PAGE_PART = 0
 """The part number of the page's rows in a result; other parts are numbered by their types."""
 _FIXED = 5
@@ -251,8 +251,8 @@ def row_text(layout: Layout, rest: str = f"{ROW}.rest::text", names: Fields = No
 
 def _check_limits(request: PageRequest) -> None:
     limit = request.limit
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= LIMIT_MAX:
-        hint = f"use 1 to {LIMIT_MAX}"
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= PAGE_LIMIT_MAX:
+        hint = f"use 1 to {PAGE_LIMIT_MAX}"
         raise Invalid("the page's limit is out of range", hint=hint, limit=limit)
     if len(request.refs) > REFERENCES_MAX:
         hint = f"ask for at most {REFERENCES_MAX}"

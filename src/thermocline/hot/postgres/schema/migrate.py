@@ -25,7 +25,7 @@ import psycopg
 from psycopg import errors as postgres
 from psycopg import sql
 
-from thermocline.errors import Corruption, NotFound, Overloaded, Unsupported
+from thermocline.errors import Corruption, Overloaded, TenantNotFound, Unsupported
 from thermocline.hot.postgres.schema.tenant import SCHEMA_PREFIX, Tenant, schema_of
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
@@ -103,7 +103,7 @@ def drop_tenant(pool: Pool, name: str) -> None:
         connection.execute("select pg_advisory_xact_lock(%s, hashtext(%s))", [LOCK_SPACE, schema])
         role = _tenant_role(connection, schema)
         if role is None:
-            raise NotFound("no such tenant", hint="list the tenants", tenant=name)
+            raise TenantNotFound("no such tenant", hint="list the tenants", tenant=name)
         words = "set local role {role}; drop schema {schema} cascade; reset role; drop role {role}"
         names = {"role": sql.Identifier(role), "schema": sql.Identifier(schema)}
         connection.execute(sql.SQL(words).format(**names), prepare=False)

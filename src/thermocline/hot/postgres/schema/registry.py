@@ -16,7 +16,6 @@ from typing import Any
 from psycopg import sql
 
 from thermocline.contract.contract import Contract
-from thermocline.contract.document.key import ID_LENGTH_MAX
 from thermocline.contract.document.text import decode, encode_text
 from thermocline.contract.evolve.compatible import evolve_contract
 from thermocline.contract.schema.register import parse_contract, restore_contract
@@ -26,9 +25,9 @@ from thermocline.hot.postgres.schema.promote_column import index_text, promote
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.names import ENTITY_ID_LENGTH_MAX, TYPE_NAME
 
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-KEY_BYTES_MAX = 4 * ID_LENGTH_MAX
+KEY_BYTES_MAX = 4 * ENTITY_ID_LENGTH_MAX
 VERSIONS_MAX = 10_000
 COLUMNS_MAX = 200
 
@@ -118,7 +117,7 @@ def is_outdated(connection: Connection, layout: Layout) -> bool:
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(TYPE_NAME, name):
         hint = "use lower-case letters, digits and underscores, 63 at most, no digit first"
         raise Invalid("invalid name of a type", hint=hint, argument="name", type=ascii(name)[:80])
 

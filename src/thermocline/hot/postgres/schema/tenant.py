@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from thermocline.errors import Invalid
+from thermocline.names import SCHEMA_TENANT_NAME
 
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 SCHEMA_PREFIX = "tc_"
 
 
@@ -36,7 +36,7 @@ class Tenant:
 
 def schema_of(name: str) -> str:
     """Return the schema of a tenant; `Invalid` for a malformed tenant name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(SCHEMA_TENANT_NAME, name):
         hint = "use lower-case letters, digits and underscores, 41 at most, no digit first"
         raise Invalid("not a tenant's name", hint=hint, tenant=name)
     return SCHEMA_PREFIX + name

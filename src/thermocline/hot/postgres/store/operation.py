@@ -26,7 +26,6 @@ from thermocline.contract.document.text import decode
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_flag, wrong_kind
 
-OPERATIONS_MAX = 10_000
 RECORDS_BYTES_MAX = 64 << 20
 PATCH_NESTING_MAX = 100
 _OPERATION_FIELDS = ("op", "id", "document", "if_match")

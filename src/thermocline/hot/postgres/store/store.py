@@ -33,7 +33,6 @@ from thermocline.hot.postgres.session import postgres_errors
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
 from thermocline.hot.postgres.store.operation import (
-    OPERATIONS_MAX,
     Operation,
     OperationKind,
     StoredEntity,
@@ -42,6 +41,7 @@ from thermocline.hot.postgres.store.operation import (
     parse_operations,
 )
 from thermocline.hot.postgres.store.write import ColdReader, OperationWriter
+from thermocline.names import OPERATIONS_MAX
 
 T = TypeVar("T")
 RELOADS_MAX = 3

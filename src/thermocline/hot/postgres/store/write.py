@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError, Unavailable
+from thermocline.errors import (
+    Conflict,
+    EntityNotFound,
+    Invalid,
+    PreconditionFailed,
+    ThermoclineError,
+    Unavailable,
+)
 from thermocline.hot.postgres.schema.layout import Json, Layout, StaleLayout
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.store import statement
@@ -226,7 +233,7 @@ class OperationWriter:
         if self._cold is None and statement.moved_keys(self._connection, self._layout, [key]):
             hint = "write it through the lake that has its row"
             return Unavailable("the entity's row is only in the lake", hint=hint, id=key)
-        return NotFound("no such entity", hint="create it first", id=key)
+        return EntityNotFound("no such entity", hint="create it first", id=key)
 
     def _result_or_raise(self, error: ThermoclineError, place: int) -> ThermoclineError:
         """Return the error as a result; with atomic operations raise it."""
@@ -261,7 +268,7 @@ def _require_document(checked: Json | Invalid | None) -> Json:
     return checked
 
 
-def _version_conflict(operation: Operation, ver: int | None) -> Conflict:
+def _version_conflict(operation: Operation, ver: int | None) -> PreconditionFailed:
     hint = "read it again, then decide" if ver else "it is gone; create it if it should be there"
     facts = {"id": operation.id, "if_match": operation.if_match, "ver": ver}
-    return Conflict("the entity is not the one you have seen", hint=hint, **facts)
+    return PreconditionFailed("the entity is not the one you have seen", hint=hint, **facts)

@@ -13,9 +13,9 @@ import time as clock
 
 import msgspec
 
-from thermocline.cold.tenants import DEFAULT_TENANT
-from thermocline.errors import Forbidden, Invalid, NotFound
+from thermocline.errors import Forbidden, Invalid, NotFound, TenantNotFound
 from thermocline.format.instant import format_instant, from_datetime
+from thermocline.names import DEFAULT_TENANT
 from thermocline.pipeline.run.history import NAME as HISTORY
 from thermocline.pipeline.run.history import last_runs
 from thermocline.server.access.keys import Key
@@ -43,7 +43,7 @@ def create_key(call: ApiRequest) -> response_types.MadeKey:
     tenant = caller.tenant if body.tenant is None else body.tenant
     if tenant != caller.tenant and not caller.is_operator:
         hint = "an operator can create tenants, and keys of any tenant"
-        raise NotFound("no such tenant", hint=hint, tenant=tenant[:80])
+        raise TenantNotFound("no such tenant", hint=hint, tenant=tenant[:80])
     beyond = set(body.scopes) - caller.scopes
     if beyond:
         hint = "use a key that has these scopes"

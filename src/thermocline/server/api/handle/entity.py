@@ -17,7 +17,14 @@ import msgspec
 
 from thermocline.contract.document.text import decode
 from thermocline.entity.table import EntityTable
-from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError
+from thermocline.error_table import ERROR_TABLE
+from thermocline.errors import (
+    Conflict,
+    EntityNotFound,
+    Invalid,
+    PreconditionFailed,
+    ThermoclineError,
+)
 from thermocline.format.instant import format_instant, from_datetime
 from thermocline.hot.postgres.page.page import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
@@ -41,7 +48,6 @@ from thermocline.server.api.http.reply import choose_format
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.request_types import StrictRequest
 from thermocline.server.api.types.route import API, ApiRequest, ApiResponse
-from thermocline.server.status import PRECONDITION_STATUS
 
 SIGNAL = "entities"
 AS_OF = "Thermocline-As-Of"
@@ -108,8 +114,8 @@ def replace(call: ApiRequest) -> ApiResponse:
         return _write_response(call, entities.create(_charge_body(call), key))
     except Conflict as error:
         problem = problem_of(error, call.request_id)
-        problem.status = PRECONDITION_STATUS
-        return ApiResponse(problem_bytes(problem), PRECONDITION_STATUS, PROBLEM_TYPE)
+        problem.status = ERROR_TABLE[PreconditionFailed].http_status
+        return ApiResponse(problem_bytes(problem), problem.status, PROBLEM_TYPE)
 
 
 def patch(call: ApiRequest) -> ApiResponse:
@@ -248,7 +254,7 @@ def _entity_response(
         facts: dict[str, Any] = {"id": call.path["id"]}
         if as_of is not None:
             facts |= {"as_of": _time(as_of), "warning": warning}
-        error = NotFound("no such entity", hint="create it first", **facts)
+        error = EntityNotFound("no such entity", hint="create it first", **facts)
         problem = problem_of(error, call.request_id)
         return ApiResponse(problem_bytes(problem), problem.status, PROBLEM_TYPE, headers)
     headers["ETag"] = etag(found.ver)

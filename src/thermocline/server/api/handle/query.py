@@ -26,7 +26,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from starlette.types import Receive, Send
 
-from thermocline.errors import Conflict, NotFound, Overloaded, ThermoclineError, Unavailable
+from thermocline.errors import (
+    Conflict,
+    NotFound,
+    Overloaded,
+    QueryCancelled,
+    QueryTimeout,
+    ThermoclineError,
+)
 from thermocline.lake import Lake
 from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
 from thermocline.server.api.http.incoming import ClientGone
@@ -49,7 +56,6 @@ ANSWER_BYTES_MAX = 4 << 30
 KEPT_BYTES_MAX = 128 << 20
 PART_ROWS_MAX = 16_384
 REPORT_HEADER_BYTES_MAX = 8_192
-CANCELLED = "the query was cancelled"
 
 Result = TypeVar("Result")
 
@@ -97,10 +103,8 @@ def _outcome(error: BaseException | None) -> str:
         return "ok"
     if isinstance(error, ClientGone | asyncio.CancelledError):
         return "gone"
-    if isinstance(error, Overloaded):
-        return "timeout" if "timeout_s" in error.facts else "overloaded"
-    is_cancelled = isinstance(error, Unavailable) and error.message == CANCELLED
-    return "cancelled" if is_cancelled else "error"
+    kinds = {QueryTimeout: "timeout", Overloaded: "overloaded", QueryCancelled: "cancelled"}
+    return next((told for kind, told in kinds.items() if isinstance(error, kind)), "error")
 
 
 def _add_query_id(error: ThermoclineError, one: RunningQuery) -> None:
@@ -132,7 +136,8 @@ class _QueryAnswer:
             if self._gone.done():
                 raise ClientGone
             if self._query.is_cancelled:
-                raise Unavailable(CANCELLED, hint="a client cancelled the query; run it again")
+                hint = "a client cancelled the query; run it again"
+                raise QueryCancelled("the query was cancelled", hint=hint)
             if time.monotonic() > until_s and not turn.done():
                 raise self._call.parts.turns.busy_error()
 

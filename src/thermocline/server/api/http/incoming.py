@@ -22,15 +22,15 @@ from starlette.types import Receive
 
 from thermocline.errors import BodyTooLarge, Invalid
 from thermocline.ingest.inflate import BODY_BYTES_MAX, inflate
+from thermocline.names import HTTP_IDEMPOTENCY_KEY_LENGTH_MAX
 from thermocline.server.api.http.problem import HttpStatusError
 from thermocline.server.otlp.memory_budget import Reservation
 
 JSON_BYTES_MAX = 4 << 20
 BODY_WAIT_S = 60.0
-KEY_CHARACTERS_MAX = 200
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_IDEMPOTENCY_KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_CHARACTERS_MAX}}}")
+_IDEMPOTENCY_KEY = re.compile(rf"[\x21-\x7e]{{1,{HTTP_IDEMPOTENCY_KEY_LENGTH_MAX}}}")
 
 Shape = TypeVar("Shape")
 
@@ -54,7 +54,7 @@ def idempotency_key_of(headers: Headers) -> str | None:
         raise Invalid(
             "the idempotency key is not valid",
             hint="send one header with 1 to 200 visible ASCII characters",
-            characters_max=KEY_CHARACTERS_MAX,
+            characters_max=HTTP_IDEMPOTENCY_KEY_LENGTH_MAX,
         )
     return given[0]
 

@@ -11,7 +11,7 @@ import re
 
 from starlette.datastructures import Headers
 
-from thermocline.errors import Conflict, Invalid
+from thermocline.errors import Invalid, PreconditionFailed
 
 _VERSION = re.compile(r'"(\d{1,18})"')
 _TAG = re.compile(r'(?:W/)?"[^"]*"')
@@ -35,7 +35,7 @@ def parse_if_match(headers: Headers, *, has_star: bool) -> int | None:
         return int(found.group(1))
     if _TAG.fullmatch(given):
         hint = "read the entity again, then decide"
-        raise Conflict("the entity has another version", hint=hint, if_match=given[:80])
+        raise PreconditionFailed("the entity has another version", hint=hint, if_match=given[:80])
     hint = 'send one version as in ETag, such as If-Match: "7"'
     raise Invalid("If-Match has no valid version", hint=hint, if_match=given[:80])
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
+from thermocline.error_table import find_answer, retry_after_s
 from thermocline.errors import Invalid, ThermoclineError
+from thermocline.names import API_KEY_IN_TEXT
 from thermocline.server.api.types.response_types import ProblemResponse
-from thermocline.server.status import retry_after_s, status_of
 
 PROBLEM_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:thermocline:error:"
@@ -46,7 +47,7 @@ TITLES = {
     503: "the node cannot answer now",
     504: "the query exceeded its timeout",
 }
-_KEY = re.compile(r"tck_[A-Za-z0-9]{1,16}_[A-Za-z0-9_-]{8,}")
+_KEY = re.compile(API_KEY_IN_TEXT)
 _WORD = r"[^\s/'\"`,;:()\[\]{}<>]"
 _PATH = re.compile(rf"(?<![\w.:<~/-])/(?!(?:api|health)/)(?:{_WORD}+/)+(?={_WORD})")
 _PRIVATE = frozenset({"folder", "root", "pid", "process", "owner", "host"})
@@ -72,7 +73,7 @@ def _unpickle_error(message: str, status: int, hint: str, facts: dict[str, Any])
 
 def problem_of(error: BaseException, request_id: str = "") -> ProblemResponse:
     """Return the problem document of an error."""
-    status = error.status if isinstance(error, HttpStatusError) else status_of(error)
+    status = error.status if isinstance(error, HttpStatusError) else find_answer(error).http_status
     if not isinstance(error, ThermoclineError):
         return ProblemResponse(
             f"{TYPE_PREFIX}internal",
@@ -127,9 +128,8 @@ def problem_bytes(problem: ProblemResponse) -> bytes:
 def problem_headers(error: BaseException, problem: ProblemResponse) -> dict[str, str]:
     """Return the headers that a problem needs beside its type."""
     headers: dict[str, str] = {}
-    wait_s = retry_after_s(error)
-    if wait_s is not None:
-        headers["Retry-After"] = str(wait_s)
+    if find_answer(error).is_retried:
+        headers["Retry-After"] = str(retry_after_s(error))
     if problem.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="thermocline"'
     return headers

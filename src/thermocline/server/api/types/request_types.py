@@ -11,8 +11,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,62}$"
-TENANT_PATTERN = "^[a-z_][a-z0-9_]{0,39}$"
+from thermocline.names import (
+    ENTITY_ID_LENGTH_MAX,
+    OPERATIONS_MAX,
+    PAGE_LIMIT_MAX,
+    TABLE_NAME,
+    TENANT_NAME,
+    Scope,
+)
+
 # Python's `$` also matches before a final line end, and JSON Schema does not know `\Z`.
 QUERY_ID_PATTERN = r"^(?![^\n]*\n)[A-Za-z0-9_-]{8,64}$"
 ROWS_MAX_MAX = 100_000
@@ -30,8 +37,7 @@ At = Annotated[
 AtText = Annotated[
     str, Meta(max_length=100, description="a version or an instant; else the newest")
 ]
-Name = Annotated[str, Meta(max_length=300, description=f"a name like {NAME_PATTERN}")]
-Scope = Literal["ingest", "query", "admin"]
+Name = Annotated[str, Meta(max_length=300, description=f"a name like ^{TABLE_NAME}$")]
 Format = Literal["json", "ndjson", "csv", "arrow", "parquet"]
 Mode = Annotated[
     Literal["strict", "best_effort", "cached"],
@@ -123,7 +129,7 @@ class NewKeyRequest(StrictRequest):
 class NewTenantRequest(StrictRequest):
     """A tenant to create."""
 
-    name: Annotated[str, Meta(max_length=100, description=f"a name like {TENANT_PATTERN}")]
+    name: Annotated[str, Meta(max_length=100, description=f"a name like ^{TENANT_NAME}$")]
 
 
 # Query parameters
@@ -201,10 +207,8 @@ class RowsParams(StrictRequest):
 
 # Entities
 
-EntityId = Annotated[str, Meta(min_length=1, max_length=255)]
+EntityId = Annotated[str, Meta(min_length=1, max_length=ENTITY_ID_LENGTH_MAX)]
 Field = Annotated[str, Meta(max_length=1_000)]
-LIMIT_MAX = 1_000
-OPERATIONS_MAX = 10_000
 
 
 class EntityParams(StrictRequest):
@@ -240,7 +244,7 @@ class PageParams(StrictRequest):
     sort: Text | None = None
     fields: Text | None = None
     after: Annotated[str, Meta(max_length=20_000)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
     refs: Text | None = None
     total: bool = False
 
@@ -252,7 +256,7 @@ class SearchRequest(StrictRequest):
     sort: Annotated[list[Field], Meta(max_length=8)] = []
     fields: Annotated[list[Field], Meta(max_length=2_000)] | None = None
     after: Annotated[str, Meta(max_length=20_000)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
     refs: Annotated[list[Field], Meta(max_length=10)] = []
     total: bool = False
 

@@ -24,7 +24,6 @@ from thermocline.server.api.types.request_types import NoParams
 API = "/api/v1"
 JSON = "application/json"
 EVERY_FORMAT = tuple(MEDIA_TYPES.values())
-SCOPES = ("ingest", "query", "admin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,45 @@
+"""Names, ids and keys that people and clients choose: what they may be, and their limits.
+
+Patterns are for `re.fullmatch`, or to be part of a longer pattern.
+
+- A pattern or limit is here once, and every interface that reads such a name imports it.
+- Limits of one thing differ where interfaces always differed: a smaller limit would refuse what an
+  older client sends, a larger one what an older node keeps.
+"""
+
+import re
+from typing import Literal, get_args
+
+Scope = Literal["ingest", "query", "admin"]
+SCOPES: tuple[str, ...] = get_args(Scope)
+
+DEFAULT_TENANT = "default"
+TENANT_NAME = "[a-z_][a-z0-9_]{0,39}"
+SCHEMA_TENANT_NAME = "[a-z_][a-z0-9_]{0,40}"  # of a tenant's schema in PostgreSQL, without prefix
+TABLE_NAME = "[A-Za-z_][A-Za-z0-9_]{0,62}"
+TABLE_FILE_NAME = "[a-z_][a-z0-9_]{0,62}"  # a table's name in lower case, as its file has it
+TYPE_NAME = "[a-z_][a-z0-9_]{0,62}"
+
+ENTITY_ID_LENGTH_MAX = 255
+PAGE_LIMIT_MAX = 1_000
+OPERATIONS_MAX = 10_000  # of one bulk request
+
+IDEMPOTENCY_KEY_LENGTH_MAX = 256
+OTLP_IDEMPOTENCY_KEY_LENGTH_MAX = 255
+HTTP_IDEMPOTENCY_KEY_LENGTH_MAX = 200
+
+API_KEY_ID = "[a-z0-9]{8}"
+API_KEY = f"tck_({API_KEY_ID})_[A-Za-z0-9_-]{{43}}"
+API_KEY_IN_TEXT = "tck_[A-Za-z0-9]{1,16}_[A-Za-z0-9_-]{8,}"  # also a changed one; not `tck_price`
+API_KEY_IN_SETTING = r"tck_\w+_[\w-]+"  # also a short one
+API_KEY_IN_LOG = "tck_[A-Za-z0-9]+(?:_[A-Za-z0-9_-]*)?"  # also a part of one
+
+
+def is_table_name(name: str) -> bool:
+    """Tell whether a table can have this name."""
+    return re.fullmatch(TABLE_NAME, name) is not None
+
+
+def is_tenant_name(name: str) -> bool:
+    """Tell whether a tenant can have this name."""
+    return re.fullmatch(TENANT_NAME, name) is not None
