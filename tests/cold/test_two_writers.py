@@ -68,12 +68,12 @@ class PhasedLog(CommitLog):
             self.scheduler.turn(self.writer)
         return super().head()
 
-    def land(self, commit):
+    def try_commit(self, commit):
         if self.scheduler:
             self.scheduler.turn(self.writer)
         return super().try_commit(commit)
 
-    def accept(self, before, landed):
+    def advance_head(self, before, landed):
         if self.scheduler:
             self.scheduler.turn(self.writer)
         return super().advance_head(before, landed)

@@ -168,14 +168,14 @@ def test_W07_W22_lives_that_end_in_kills_and_cuts_with_failing_disks_lose_nothin
 class AnswersBeforeSyncing(Journal):
     """Takes the write for durable."""
 
-    def _synced(self):
+    def _sync_file(self):
         self._note_durable()
 
 
 class RetriesTheSync(Journal):
     """Syncs the same file again, and believes the second answer."""
 
-    def _synced(self):
+    def _sync_file(self):
         try:
             self._writer.sync()
         except OSError:
@@ -193,7 +193,7 @@ class NeverSyncsTheFolder(Journal):
 class NamesBeforeSyncing(Journal):
     """Gives a new file its name before its header is durable."""
 
-    def _named(self, path, data):
+    def _create_file(self, path, data):
         writer = self._disk.create(path)
         self._disk.sync_folder(self._folder)
         writer.write(data)
@@ -216,7 +216,7 @@ class WritesOnAfterAFailedRotation(Journal):
 class TrustsWhatItIsShown(Journal):
     """Takes what a dead process left in the kernel's memory for durable."""
 
-    def _adopt(self, frames):
+    def _rewrite_unproved(self, frames):
         with_sync = file_path(self._folder, frames[-1].number)
         self._disk.sync_file(with_sync)
 
@@ -224,7 +224,7 @@ class TrustsWhatItIsShown(Journal):
 class LeavesHalfAGroup(Journal):
     """Does not cut off what a failed write left behind."""
 
-    def _after_failed_write(self, error):
+    def _undo_failed_write(self, error):
         return ThermoclineError("the disk failed")
 
 
@@ -397,9 +397,9 @@ def test_the_right_reader_refuses_all_damage():
 @pytest.mark.parametrize(
     ("where", "name", "mutant"),
     [
-        (FrameReader, "_next", skips_a_bad_frame),
-        (JournalReader, "_cut", lambda reader, reading: reading.cut_bytes),
-        (JournalReader, "_chained", drops_an_unopenable_file),
+        (FrameReader, "_read_next", skips_a_bad_frame),
+        (JournalReader, "_count_cut_bytes", lambda reader, reading: reading.cut_bytes),
+        (JournalReader, "_chain_files", drops_an_unopenable_file),
         (JournalReader, "_check_present", lambda reader, found, known: None),
     ],
 )

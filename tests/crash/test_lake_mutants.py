@@ -56,7 +56,7 @@ def cut_everywhere(seed=0):
     cuts.all_of(life.end(), STATES_PER_CALL, seed)
     for disk, promise in cuts.some(random.Random(seed), SECOND_LIVES):
         again = Life(disk, promise, numbers=count(10**5))
-        assert promise.broken_by(read(again.cold)) is None, promise.broken_by(read(again.cold))
+        assert promise.broken_by(read(again.lake)) is None, promise.broken_by(read(again.lake))
         again.play([("write", "trades", 1), ("flush", "trades", 0)])
         cuts.all_of(again.end(), 2, seed)
 
@@ -117,7 +117,7 @@ def write_into_a_flush():
     killed, promise = life.disk.killed(), life.promise
     life.end()
     again = Life(killed, promise, is_recorded=False)
-    promise.check(read(again.cold))
+    promise.check(read(again.lake))
     again.end()
 
 
@@ -171,11 +171,11 @@ def flush_again_after_doubt():
 
 def answers_before_the_sync(patch):
     def append(self, entries):
-        self._synced, held = self._settle, self._synced
+        self._sync_file, held = self._note_durable, self._sync_file
         try:
             return real(self, entries)
         finally:
-            self._synced = held
+            self._sync_file = held
 
     real = Journal.append
     patch.setattr(Journal, "append", append)
@@ -219,7 +219,7 @@ def retires_before_the_commit(patch):
         state = table.state()
         rows = hot_rows(TableView(state, frozen.parts))
         hot.buffer.retire(frozen.mark)
-        table.carry(rows, state, hot.source, frozen.mark)
+        table.commit_flush(rows, state, hot.source, frozen.mark)
         hot.retire(frozen.mark)
         return frozen.mark
 

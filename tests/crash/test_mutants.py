@@ -160,7 +160,7 @@ def test_T01_check_then_rename_loses_a_commit_and_link_does_not(storage):
 class ChecksOverlapOnce(AppendPlanner):
     """Checks for overlap against the first state only."""
 
-    def _reject(self, state, new):
+    def _check_overlap(self, state, new):
         if not getattr(self, "is_checked", False):
             super()._check_overlap(state, new)
             self.is_checked = True

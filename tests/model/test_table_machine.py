@@ -25,7 +25,7 @@ TestTable.settings = settings(max_examples=30, stateful_step_count=25)
 class ChecksOverlapOnce(ColdTable):
     """Keeps its first plan although another writer was first."""
 
-    def landed(self, stage, planner, before=None):
+    def run_transaction(self, stage, planner, before=None):
         plans = []
 
         def planned(state):
@@ -38,7 +38,7 @@ class ChecksOverlapOnce(ColdTable):
 class DeletesKeepTheirCoverage(ColdTable):
     """Hides rows and leaves the sidecar of their segment as it was."""
 
-    def landed(self, stage, planner, before=None):
+    def run_transaction(self, stage, planner, before=None):
         def planned(state):
             plan = planner(state)
             if plan is None:
@@ -58,7 +58,7 @@ class DeletesKeepTheirCoverage(ColdTable):
 class RestoresRowsAlone(ColdTable):
     """Brings the segments of an older version back, and not its columns."""
 
-    def landed(self, stage, planner, before=None):
+    def run_transaction(self, stage, planner, before=None):
         def planned(state):
             plan = planner(state)
             if plan is None or plan.operation != "restore":

@@ -176,7 +176,7 @@ class IgnoresMatches(OperationWriter):
 class ChecksPatches(OperationWriter):
     """Checks the patch, not what comes out of it: a patch is a valid document rarely."""
 
-    def _kept(self, document, schema_version):
+    def _fit_contract(self, document, schema_version):
         return schema_version, document
 
 
