@@ -511,3 +511,27 @@ def test_a_duration_that_no_interval_holds_is_refused_by_both(client, embedded):
     for one in (client, embedded):
         with pytest.raises(Invalid, match="cannot be passed to the engine exactly"):
             one.sql("select ?", [np.timedelta64(5, "ns")])
+
+
+def test_a_table_of_whole_numbers_is_the_same_embedded_and_over_http(client, embedded):
+    for lake in (client, embedded):
+        table = lake.create_table(
+            "blocks",
+            index_column="height",
+            bucket=100,
+            index_type="uint64",
+            entity_columns="chain",
+            schema={"height": "uint64", "chain": "string", "gas": pa.float64()},
+        )
+        table.write([{"height": 7, "chain": "a"}, {"height": 2**63, "chain": "a", "gas": 1.5}])
+        report = table.upsert([{"height": 7, "chain": "a", "gas": 2.5}], key=["height", "chain"])
+        assert (report.matched, report.inserted, report.unchanged) == (1, 0, 0)
+        assert table.gaps(0, 200, entity="a").to_pylist() == [
+            {"chain": "a", "start": 100, "end": 200, "buckets": 1}
+        ]
+        assert table.last_fully_covered_window(100, before=1_000) == (0, 100)
+        asked = "select gas from blocks where height >= 7 order by height"
+        assert lake.sql(asked).column("gas").to_pylist() == [2.5, 1.5]
+        with pytest.raises(Invalid):
+            table.update_rows([{"height": 8, "chain": "a", "gas": 2.5}])
+        assert table.schema().field("height").type == pa.uint64()

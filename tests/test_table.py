@@ -106,7 +106,7 @@ def test_where_there_is_no_table_none_is_opened_and_nothing_is_left(tmp_path):
     "options",
     [
         {"bucket": "0s"},
-        {"bucket": "2d"},
+        {"bucket": "2 fortnights"},
         {"bucket": "1 fortnight"},
         {"bucket": ""},
         {"overlap": "merge"},

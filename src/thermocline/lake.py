@@ -33,7 +33,7 @@ from thermocline.query.session import Params, Session
 from thermocline.query.source import check_table_name
 from thermocline.query.worker.pool import QueryPool, TableRef
 from thermocline.query.worker.result_stream import ResultStream
-from thermocline.table import new_spec
+from thermocline.table import ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
@@ -98,10 +98,11 @@ class Lake:
         self,
         name: str,
         *,
-        time_column: str,
-        bucket: str | timedelta,
+        time_column: str | None = None,
+        bucket: str | timedelta | int | None = None,
         entity_columns: str | Sequence[str] | None = (),
         overlap: str = "allow",
+        schema: ColumnTypes | None = None,
         **more: Any,
     ) -> LakeTable:
         """Create a table; takes the arguments of `TimeSeriesTable.create`.
@@ -111,7 +112,7 @@ class Lake:
         _ = self.tier
         check_table_name(name)
         spec = new_spec(time_column, bucket, entity_columns, overlap=overlap, **more)
-        self._catalog.create(name, spec)
+        self._catalog.create(name, spec, declare_columns(schema, spec))
         return self.table(name)
 
     def table(self, name: str) -> LakeTable:

@@ -20,10 +20,11 @@ import pyarrow as pa
 from thermocline.cold.care.pin import Pin
 from thermocline.cold.change.append import AppendOptions, brings_columns, plan_columns
 from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.change.update import UpdateReport
 from thermocline.cold.segment.measure import list_entities
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
+from thermocline.errors import Conflict, Invalid, OutcomeUnknown, Overloaded
 from thermocline.format.argument import check_flag, check_seconds
 from thermocline.format.layout import Version
 from thermocline.format.log.action import ENTITIES_FEATURE, Mark
@@ -290,6 +291,22 @@ class LakeTable(TimeSeriesTable):
         check_not_entities(self.cold.state().spec, "delete")
         self.flush()
         return super().delete(where, start=start, end=end)
+
+    def _update(
+        self, rows: Any, columns: Any, key: Any, expected_version: Any, *, inserts: bool
+    ) -> UpdateReport:
+        state = self.cold.state()
+        rows = rows_table(rows, state.schema, state.spec)
+        if expected_version is None:
+            self.flush()  # hot rows have keys, too
+        elif any(part.batch.num_rows for part in self.snapshot().parts):
+            raise Conflict(
+                "the table has hot rows that no version contains yet",
+                hint="flush first, then read the version again",
+                expected=expected_version,
+                found=self.version(),
+            )
+        return super()._update(rows, columns, key, expected_version, inserts=inserts)
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention, including hot ones."""

@@ -87,7 +87,7 @@ def hot_rows(view: TableView, names: Sequence[str] | None = None) -> pa.Table:
         called = {c.id: then.by_id[c.id].name for c in wanted if c.id in then.by_id}
         known = {c.id: called[c.id] if called.get(c.id) in held else None for c in wanted}
         batches.append(project_columns(part.batch, wanted, known, nulls))
-    fields = [pa.field(c.name, c.type, c.nullable) for c in wanted]
+    fields = [column.field for column in wanted]
     rows = pa.Table.from_batches(batches, pa.schema(fields))
     return rows.combine_chunks() if len(batches) > CHUNKS_MAX else rows
 
@@ -131,7 +131,7 @@ def narrow_view(view: TableView, low_ns: int | None, high_ns: int | None) -> Tab
     time_id = view.state.schema.column(view.state.spec.time_column).id if view.parts else 0
     kept = []
     for part in view.parts:
-        first, last = part.times_ns(_find_schema(view.state, part.schema_id).by_id[time_id].name)
+        first, last = part.bounds(_find_schema(view.state, part.schema_id).by_id[time_id].name)
         if (low_ns is None or last >= low_ns) and (high_ns is None or first <= high_ns):
             kept.append(part)
     return TableView(view.state, tuple(kept), view.pairing)
@@ -165,7 +165,7 @@ def measure_coverage(view: TableView, table: ColdTable) -> Coverage:
 
 
 def _measure_visible(state: TableState, hidden: Mapping[str, str], table: ColdTable) -> Coverage:
-    coverage = empty_coverage(state.spec.bucket.width_s)
+    coverage = empty_coverage(state.spec.bucket.code)
     for segment in state.segments:
         if segment.segment_id in hidden:
             coverage = coverage.union(measure_segment(table.storage, state, segment).coverage)

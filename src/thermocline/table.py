@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -24,33 +24,46 @@ from thermocline.cold.care.fsck import FsckReport, fsck
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.care.repair import LogLoss, RepairReport, repair, survey
 from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, VacuumReport, vacuum
-from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.append import AppendOptions, create_columns
 from thermocline.cold.change.delete import match_every_row
 from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.change.update import (
+    UpdateOptions,
+    UpdateReport,
+    check_key,
+    key_columns,
+)
+from thermocline.cold.segment.measure import check_entity_count
 from thermocline.cold.segment.parquet import filter_rows
 from thermocline.cold.segment.row_reader import RowReader
-from thermocline.cold.segment.stage import open_row_stream
+from thermocline.cold.segment.stage import open_row_stream, read_row_stream
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, Invalid, NotFound
 from thermocline.format.argument import (
+    check_count,
     check_flag,
     check_function,
     check_text,
     check_type,
     list_names,
     list_paths,
+    wrong_kind,
 )
-from thermocline.format.bucket import parse_bucket, parse_duration_s, write_duration
-from thermocline.format.instant import to_datetime, to_instant
+from thermocline.format.bucket import TIME, Bucket, parse_bucket, parse_duration_s, write_duration
+from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Mark, SetTable, TableSpec
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, check_names
+from thermocline.format.types import parse_type
 from thermocline.hot.wal.retired_marks import retired_marks_above
 from thermocline.snapshot import TableView, measure_coverage, read_hot_window
+
+ColumnTypes: TypeAlias = pa.Schema | Mapping[str, pa.DataType | str]
+"""Columns as an Arrow schema, or as types by name: Arrow types or texts such as `int64`."""
 
 At = object
 """A version (int), an instant (datetime or ISO text), or None for the newest."""
@@ -78,18 +91,29 @@ class TimeSeriesTable:
         cls,
         table_root: str | os.PathLike[str],
         *,
-        time_column: str,
-        bucket: str | timedelta,
+        time_column: str | None = None,
+        bucket: str | timedelta | int | None = None,
         entity_columns: str | Sequence[str] | None = (),
         timezone: str | None = None,
         overlap: str = "reject",
         retention: str | timedelta | None = None,
         entities_max: int | None = None,
+        schema: ColumnTypes | None = None,
+        unique: bool = False,
+        index_column: str | None = None,
+        index_type: str | None = None,
+        index_granularity: str | timedelta | int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
         """Create a table in a folder or under an object store's URL.
 
-        `bucket` and `retention` are texts such as `1h` and `30d`, or a `timedelta`.
+        `bucket` and `retention` are texts such as `1h`, `15min` and `30d`, or a `timedelta`; a
+        bucket may also be weeks or calendar months, such as `1w` and `1mo`. A table of block
+        heights or sequence numbers has an `index_column` and a whole number as its bucket;
+        `index_type` is then `int64` (the default) or `uint64`. `index_granularity` is another word
+        for `bucket`. `schema` declares the columns: an Arrow schema, or types by name; without it,
+        the first append gives the table its columns. A `unique` table keeps at most one row for
+        each entity and bucket: an append that would add a second is refused.
         `timezone` is the zone of times that come without one; None means UTC. `overlap` says what
         an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
         `replace` replaces whole buckets. `Conflict` when there is a table.
@@ -103,8 +127,12 @@ class TimeSeriesTable:
             overlap=overlap,
             timezone=timezone,
             retention=retention,
+            index_column=index_column,
+            index_type=index_type,
+            index_granularity=index_granularity,
+            unique=unique,
         )
-        lake.create(spec)
+        lake.create(spec, declare_columns(schema, spec))
         return TimeSeriesTable(lake)
 
     @classmethod
@@ -130,6 +158,18 @@ class TimeSeriesTable:
     def schema(self, at: At = None) -> pa.Schema:
         """Return the columns, now or at a version or instant."""
         return self.cold.state(at).schema.arrow
+
+    def index_spec(self) -> dict[str, Any]:
+        """Return the index: its column, type and granularity, the entity columns, the zone."""
+        spec = self.spec()
+        found: dict[str, Any] = {
+            "index_column": spec.time_column,
+            "entity_columns": list(spec.entity_columns),
+            "index_type": spec.bucket.index_type,
+        }
+        if not spec.bucket.is_time:
+            return found | {"index_granularity": spec.bucket.count}
+        return found | {"index_granularity": str(spec.bucket), "timezone": spec.timezone}
 
     def spec(self) -> TableSpec:
         """Return what the table is: time column, bucket, entities, policies."""
@@ -177,11 +217,52 @@ class TimeSeriesTable:
                 "a delete needs a condition or a range of time",
                 hint="pass where='true' to delete every row",
             )
-        window, matcher, columns = _parse_window(start, end), match_every_row, ()
+        bucket = self.cold.state().spec.bucket
+        window, matcher, columns = _parse_window(start, end, bucket), match_every_row, ()
         if where is not None:
             predicate, window = _compile_where(where, self.cold.state(), window)
             matcher, columns = predicate.mask, tuple(predicate.columns)
         return self.cold.delete(matcher, columns, window)[0].version
+
+    def update_rows(
+        self,
+        rows: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
+        expected_version: int | None = None,
+    ) -> UpdateReport:
+        """Give rows new values by their key, in one commit; every key must exist.
+
+        `rows` have the entity columns, the index and the columns to set: `columns`, or all that
+        they have. Other columns keep their values. `key` may repeat the key columns; they cannot
+        be others. With an `expected_version`, `Conflict` if another commit was made since.
+        """
+        return self._update(rows, columns, key, expected_version, inserts=False)
+
+    def upsert(
+        self,
+        rows: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
+        expected_version: int | None = None,
+    ) -> UpdateReport:
+        """Do what `update_rows` does, and insert the rows whose key does not exist."""
+        return self._update(rows, columns, key, expected_version, inserts=True)
+
+    def _update(
+        self, rows: Any, columns: Any, key: Any, expected_version: Any, *, inserts: bool
+    ) -> UpdateReport:
+        state = self.cold.state()
+        check_not_entities(state.spec, "update rows")
+        check_key(key, key_columns(state.spec))
+        chosen = None if columns is None else list_names(columns, "columns")
+        if expected_version is not None:
+            check_count(expected_version, "expected_version", 1)
+        data = open_row_stream(rows)
+        table = pa.Table.from_batches(read_row_stream(data), data.schema)
+        return self.cold.update(table, UpdateOptions(chosen, inserts, expected_version))
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` allows deleting every row."""
@@ -196,6 +277,47 @@ class TimeSeriesTable:
         check_names([name])
         check_type(kind, "kind")
         return self._change("add column", lambda s, c: (s, c.add_columns([pa.field(name, kind)])))
+
+    def add_columns(self, columns: pa.Schema) -> Version:
+        """Add the columns of an Arrow schema, with their metadata; null in all existing rows."""
+        if not isinstance(columns, pa.Schema):
+            hint = "pass a pyarrow.Schema"
+            raise wrong_kind("not the columns to add", hint, "columns", columns)
+        check_names(columns.names)
+        fixed = [field.name for field in columns if not field.nullable]
+        if fixed or columns.metadata:
+            raise Invalid(
+                "an added column is nullable, and the schema it comes in has no metadata",
+                hint="make the fields nullable, and use remove_metadata()",
+                not_nullable=fixed,
+            )
+        return self._change("add columns", lambda s, c: (s, c.add_columns(columns)))
+
+    def drop_column(self, name: str) -> Version:
+        """Drop a column that is not part of the key; older versions still have it."""
+
+        def drop(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+            if check_text(name, "name") in key_columns(spec):
+                raise Invalid(
+                    "the column is part of the key",
+                    hint="the index and the entity columns cannot be dropped",
+                    column=name,
+                )
+            return spec, schema.drop_column(name)
+
+        return self._change("drop column", drop)
+
+    def set_entities_max(self, entities_max: int) -> Version:
+        """Set how many entities the table may hold; not below what it holds."""
+        check_count(entities_max, "entities_max", 1)
+
+        def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+            check_entity_count(
+                len(self.cold.coverage()[1].entities), replace(spec, entities_max=entities_max)
+            )
+            return replace(spec, entities_max=entities_max), schema
+
+        return self._change("set entities_max", change)
 
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
         """Widen the type of a column; the new type must hold all its values.
@@ -257,8 +379,10 @@ class TimeSeriesTable:
         state = view.state
         every = [c.name for c in state.schema.columns]
         wanted = every if columns is None else list(list_names(columns, "columns"))
-        schema = pa.schema([state.schema.arrow.field(state.schema.column(c).name) for c in wanted])
-        window, predicate = _parse_window(start, end), None
+        schema = pa.schema(
+            [state.schema.column(c).field for c in wanted], state.schema.arrow.metadata
+        )
+        window, predicate = _parse_window(start, end, state.spec.bucket), None
         if where is not None:
             predicate, window = _compile_where(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
@@ -352,20 +476,23 @@ class TimeSeriesTable:
 
     def last_fully_covered_window(
         self,
-        length: str | timedelta,
+        length: str | timedelta | int,
         *,
         before: object = None,
         entity: object = None,
         at: At = None,
     ) -> tuple[Any, Any] | None:
-        """Return the newest window of this length (`6h`) that is held in full, or None."""
-        length_s = parse_duration_s(length, "length")
+        """Return the newest window of this length (`6h`) that is held in full, or None.
+
+        For an integer index the length is a whole number of its steps.
+        """
         held = self.held(at)
         bucket = held.state.spec.bucket
-        found = held.last_full(-(-length_s // bucket.width_s), before, entity)
+        found = held.last_full(length, before, entity)
         if found is None:
             return None
-        return to_datetime(bucket.start(found[0])), to_datetime(bucket.start(found[1]))
+        edges = bucket.start(found[0]), bucket.start(found[1])
+        return (to_datetime(edges[0]), to_datetime(edges[1])) if bucket.is_time else edges
 
     def silent_entities(self, start: object, end: object = None, *, at: At = None) -> pa.Table:
         """Return the entities without a row in the range, and before when each was last seen."""
@@ -452,20 +579,53 @@ def _open_for_repair(
 
 
 def new_spec(
-    time_column: str,
-    bucket: str | timedelta,
+    time_column: str | None = None,
+    bucket: str | timedelta | int | None = None,
     entity_columns: str | Sequence[str] | None = (),
     entities_max: int | None = None,
     *,
     overlap: str = "reject",
     timezone: str | None = None,
     retention: str | timedelta | None = None,
+    index_column: str | None = None,
+    index_type: str | None = None,
+    index_granularity: str | timedelta | int | None = None,
+    unique: bool = False,
 ) -> TableSpec:
     """Return the spec of a new table from the caller's arguments."""
+    is_unique = check_flag(unique, "unique")
+    column = _choose_one("index_column", index_column, "time_column", time_column)
+    if index_column is None and index_type is None:
+        index_type = TIME  # a bare number is not the width of a bucket of time
+    width = _choose_one("index_granularity", index_granularity, "bucket", bucket)
     entities = list_names(entity_columns, "entity_columns")
     kept = None if retention is None else write_duration(retention, "retention")
-    spec = TableSpec("", time_column, parse_bucket(bucket), entities, overlap, timezone, kept)
+    parsed = parse_bucket(width, index_type=index_type)
+    spec = TableSpec("", column, parsed, entities, overlap, timezone, kept, is_unique=is_unique)
     return spec if entities_max is None else replace(spec, entities_max=entities_max)
+
+
+def _choose_one(first: str, one: Any, second: str, other: Any) -> Any:
+    """Return the value of two arguments of which exactly one must be given."""
+    if (one is None) == (other is None):
+        raise Invalid(
+            f"a table needs exactly one of {second} and {first}",
+            hint=f"pass {second}, or {first} instead",
+        )
+    return other if one is None else one
+
+
+def declare_columns(columns: ColumnTypes | None, spec: TableSpec) -> Schema:
+    """Return the columns that a new table declares; none if the first append adds them."""
+    if columns is None:
+        return Schema()
+    if isinstance(columns, Mapping):
+        fields = [pa.field(check_text(n, "schema"), parse_type(t)) for n, t in columns.items()]
+        columns = pa.schema(fields)
+    if not isinstance(columns, pa.Schema):
+        hint = "pass a pyarrow.Schema, or a dict of types by name"
+        raise wrong_kind("not the columns of a table", hint, "schema", columns)
+    return create_columns(columns, spec)
 
 
 def _compile_where(where: str, state: TableState, window: TimeWindow) -> tuple[Any, TimeWindow]:
@@ -476,9 +636,9 @@ def _compile_where(where: str, state: TableState, window: TimeWindow) -> tuple[A
     return predicate, window.intersect(*predicate.window(state.spec.time_column))
 
 
-def _parse_window(start: object, end: object) -> TimeWindow:
-    first = None if start is None else to_instant(start)
-    after = None if end is None else to_instant(end)
+def _parse_window(start: object, end: object, bucket: Bucket) -> TimeWindow:
+    first = None if start is None else bucket.parse_position(start)
+    after = None if end is None else bucket.parse_position(end)
     if first is not None and after is not None and after <= first:
         raise Invalid("the end is not after the start", hint="the end is not part of the range")
     return TimeWindow(first, after)

@@ -14,11 +14,11 @@ from thermocline.cli.argument import (
     parse_parameter,
     parse_parameters,
     parse_txn,
-    parse_type,
 )
 from thermocline.cold.coverage_report import report_coverage
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.instant import Nanoseconds
+from thermocline.format.types import parse_type
 
 
 @pytest.mark.parametrize(

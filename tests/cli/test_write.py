@@ -198,3 +198,24 @@ def test_a_type_that_is_none_is_invalid_and_types_are_named(market):
     ran = market.run("table", "columns", "add", "prices", "venue", "varchar(7)")
     assert ran.code == 2
     assert "float64" in ran.told()[2]
+
+
+def test_a_table_of_whole_numbers_is_made_filled_updated_and_drawn(shell):
+    shell.ok(
+        "table", "create", "blocks", "--index-column", "height", "--bucket", "100",
+        "--column", "height:int64", "--column", "gas:float64",
+    )  # fmt: skip
+    first, late = shell.folder / "first.parquet", shell.folder / "late.parquet"
+    pq.write_table(pa.table({"height": [1, 150, 420], "gas": [1.0, 2.0, 3.0]}), first)
+    pq.write_table(pa.table({"height": [150, 160], "gas": [20.0, 30.0]}), late)
+    shell.ok("table", "append", "blocks", "first.parquet")
+    gaps = shell.ok("gaps", "blocks", "--json").json()
+    assert [(gap["start"], gap["end"]) for gap in gaps["gaps"]] == [(200, 400)]
+    assert (gaps["start"], gaps["end"]) == ("0", "500")
+    assert shell.run("table", "update", "blocks", "late.parquet").code == 2
+    told = shell.ok("table", "upsert", "blocks", "late.parquet", "--json").json()
+    assert (told["matched"], told["inserted"], told["unchanged"]) == (1, 1, 0)
+    held = shell.ok("coverage", "blocks", "--start", "50", "--end", "150", "--format", "csv").out
+    assert held.splitlines() == ["start,end,buckets", "0,200,2"]
+    answer = shell.ok("sql", "select sum(gas) from blocks").out.splitlines()
+    assert answer[1] == "54.0"

@@ -181,7 +181,7 @@ def lied(disk, claim):
 def shifted(first, end):
     def claim(true):
         buckets = Buckets.from_range(true.whole.first() + first, true.whole.first() + end)
-        return Coverage(true.width_s, buckets, dict.fromkeys(true.entities, buckets))
+        return Coverage(true.bucket_code, buckets, dict.fromkeys(true.entities, buckets))
 
     return claim
 
@@ -190,7 +190,7 @@ CLAIMS = {
     "too many": shifted(0, 40),
     "too early": shifted(-5, 1),
     "elsewhere": shifted(7, 8),
-    "nothing": lambda true: Coverage(true.width_s, Buckets(), {}),
+    "nothing": lambda true: Coverage(true.bucket_code, Buckets(), {}),
     "another width": lambda true: Coverage(60, true.whole, true.entities),
 }
 
@@ -333,7 +333,7 @@ def test_a_shortcut_that_lies_with_the_right_digest_is_found_by_fsck():
     disk = base_disk()
     path = shortcut(opened(disk))
     true = decode_coverage(disk.read(path))
-    lie = Coverage(true.width_s, true.whole, dict(list(true.entities.items())[1:]), true.digest)
+    lie = Coverage(true.bucket_code, true.whole, dict(list(true.entities.items())[1:]), true.digest)
     disk.overwrite(path, encode_coverage(lie))
     found = fsck(opened(disk)).findings
     assert [layout.table_coverage_path(6)] == [f.path for f in found if not f.is_harmless]

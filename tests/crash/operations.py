@@ -19,6 +19,7 @@ from fixtures.sim_verbs import write
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.change.update import UpdateOptions
 from thermocline.cold.table import ColdTable
 from thermocline.format.instant import parse_instant
 from thermocline.format.log.conflict import TimeWindow
@@ -84,6 +85,8 @@ OPERATIONS = [
             TimeWindow(parse_instant("2024-06-01T00:00:00"), parse_instant("2024-06-01T02:00:00")),
         ),
     ),
+    Operation("update", lambda t: t.update(rows([1, 7], close=77), UpdateOptions())),
+    Operation("upsert", lambda t: t.update(rows([2, 30], close=77), UpdateOptions(inserts=True))),
     Operation("restore", lambda t: t.restore(3)),
     Operation("change", _changed),
     Operation("vacuum", _vacuumed, is_silent=True),

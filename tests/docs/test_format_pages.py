@@ -188,7 +188,7 @@ def test_the_example_sidecar_says_what_the_page_says():
     hour = 477_000
     assert format_instant(hour * 3_600 * 10**9) == "2024-06-01T00:00:00Z"
     assert f"0x{hour + 2**40:012x}".replace("0x", "") == "010000074748"
-    assert found.width_s == 3_600
+    assert found.bucket_code == 3_600
     assert {key: buckets.numbers().tolist() for key, buckets in found.entities.items()} == {
         '["AMD"]': [hour, hour + 5],
         '["NVDA"]': [hour, hour + 1, hour + 2],

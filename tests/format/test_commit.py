@@ -174,7 +174,7 @@ def test_a_checksum_does_not_make_nonsense_a_commit(json):
     assert caught.value.facts["path"] == "_log/00000000000000000007.json"
 
 
-@pytest.mark.parametrize("bucket", ["2d", "0s", "", "an hour"])
+@pytest.mark.parametrize("bucket", ["2 fortnights", "0s", "", "an hour"])
 def test_a_bucket_that_is_none_is_the_logs_fault_not_the_callers(bucket):
     table = orjson.loads(encode_commit(commit(7, SetTable(spec(), 1, schema()))))
     table["actions"][0]["SetTable"]["bucket"] = bucket

@@ -95,7 +95,7 @@ def test_what_is_measured_is_what_a_loop_over_the_rows_finds(drawn, columns, as_
     table = tabled(unit, rows, as_dictionary=as_dictionary)
     measured = measure([table], spec(bucket=bucket, entity_columns=columns))
     assert found(measured) == naive(unit, bucket, rows, columns)
-    assert measured.coverage.width_s == bucket.width_s
+    assert measured.coverage.bucket_code == bucket.code
 
 
 @given(filled(), COLUMNS, st.lists(st.integers(0, 30), max_size=5), st.booleans())

@@ -199,7 +199,6 @@ def test_a_time_column_that_is_no_time_does_not_fit():
         (pa.uint64(), pa.int8()),
         (pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
         (pa.timestamp("us"), pa.timestamp("ns")),
-        (pa.struct([("a", pa.int8())]), pa.struct([("b", pa.int8())])),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3)),
     ],
     ids=str,

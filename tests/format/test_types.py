@@ -272,7 +272,7 @@ NOT_HELD = [
     (pa.list_(pa.int8(), 3), pa.list_(pa.int8(), 2)),
     (pa.list_(pa.int16()), pa.list_(pa.int8())),
     (pa.struct([pa.field("a", pa.int8(), nullable=False)]), pa.struct([("a", pa.int8())])),
-    (pa.struct([("a", pa.int8()), ("b", pa.int8())]), pa.struct([("a", pa.int8())])),
+    (pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int8()), ("b", pa.int8())])),
     (pa.map_(pa.large_binary(), pa.int8()), pa.map_(pa.string(), pa.int8())),
     (pa.duration("ms"), pa.duration("s")),
 ]

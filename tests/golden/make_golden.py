@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import golden_index as index
 import golden_v1 as v1
 import golden_v2 as v2
 import pyarrow as pa
@@ -75,6 +76,12 @@ def structures() -> dict[str, bytes]:
     files |= {f"{name}.roar": encode_coverage(made) for name, made in v1.COVERAGES.items()}
     files["checkpoint.parquet"] = encode_checkpoint(checkpoint_state())
     return files | journal_structures()
+
+
+def index_structures() -> dict[str, bytes]:
+    """Return the bytes of the structures that other indexes and buckets need."""
+    files = {f"{name}.commit.json": encode_commit(made) for name, made in index.COMMITS.items()}
+    return files | {"blocks.roar": encode_coverage(index.COVERAGE)}
 
 
 def journal_structures() -> dict[str, bytes]:
@@ -201,7 +208,10 @@ def write(root: Path) -> None:
     before them; those of today are in `chained`.
     """
     folder, salted, chained = root / "v1", root / "v2", root / "chained"
-    folder.mkdir(parents=True)
+    (root / "index").mkdir(parents=True)
+    for name, data in index_structures().items():
+        (root / "index" / name).write_bytes(data)
+    folder.mkdir()
     salted.mkdir()
     chained.mkdir()
     with numbered_ids():

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import golden_index as index
 import golden_v1 as v1
 import golden_v2 as v2
 import make_golden
@@ -35,6 +36,7 @@ from thermocline.table import TimeSeriesTable
 GOLDEN = Path(__file__).parent / "v1"
 SALTED = Path(__file__).parent / "v2"
 CHAINED = Path(__file__).parent / "chained"
+INDEX = Path(__file__).parent / "index"
 JOURNALS = [
     pytest.param(GOLDEN, v1, id="v1"),
     pytest.param(SALTED, v2, id="v2"),
@@ -58,6 +60,21 @@ def test_a_golden_commit_says_what_it_said(name):
     commit = v1.COMMITS[name]
     found = decode_commit((GOLDEN / f"{name}.commit.json").read_bytes(), commit.version)
     assert found == commit
+
+
+@pytest.mark.parametrize("name", index.COMMITS)
+def test_a_golden_commit_of_another_index_says_what_it_said(name):
+    commit = index.COMMITS[name]
+    assert decode_commit((INDEX / f"{name}.commit.json").read_bytes(), commit.version) == commit
+
+
+def test_a_golden_sidecar_of_an_integer_index_says_what_it_said():
+    assert decode_coverage((INDEX / "blocks.roar").read_bytes()) == index.COVERAGE
+
+
+@pytest.mark.parametrize("name", make_golden.index_structures())
+def test_todays_writer_writes_the_golden_bytes_of_another_index(name):
+    assert make_golden.index_structures()[name] == (INDEX / name).read_bytes()
 
 
 def test_a_golden_commit_keeps_what_a_newer_version_wrote():
@@ -277,6 +294,7 @@ def test_every_golden_file_is_made_by_the_generator():
     assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "rows.wal", "table"}
     salted = {path.name for path in SALTED.iterdir()}
     assert salted == {*make_golden.salted_structures(), "rows.wal", "lz4.wal"}
+    assert {path.name for path in INDEX.iterdir()} == set(make_golden.index_structures())
 
 
 def test_todays_table_is_still_the_golden_table(tmp_path):

@@ -135,7 +135,7 @@ def test_the_union_is_what_either_holds(one, other, left, right):
     expected = {key: one.get(key, frozenset()) | other.get(key, frozenset()) for key in one | other}
     assert as_dict(found) == expected
     assert as_set(found.whole) == whole_of(one) | whole_of(other)
-    assert found.width_s == 60
+    assert found.bucket_code == 60
 
 
 @given(tables, tables, st.booleans(), st.booleans())
@@ -179,7 +179,7 @@ def test_a_coverage_reads_back_as_itself(table, digest):
     coverage = covered(table, digest=digest)
     found = decode_coverage(encode_coverage(coverage))
     assert (as_dict(found), as_set(found.whole)) == (table, whole_of(table))
-    assert (found.digest, found.width_s) == (digest, 60)
+    assert (found.digest, found.bucket_code) == (digest, 60)
     assert encode_coverage(found) == encode_coverage(coverage)
     assert found.with_digest(5).digest == 5
     assert as_dict(found.with_digest(5)) == table

@@ -614,3 +614,32 @@ def test_Q10_a_flush_in_between_counts_no_row_twice_and_none_not_at_all(
         monkeypatch.setattr(table, "snapshot", with_a_flush)
         found = told(table)
         assert found.rows + found.hot_rows == 2
+
+
+def test_a_table_of_whole_numbers_is_made_written_updated_and_asked_over_http(client):
+    name = f"blocks{uuid.uuid4().hex[:8]}"
+    columns = [{"name": "height", "type": "int64"}, {"name": "gas", "type": "double"}]
+    made = client.post(
+        "/api/v1/tables",
+        json={"name": name, "index_column": "height", "bucket": 100, "schema": columns},
+    )
+    assert made.status_code == 201, made.text
+    info = made.json()
+    assert (info["index_type"], info["bucket"]) == ("int64", "100")
+    assert [column["type"] for column in info["columns"]] == ["int64", "double"]
+    assert post(client, name, lines({"height": 7, "gas": 1}, {"height": 250})).json() == {"rows": 2}
+    gaps = client.get(f"/api/v1/tables/{name}/gaps?start=0&end=400").json()["rows"]
+    assert [(gap["start"], gap["end"]) for gap in gaps] == [(100, 200), (300, 400)]
+    told = post(client, f"{name}/upsert", lines({"height": 7, "gas": 5}, {"height": 8, "gas": 6}))
+    assert told.json() == {"version": 3, "matched": 1, "inserted": 1, "unchanged": 0}
+    missing = post(client, f"{name}/update", lines({"height": 9, "gas": 5}))
+    assert (missing.status_code, missing.json()["facts"]["reason"]) == (400, "unmatched_source_key")
+    late = post(client, f"{name}/update?expected_version=2", lines({"height": 7, "gas": 9}))
+    assert late.status_code == 409
+    rows = ask(client, f"select height, gas from {name} where height < 100 order by height")["rows"]
+    assert rows == [{"height": 7, "gas": 5.0}, {"height": 8, "gas": 6.0}]
+    window = client.get(f"/api/v1/tables/{name}/window?length=100").json()
+    assert window == {"start": "200", "end": "300"}
+    blocks = client.get(f"/api/v1/tables/{name}/blocks?start=0&end=300&blocks=3").json()
+    assert (blocks["start"], blocks["bucket_s"]) == ("0", None)
+    assert blocks["lanes"][0]["held"] == [1, 0, 1]

@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.errors import Corruption, Invalid, NotFound, ThermoclineError
+from thermocline.errors import Invalid, NotFound, ThermoclineError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from thermocline.cold.coverage_report import CoverageReport
 
 
@@ -41,6 +39,14 @@ class Format(StrEnum):
     NDJSON = "ndjson"
     ARROW = "arrow"
     PARQUET = "parquet"
+
+
+class IndexType(StrEnum):
+    """The type of the index of a table."""
+
+    TIMESTAMP = "timestamp"
+    INT64 = "int64"
+    UINT64 = "uint64"
 
 
 class Overlap(StrEnum):
@@ -88,15 +94,6 @@ RowsOption = Annotated[
     int, typer.Option("--rows", min=0, metavar="N", help="Rows a box shows at most; 0 shows all.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-
-_TYPE_NAMES = {
-    "int": "int64",
-    "float": "float64",
-    "double": "float64",
-    "text": "string",
-    "date": "date32",
-    "timestamp": "timestamp[us, tz=UTC]",
-}
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -256,22 +253,6 @@ def parse_parameter(text: str) -> Any:
     if isinstance(moment, datetime) and moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)
     return moment
-
-
-def parse_type(text: str) -> "pa.DataType":
-    """Return the column type of a word such as `int64` or `timestamp[us, tz=UTC]`."""
-    from thermocline.format.types import decode_type
-
-    word = re.sub(r",\s*", ", ", text.strip())
-    try:
-        return decode_type(_TYPE_NAMES.get(word, word))
-    except Corruption as error:
-        raise Invalid(
-            "unknown column type",
-            hint="use a type such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
-            "decimal128(10, 2)",
-            got=text,
-        ) from error
 
 
 def find_files(words: Iterable[str]) -> list[str]:

@@ -17,9 +17,10 @@ from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
-from thermocline.format.bucket import write_duration
+from thermocline.format.argument import check_flag, check_seconds, check_text
 from thermocline.format.log.action import Mark
+from thermocline.format.schema import encode_schema
+from thermocline.table import ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable
@@ -71,19 +72,30 @@ class Client:
         self,
         name: str,
         *,
-        time_column: str,
-        bucket: str | timedelta,
+        time_column: str | None = None,
+        bucket: str | timedelta | int | None = None,
         entity_columns: str | Sequence[str] | None = (),
         overlap: str = "allow",
+        schema: ColumnTypes | None = None,
         **more: Any,
     ) -> ClientTable:
-        """Create a table; `Conflict` when a table has this name."""
-        body: dict[str, Any] = {"name": name, "time_column": time_column, "overlap": overlap}
-        body["bucket"] = write_duration(bucket, "bucket")
-        body["entity_columns"] = list_names(entity_columns, "entity_columns")
-        if more.get("retention") is not None:
-            more["retention"] = write_duration(more["retention"], "retention")
-        body |= more
+        """Create a table; takes the arguments of `Lake.create_table`."""
+        spec = new_spec(time_column, bucket, entity_columns, overlap=overlap, **more)
+        body: dict[str, Any] = {
+            "name": name,
+            "time_column": spec.time_column,
+            "bucket": str(spec.bucket),
+            "index_type": spec.bucket.index_type,
+            "entity_columns": spec.entity_columns,
+            "overlap": overlap,
+            "timezone": spec.timezone,
+            "retention": spec.retention,
+            "entities_max": more.get("entities_max"),
+        }
+        if schema is not None:
+            declared = encode_schema(declare_columns(schema, spec))["columns"]
+            kept = ("name", "type", "metadata")
+            body["schema"] = [{k: c[k] for k in kept if k in c} for c in declared]
         info = self._wire.change("/api/v1/tables", body)
         return ClientTable(self._wire, info["name"])
 

@@ -70,8 +70,15 @@ _FORMS: tuple[tuple[type | tuple[type, ...], str, Any], ...] = (
 
 
 def wire_time(value: object) -> str | None:
-    """Return an instant as text; None stays None."""
-    return None if value is None else format_instant(to_instant(value))
+    """Return an instant as text; None stays None.
+
+    A whole number is sent as its digits: what it counts depends on the table's index.
+    """
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return format_instant(to_instant(value))
 
 
 def wire_at(value: object) -> int | str | None:

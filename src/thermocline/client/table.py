@@ -9,9 +9,9 @@ Out:  the same as `LakeTable`: Arrow tables, versions, small values
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.types as kinds
 from thermocline.client.http import ARROW, Wire, quote_part
 from thermocline.client.parameters import wire_at, wire_time
 from thermocline.cold.care.vacuum import VacuumReport
+from thermocline.cold.change.update import UpdateReport, check_key
 from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, VersionDiff
 from thermocline.errors import Invalid
 from thermocline.format.argument import (
@@ -28,8 +29,9 @@ from thermocline.format.argument import (
     check_function,
     check_seconds,
     check_text,
+    list_names,
 )
-from thermocline.format.bucket import parse_bucket, write_duration
+from thermocline.format.bucket import decode_bucket, parse_bucket, write_duration
 from thermocline.format.instant import parse_instant, to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.action import TableSpec
@@ -106,14 +108,8 @@ class ClientTable:
     def _write(
         self, given: pa.Table, evolve: bool, wait_s: float | None, request_id: str | None
     ) -> int:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, given.schema) as writer:
-            writer.write_table(given)
-        data: bytes = sink.getvalue().to_pybytes()
-        headers = {"Content-Type": ARROW, "Idempotency-Key": request_id or uuid.uuid4().hex}
-        if len(data) >= COMPRESSED_BYTES_MIN:
-            data = pa.compress(data, codec="zstd", asbytes=True)
-            headers["Content-Encoding"] = "zstd"
+        data, headers = _encode_rows(given)
+        headers["Idempotency-Key"] = request_id or uuid.uuid4().hex
         answer = self._wire.send(
             "POST",
             f"{self._path}/rows",
@@ -129,11 +125,59 @@ class ClientTable:
             return rows_table(rows, Schema(), _NO_SPEC)
         # Python values get the table's types, which the node has to be asked for.
         info = self.info()
-        bucket, zone = parse_bucket(info["bucket"]), info["timezone"]
+        bucket, zone = decode_bucket(info["bucket"], info["index_type"]), info["timezone"]
         spec = TableSpec("", info["time_column"], bucket, timezone=zone)
         known = list(self.schema())
         schema = Schema().add_columns(known) if known else Schema()
         return rows_table(rows, schema, spec, may_widen=evolve)
+
+    def update_rows(
+        self,
+        rows: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
+        expected_version: int | None = None,
+    ) -> UpdateReport:
+        """Give rows new values by their key, as `TimeSeriesTable.update_rows` does."""
+        return self._update("update", rows, columns, key, expected_version)
+
+    def upsert(
+        self,
+        rows: Any,
+        *,
+        columns: str | Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
+        expected_version: int | None = None,
+    ) -> UpdateReport:
+        """Do what `update_rows` does, and insert the rows whose key does not exist."""
+        return self._update("upsert", rows, columns, key, expected_version)
+
+    def _update(
+        self, verb: str, rows: Any, columns: Any, key: Any, expected_version: Any
+    ) -> UpdateReport:
+        if expected_version is not None:
+            check_count(expected_version, "expected_version", 1)
+        info = self.info()
+        check_key(key, (*info["entity_columns"], info["time_column"]))
+        given = _without_views(self._arrow_table(rows, evolve=False))
+        chosen = None if columns is None else ",".join(list_names(columns, "columns"))
+        data, headers = _encode_rows(given)
+        answer = self._wire.send(
+            "POST",
+            f"{self._path}/{verb}",
+            params={"columns": chosen, "expected_version": expected_version},
+            content=data,
+            headers=headers,
+            is_repeatable=expected_version is None,
+        ).json()
+        return UpdateReport(
+            Version(expected_version or info["version"]),
+            Version(answer["version"]),
+            answer["matched"],
+            answer["inserted"],
+            answer["unchanged"],
+        )
 
     def flush(self) -> Version:
         """Flush the hot rows into the lake; return the version that has them."""
@@ -239,23 +283,24 @@ class ClientTable:
 
     def last_fully_covered_window(
         self,
-        length: str | timedelta,
+        length: str | timedelta | int,
         *,
         before: object = None,
         entity: object = None,
         at: object = None,
-    ) -> tuple[datetime, datetime] | None:
+    ) -> tuple[Any, Any] | None:
         """Return the newest window of this length (`6h`) that is held in full, or None."""
         found = self._wire.read_json(
             f"{self._path}/window",
-            length=write_duration(length, "length"),
+            length=_write_length(length),
             before=wire_time(before),
             entity=_entity_param(entity),
             at=wire_at(at),
         )
         if found["start"] is None:
             return None
-        return to_datetime(parse_instant(found["start"])), to_datetime(parse_instant(found["end"]))
+        start, end = (_read_edge(found[name]) for name in ("start", "end"))
+        return start, end
 
     def silent_entities(self, start: object, end: object = None, *, at: object = None) -> pa.Table:
         """Return the entities without a row in the stretch, and when each was last seen."""
@@ -268,6 +313,29 @@ class ClientTable:
 
     def __repr__(self) -> str:
         return f"ClientTable({self.name!r} at {self._wire.url})"
+
+
+def _encode_rows(rows: pa.Table) -> tuple[bytes, dict[str, str]]:
+    """Return rows as the body of a request, and its headers."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    headers = {"Content-Type": ARROW}
+    if len(data) >= COMPRESSED_BYTES_MIN:
+        data = pa.compress(data, codec="zstd", asbytes=True)
+        headers["Content-Encoding"] = "zstd"
+    return data, headers
+
+
+def _write_length(length: str | timedelta | int) -> str:
+    is_number = isinstance(length, int) and not isinstance(length, bool)
+    return str(length) if is_number else str(parse_bucket(length, "length"))
+
+
+def _read_edge(text: str) -> Any:
+    """Return the edge of a window: a datetime, or a whole number of an integer index."""
+    return int(text) if text.lstrip("-").isdigit() else to_datetime(parse_instant(text))
 
 
 def table_path(name: str) -> str:

@@ -30,6 +30,7 @@ from thermocline.disk import Disk, OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
 from thermocline.format.layout import Version
 from thermocline.format.log.action import TableSpec
+from thermocline.format.schema import NO_COLUMNS, Schema
 from thermocline.format.sealed_json import seal, unseal
 from thermocline.names import is_table_name
 
@@ -160,14 +161,14 @@ class Catalog:
         assert identity is not None
         return identity
 
-    def create(self, name: str, spec: TableSpec) -> ColdTable:
+    def create(self, name: str, spec: TableSpec, schema: Schema = NO_COLUMNS) -> ColdTable:
         """Make a table; `Conflict` when there is one of this name."""
         path = _name_path(name)
         if self._storage.size(path) is not None:
             raise _name_taken_error(name)
         folder = f"{TABLES_FOLDER}/{new_id()}"
         table = self._open_table(folder)
-        state = table.create(spec)
+        state = table.create(spec, schema)
         named = {"name": name, "table_id": state.spec.table_id, "folder": folder}
         if not self._storage.put_new(path, seal({**named, "lake_id": self.lake_id})):
             raise _name_taken_error(name)

@@ -24,7 +24,6 @@ from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Corruption, NotFound, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.coverage import (
-    Buckets,
     Coverage,
     decode_coverage,
     empty_coverage,
@@ -178,7 +177,7 @@ class CoverageIndex:
     def _unite_segments(self, state: TableState, segments: Iterable[Segment]) -> Coverage:
         parts = [self.of_segment(state, segment) for segment in segments]
         if not parts:
-            return empty_coverage(state.spec.bucket.width_s)
+            return empty_coverage(state.spec.bucket.code)
         by_entity: dict[str, list[Coverage]] = {}
         for part in parts:
             for key in part.entities:
@@ -187,7 +186,7 @@ class CoverageIndex:
             key: unite_buckets(holder.entities[key] for holder in holders)
             for key, holders in by_entity.items()
         }
-        return Coverage(state.spec.bucket.width_s, unite_buckets(p.whole for p in parts), entities)
+        return Coverage(state.spec.bucket.code, unite_buckets(p.whole for p in parts), entities)
 
     def _read_sidecar(self, segment: Segment) -> Coverage | None:
         try:
@@ -221,7 +220,7 @@ class CoverageIndex:
 def find_contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) -> str:
     """Return how a sidecar contradicts what the log says of its segment; empty if it agrees."""
     whole, rows = coverage.whole, segment.row_count - segment.deleted_count
-    if coverage.width_s != spec.bucket.width_s:
+    if coverage.bucket_code != spec.bucket.code:
         return "has buckets of another width than the table"
     if not whole:
         return "holds no bucket though the log counts rows" if rows else ""
@@ -238,10 +237,9 @@ def find_contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) ->
 
 def _cut_range(coverage: Coverage, first: int, end: int) -> Coverage:
     """Return the coverage outside a range of buckets."""
-    stretch = Buckets.from_range(first, end)
-    entities = {key: buckets - stretch for key, buckets in coverage.entities.items()}
+    entities = {key: buckets.outside(first, end) for key, buckets in coverage.entities.items()}
     kept = {key: buckets for key, buckets in entities.items() if buckets}
-    return Coverage(coverage.width_s, coverage.whole - stretch, kept)
+    return Coverage(coverage.bucket_code, coverage.whole.outside(first, end), kept)
 
 
 def _digest_change(action: Action) -> int:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 from pyroaring import BitMap64
@@ -27,14 +26,15 @@ from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_count, check_flag
 from thermocline.format.bitmap_runs import BitmapRuns, find_runs, invert_runs
+from thermocline.format.bucket import parse_bucket
 from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
-from thermocline.format.instant import NS_PER_US, TimeNs, format_instant, to_instant
+from thermocline.format.index_column import REPORTED_TIME, bucket_starts
+from thermocline.format.instant import NS_PER_US, TimeNs, format_instant
 from thermocline.format.log.action import AddSegment, RemoveSegment, SetDeletes
 from thermocline.format.log.commit import Commit
 from thermocline.format.log.state import TableState
 from thermocline.format.types import plain_type
 
-TIME = pa.timestamp("us", tz="UTC")
 HISTORY_ROWS_MAX = 100_000
 
 
@@ -56,10 +56,12 @@ class CoverageReport:
         bucket, whole = self.state.spec.bucket, self.coverage.whole
         if not whole and (start is None or end is None):
             return (0, 0)
-        first = bucket.number_of(to_instant(start)) if start is not None else whole.first()
-        after = bucket.number_of(to_instant(end) - 1) + 1 if end is not None else whole.last() + 1
-        if start is not None and end is not None:
-            bucket.span(to_instant(start), to_instant(end))
+        low = None if start is None else bucket.parse_position(start)
+        high = None if end is None else bucket.parse_position(end)
+        first = whole.first() if low is None else bucket.number_of(low)
+        after = whole.last() + 1 if high is None else bucket.number_of(high - 1) + 1
+        if low is not None and high is not None:
+            bucket.span(low, high)
         return first, max(first, after)
 
     def buckets(self, entity: object = None) -> Buckets:
@@ -112,14 +114,17 @@ class CoverageReport:
         holes = invert_runs(runs, len(parts), first + BIAS, after + BIAS)
         return self._build_table(holes, keys)
 
-    def runs(self, *, per_entity: bool = True) -> pa.Table:
-        """Return the held ranges: entity columns, start, end, buckets."""
+    def runs(
+        self, start: object = None, end: object = None, *, per_entity: bool = True
+    ) -> pa.Table:
+        """Return the held ranges: entity columns, start, end, buckets; clipped to a range."""
         check_flag(per_entity, "per_entity")
         keys: list[str] | None = None
         parts = [self.coverage.whole]
         if self.has_entities and per_entity:
             keys, parts = self._sort_by_entity()
-        return self._build_table(find_runs([part.to_bytes() for part in parts]), keys)
+        runs = find_runs([part.to_bytes() for part in parts])
+        return self._build_table(_clip_runs(runs, *self.span(start, end)), keys)
 
     def _sort_by_entity(self) -> tuple[list[str], list[Buckets]]:
         """Return the entities' keys and buckets, sorted by key."""
@@ -128,13 +133,13 @@ class CoverageReport:
         return keys, [entities[key] for key in keys]
 
     def _build_table(self, runs: BitmapRuns, keys: Sequence[str] | None) -> pa.Table:
-        width_us = self.state.spec.bucket.width_s * 1_000_000
+        bucket = self.state.spec.bucket
         columns: dict[str, Any] = {}
         if keys is not None:
             distinct = self._entity_columns(keys)
             columns = {name: c.take(pa.array(runs.owner)) for name, c in distinct.items()}
-        columns[_choose_name("start", columns)] = _convert_times((runs.first - BIAS) * width_us)
-        columns[_choose_name("end", columns)] = _convert_times((runs.end - BIAS) * width_us)
+        columns[_choose_name("start", columns)] = bucket_starts(runs.first - BIAS, bucket)
+        columns[_choose_name("end", columns)] = bucket_starts(runs.end - BIAS, bucket)
         columns[_choose_name("buckets", columns)] = pa.array(runs.end - runs.first)
         return self._add_metadata(pa.table(columns))
 
@@ -153,20 +158,26 @@ class CoverageReport:
         return bool(parts) and all(part.holds_all(first, after) for part in parts)
 
     def last_full(
-        self, buckets: int, before: object = None, entity: object = None
+        self, length: object, before: object = None, entity: object = None
     ) -> tuple[int, int] | None:
-        """Return the newest range of this many buckets that is held in full, or None."""
-        if check_count(buckets, "buckets") < 1:
-            raise Invalid("a window must have at least one bucket", hint="ask for a longer window")
+        """Return the newest range of at least this length that is held in full, or None.
+
+        The range is one of buckets; `length` is a duration, or steps of an integer index.
+        """
+        bucket = self.state.spec.bucket
+        window = parse_bucket(length, "length", bucket.index_type)
         parts = [self._find_buckets(entity)] if entity is not None else self._list_buckets()
         if not parts:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
-        limit = self.state.spec.bucket.number_of(to_instant(before)) if before is not None else None
+        limit = None if before is None else bucket.number_of(bucket.parse_position(before))
         for run in reversed(shared.runs()):
             end = run.end if limit is None else min(run.end, limit)
-            if end - run.first >= buckets:
-                return end - buckets, end
+            if end <= run.first:
+                continue
+            first = bucket.first_of_window(end, window)
+            if first >= run.first:
+                return first, end
         return None
 
     def silent_entities(self, start: object, end: object) -> pa.Table:
@@ -182,9 +193,8 @@ class CoverageReport:
             if not buckets.count(first, after)
         }
         columns = self._entity_columns(list(found))
-        width_us = self.state.spec.bucket.width_s * 1_000_000
         ends = np.array(list(found.values()), dtype=np.int64)
-        columns["last_seen_before"] = _convert_times(ends * width_us)
+        columns["last_seen_before"] = bucket_starts(ends, self.state.spec.bucket)
         return self._add_metadata(pa.table(columns))
 
     def _entity_columns(self, keys: Sequence[str]) -> dict[str, Any]:
@@ -220,8 +230,8 @@ HOLES = pa.schema(
         ("source", pa.string()),
         ("first", pa.int64()),
         ("last", pa.int64()),
-        ("after", TIME),
-        ("before", TIME),
+        ("after", REPORTED_TIME),
+        ("before", REPORTED_TIME),
     ]
 )
 
@@ -230,7 +240,7 @@ def holes(state: TableState) -> pa.Table:
     """Return the known writes that were lost before they were flushed."""
     times = [
         pa.array([None if time is None else time // NS_PER_US for time in column], pa.int64()).cast(
-            TIME
+            REPORTED_TIME
         )
         for column in (
             [hole.after for hole in state.holes],
@@ -248,7 +258,7 @@ def holes(state: TableState) -> pa.Table:
 HISTORY = pa.schema(
     [
         ("version", pa.int64()),
-        ("time", TIME),
+        ("time", REPORTED_TIME),
         ("operation", pa.string()),
         ("segments_added", pa.int64()),
         ("segments_removed", pa.int64()),
@@ -361,13 +371,15 @@ def _entity_column(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
+def _clip_runs(runs: BitmapRuns, first: int, end: int) -> BitmapRuns:
+    low, high = np.maximum(runs.first, first + BIAS), np.minimum(runs.end, end + BIAS)
+    kept = low < high
+    return BitmapRuns(runs.owner[kept], low[kept], high[kept])
+
+
 def _choose_name(name: str, taken: Mapping[str, Any]) -> str:
     """Return the name, with an underscore appended where an entity column has this name."""
     return f"{name}_" if name in taken else name
-
-
-def _convert_times(microseconds: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(microseconds).cast(TIME)
 
 
 def _entity_error(names: Sequence[str], entity: object) -> Invalid:

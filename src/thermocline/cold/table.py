@@ -24,6 +24,7 @@ from thermocline.cold.change.append import (
     check_entities,
     check_policy,
     plan_columns,
+    unique_policy_error,
 )
 from thermocline.cold.change.delete import DeletePlanner, Matcher, RowSearch, search_expired
 from thermocline.cold.change.export_plan import (
@@ -33,6 +34,12 @@ from thermocline.cold.change.export_plan import (
     moves_rows,
 )
 from thermocline.cold.change.flush_plan import FlushPlanner, contains_flush, stage_rows
+from thermocline.cold.change.update import (
+    UPDATE_ROWS_MAX,
+    UpdateOptions,
+    UpdatePlanner,
+    UpdateReport,
+)
 from thermocline.cold.coverage import CoverageIndex
 from thermocline.cold.log.commit_log import CHECKPOINT_EVERY, CommitLog
 from thermocline.cold.log.transaction import CommitPlan, Planner, transact
@@ -49,9 +56,11 @@ from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
 from thermocline.format.argument import check_count, check_text
 from thermocline.format.coverage import Coverage
+from thermocline.format.index_column import fits_index
 from thermocline.format.instant import to_instant
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (
+    UNIQUE_FEATURE,
     Action,
     AddSegment,
     Mark,
@@ -63,7 +72,13 @@ from thermocline.format.log.commit import Commit
 from thermocline.format.log.commit_note import NoteFlush, NoteHole
 from thermocline.format.log.conflict import ALL_TIME, TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Schema, check_names, fit_columns, may_become_double
+from thermocline.format.schema import (
+    NO_COLUMNS,
+    Schema,
+    check_names,
+    fit_columns,
+    may_become_double,
+)
 
 FILES_PER_APPEND_MAX = 10_000
 
@@ -91,20 +106,24 @@ class ColdTable:
         self.check_before_commit: Callable[[], None] = lambda: None
         """Called before every attempt to commit; if it raises, the commit is not made."""
 
-    def create(self, spec: TableSpec) -> TableState:
-        """Create the table; `Conflict` when there is one here already."""
+    def create(self, spec: TableSpec, schema: Schema = NO_COLUMNS) -> TableState:
+        """Create the table, with declared columns if any; `Conflict` when there is one already."""
         _check_spec(spec)
+        if schema.columns:
+            _check_new_schema(spec, schema)
         if self.log.exists():
             raise self._exists_error()
         self.storage.probe()
-        spec = replace(spec, table_id=new_id())
+        unique = (UNIQUE_FEATURE,) if spec.is_unique else ()
+        features = dict.fromkeys((*spec.features, *spec.bucket.features, *unique))
+        spec = replace(spec, table_id=new_id(), features=tuple(features))
         first = Commit(
             Version(1),
             Version(0),
             new_id(),
             self.log.now(),
             "create",
-            (SetTable(spec, 0, Schema()),),
+            (SetTable(spec, 0, schema),),
         )
         landed = self.log.try_commit(first)
         if landed is None:
@@ -285,6 +304,28 @@ class ColdTable:
         """Delete the matching rows in the window; return the state and the number of rows."""
         return self._delete(RowSearch(matcher, columns, window), "delete")
 
+    def update(self, rows: pa.Table, options: UpdateOptions) -> UpdateReport:
+        """Give rows new values by their keys, and insert those that are new if allowed."""
+        if rows.num_rows > UPDATE_ROWS_MAX:
+            raise Invalid(
+                "more rows than one update takes",
+                hint="update them in several steps",
+                rows=rows.num_rows,
+                rows_max=UPDATE_ROWS_MAX,
+            )
+        stage = Stage(self.storage, workers=self._workers)
+        updating = UpdatePlanner(self.storage, self.index, stage, rows, options)
+        state = self.run_transaction(stage, updating.plan)
+        if updating.report.no_op:
+            return updating.report
+        size_bytes = sum(staged.checksum.size_bytes for staged in stage.staged)
+        return replace(
+            updating.report,
+            committed_version=state.version,
+            starting_version=Version(state.version - 1),
+            replacement_file_bytes=size_bytes,
+        )
+
     def retain(self, *, is_confirmed: bool = False) -> tuple[TableState, int]:
         """Delete the rows past the table's retention; return the state and the number of rows."""
         search = search_expired(self.log.head(), self.log.now(), is_confirmed=is_confirmed)
@@ -426,13 +467,26 @@ def _check_spec(spec: TableSpec) -> None:
         )
     if spec.timezone is not None:
         _check_zone(spec.timezone)
+    if spec.is_unique and spec.overlap == "allow":
+        raise unique_policy_error()
+    if not spec.bucket.is_time and (spec.timezone is not None or spec.retention is not None):
+        raise Invalid(
+            "an integer index has no clock",
+            hint="omit timezone and retention; delete old rows with a condition",
+            timezone=spec.timezone,
+            retention=spec.retention,
+        )
 
 
 def _check_new_schema(spec: TableSpec, schema: Schema) -> None:
     """Raise `Invalid` for columns that would make every later append fail."""
     time_column = schema.by_name.get(spec.time_column)
     # A time column that may be null was added as a column like any other, as the table's first.
-    if time_column is None or time_column.nullable or not pa.types.is_timestamp(time_column.type):
+    if (
+        time_column is None
+        or time_column.nullable
+        or not fits_index(time_column.type, spec.bucket.index_type)
+    ):
         raise Invalid(
             "the table has no columns yet",
             hint="append its first rows, or data without a row, then change the columns",

@@ -7,7 +7,7 @@ Out:  a `Coverage`, its bytes (`.roar`), and the runs that are held or missing
     0       4     magic `TCCV`
     4       2     format version, 1
     6       2     flags, 0
-    8       4     bucket width in seconds
+    8       4     the code of the bucket: its width in seconds, see `Bucket.code`
     12      4     number of entities n
     16      8     digest: which segments this covers (0 in a segment's own sidecar)
     24      4*n   length of each entity's key in bytes
@@ -75,6 +75,12 @@ class Buckets:
         bitmap = BitMap64()
         bitmap.add_range(first + BIAS, end + BIAS)
         return cls(bitmap)
+
+    def outside(self, first: int, end: int) -> "Buckets":
+        """Return the buckets that are not in a range, however long it is."""
+        bitmap = self.bitmap.copy()
+        bitmap.remove_range(first + BIAS, end + BIAS)
+        return Buckets(bitmap)
 
     @property
     def bitmap(self) -> BitMap64:
@@ -167,7 +173,7 @@ class Buckets:
 class Coverage:
     """The buckets that are held, in total and by each entity."""
 
-    width_s: int
+    bucket_code: int
     whole: Buckets
     entities: Mapping[str, Buckets]
     digest: int = 0
@@ -177,7 +183,7 @@ class Coverage:
         entities = dict(self.entities)
         for key, buckets in other.entities.items():
             entities[key] = entities[key] | buckets if key in entities else buckets
-        return Coverage(self.width_s, self.whole | other.whole, entities)
+        return Coverage(self.bucket_code, self.whole | other.whole, entities)
 
     def subtract(self, other: "Coverage") -> "Coverage":
         """Return what this holds and the other does not, entity by entity.
@@ -186,14 +192,16 @@ class Coverage:
         of a segment must be rebuilt with the same checksum.
         """
         if not self.entities:
-            return Coverage(self.width_s, _rebuild_bitmap(self.whole - other.whole), {})
+            return Coverage(self.bucket_code, _rebuild_bitmap(self.whole - other.whole), {})
         entities = dict(self.entities)
         for key, buckets in other.entities.items():
             if key in entities:
                 rest = entities.pop(key) - buckets
                 if rest:
                     entities[key] = _rebuild_bitmap(rest)
-        return Coverage(self.width_s, _rebuild_bitmap(unite_buckets(entities.values())), entities)
+        return Coverage(
+            self.bucket_code, _rebuild_bitmap(unite_buckets(entities.values())), entities
+        )
 
     def overlap(self, other: "Coverage", *, has_entities: bool) -> dict[str, Buckets]:
         """Return the buckets both hold, by entity; without entity columns the key is empty."""
@@ -208,7 +216,7 @@ class Coverage:
 
     def with_digest(self, digest: int) -> "Coverage":
         """Return the same coverage, marked with the segments it covers."""
-        return Coverage(self.width_s, self.whole, self.entities, digest)
+        return Coverage(self.bucket_code, self.whole, self.entities, digest)
 
 
 def _rebuild_bitmap(buckets: Buckets) -> Buckets:
@@ -217,9 +225,9 @@ def _rebuild_bitmap(buckets: Buckets) -> Buckets:
     return Buckets.from_numbers(buckets.numbers())
 
 
-def empty_coverage(width_s: int) -> Coverage:
+def empty_coverage(bucket_code: int) -> Coverage:
     """Return the coverage of nothing."""
-    return Coverage(width_s, Buckets(), {})
+    return Coverage(bucket_code, Buckets(), {})
 
 
 def unite_buckets(parts: Iterable[Buckets]) -> Buckets:
@@ -273,7 +281,9 @@ def encode_coverage(coverage: Coverage) -> bytes:
     items = sorted((key.encode(), buckets) for key, buckets in coverage.entities.items())
     keys = [key for key, _ in items]
     bitmaps = [coverage.whole.to_bytes(), *(buckets.to_bytes() for _, buckets in items)]
-    header = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, coverage.width_s, len(keys), coverage.digest)
+    header = _HEADER.pack(
+        _MAGIC, FORMAT_VERSION, 0, coverage.bucket_code, len(keys), coverage.digest
+    )
     lengths = np.array([len(part) for part in (*keys, *bitmaps)], dtype="<u4").tobytes()
     body = b"".join((header, lengths, *keys, *bitmaps))
     return body + struct.pack("<I", google_crc32c.value(body))
@@ -297,7 +307,7 @@ def decode_coverage(data: bytes) -> Coverage:
         raise Corruption(
             "coverage checksum differs", hint=_REBUILD_HINT, stored=stored, computed=computed
         )
-    _, version, _, width_s, count, digest = _HEADER.unpack_from(data)
+    _, version, _, bucket_code, count, digest = _HEADER.unpack_from(data)
     if version != FORMAT_VERSION:
         raise Unsupported(
             "coverage sidecar of a newer format",
@@ -312,7 +322,7 @@ def decode_coverage(data: bytes) -> Coverage:
         raise Corruption("not the key of an entity", hint=_REBUILD_HINT) from error
     whole = Buckets(data=next(pieces))
     entities = {key: Buckets(data=next(pieces)) for key in keys}
-    return Coverage(width_s, whole, entities, digest)
+    return Coverage(bucket_code, whole, entities, digest)
 
 
 def _split_pieces(data: bytes, count: int) -> Iterator[memoryview]:

@@ -9,6 +9,7 @@
     _contracts/<version>.json                       a copy of one contract of an entity type
     _repair/<id>/<name>                             a file that a repair set aside
     data/<yyyy>/<mm>/<dd>/<hh>/<id>.parquet         a segment
+    data/<last 2 of id>/<id>.parquet                a segment of a table with an integer index
 
 - Paths are relative to the table's root, with forward slashes, and never leave it.
 - A temporary name starts with `.` in its last part, so that no reader mistakes it for data.
@@ -76,8 +77,10 @@ def contract_version(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def segment_path(first: TimeNs, segment_id: str) -> str:
-    """Return the path of a segment whose first row is at `first`."""
+def segment_path(first: TimeNs | None, segment_id: str) -> str:
+    """Return the path of a segment whose first row is at `first`, None for an integer index."""
+    if first is None:
+        return f"{DATA_FOLDER}/{segment_id[-2:]}/{segment_id}.parquet"
     hour = to_datetime(first).astimezone(UTC)
     return f"{DATA_FOLDER}/{_format_hour_folder(hour)}/{segment_id}.parquet"
 

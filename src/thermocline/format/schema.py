@@ -16,13 +16,15 @@ Out:  a `Schema`, its JSON, and a `Fit`: how a file's columns map to the table's
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.errors import Corruption, Invalid, NotFound
 from thermocline.format.argument import check_text, wrong_kind
+from thermocline.format.bucket import TIME
+from thermocline.format.index_column import INTEGER_TYPES, fits_index
 from thermocline.format.types import (
     NAME_LENGTH_MAX,
     TypeJson,
@@ -34,9 +36,15 @@ from thermocline.format.types import (
     is_column_name,
     is_finer_timestamp,
     plain_type,
+    unite_types,
 )
 
 COLUMNS_MAX = 10_000
+METADATA_BYTES_MAX = 1 << 20
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
+"""Keys and values that a user attached to a column or to the table."""
+_METADATA_OF_FILES = frozenset({b"pandas", b"writer.model.name", b"parquet.avro.schema"})
+_METADATA_OF_FORMATS = (b"ARROW:", b"PARQUET:", b"org.apache.spark.")
 INDEX_BITS_MIN = 32
 
 
@@ -48,6 +56,12 @@ class TableColumn:
     name: str
     type: pa.DataType
     nullable: bool = True
+    metadata: Metadata = ()
+
+    @property
+    def field(self) -> pa.Field:
+        """The column as an Arrow field."""
+        return pa.field(self.name, self.type, self.nullable, metadata=dict(self.metadata) or None)
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,7 @@ class Schema:
 
     columns: tuple[TableColumn, ...] = ()
     next_id: int = 1
+    metadata: Metadata = ()
 
     @cached_property
     def by_name(self) -> Mapping[str, TableColumn]:
@@ -70,7 +85,7 @@ class Schema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """The same columns as an Arrow schema."""
-        return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
+        return pa.schema([column.field for column in self.columns], dict(self.metadata) or None)
 
     @cached_property
     def _nullable(self) -> pa.Schema:
@@ -97,9 +112,16 @@ class Schema:
         for new in fields:
             encode_type(new.type)
             check_inner_names(new.type, new.name)
-            columns.append(TableColumn(next_id, new.name, _storable_type(new.type, new.name)))
+            kind = _storable_type(new.type, new.name)
+            kept = _storable_metadata(new.metadata)
+            columns.append(TableColumn(next_id, new.name, kind, metadata=kept))
             next_id += 1
-        return _check_schema(Schema(tuple(columns), next_id))
+        return _check_schema(replace(self, columns=tuple(columns), next_id=next_id))
+
+    def drop_column(self, name: str) -> "Schema":
+        """Return the schema without a column; its id is never used again."""
+        dropped = self.column(name)
+        return replace(self, columns=tuple(c for c in self.columns if c.id != dropped.id))
 
     def rename_column(self, old: str, new: str) -> "Schema":
         """Return the schema with one column renamed."""
@@ -132,6 +154,10 @@ class Schema:
         return _check_schema(replace(self, columns=columns))
 
 
+NO_COLUMNS = Schema()
+"""The schema of a table before its first append, if it declares none."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnFit:
     """How the columns of one file map to the columns of a table.
@@ -148,9 +174,9 @@ class ColumnFit:
     must_rewrite: bool = False
 
 
-def create_schema(arrow: pa.Schema, time_column: str) -> Schema:
+def create_schema(arrow: pa.Schema, time_column: str, index_type: str = TIME) -> Schema:
     """Return the schema that the first append, with these columns, gives a table."""
-    schema = Schema().add_columns(arrow)
+    schema = replace(Schema(), metadata=_storable_metadata(arrow.metadata)).add_columns(arrow)
     if time_column not in schema.by_name:
         raise Invalid(
             "the data has no time column",
@@ -159,14 +185,20 @@ def create_schema(arrow: pa.Schema, time_column: str) -> Schema:
             columns=arrow.names,
         )
     column = schema.column(time_column)
-    if not kinds.is_timestamp(column.type):
+    kind = column.type
+    wide = INTEGER_TYPES.get(index_type)
+    if wide is not None and kinds.is_integer(kind) and holds(wide, kind):
+        kind = wide
+    if not fits_index(kind, index_type):
         raise Invalid(
-            "the time column is not a timestamp",
-            hint="cast it to an Arrow timestamp first",
+            "the time column is not a timestamp"
+            if wide is None
+            else "the index column has another type than the table's index",
+            hint=f"cast it to an Arrow {index_type} first",
             time_column=time_column,
             type=str(column.type),
         )
-    return schema._replace_column(replace(column, nullable=False))  # noqa: SLF001
+    return schema._replace_column(replace(column, type=kind, nullable=False))  # noqa: SLF001
 
 
 def fit_columns(arrow: pa.Schema, schema: Schema, time_column: str) -> ColumnFit:
@@ -194,8 +226,8 @@ def fit_columns(arrow: pa.Schema, schema: Schema, time_column: str) -> ColumnFit
         elif holds(column.type, new.type):
             stored[column.id] = new.type
             must_rewrite = must_rewrite or kinds.is_temporal(new.type)
-        elif holds(new.type, column.type):
-            wider.append(new)
+        elif (both := unite_types(column.type, new.type)) is not None:
+            wider.append(new.with_type(both))
         else:
             raise _type_mismatch_error(column, new)
     absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
@@ -206,6 +238,22 @@ def may_become_double(column: pa.DataType, kind: pa.DataType) -> bool:
     """Tell whether a change turns integers into doubles, which hold them exactly up to 2**53."""
     is_double = kinds.is_float64(kind) and kinds.is_integer(column)
     return is_double and not holds(kind, column)
+
+
+def _storable_metadata(metadata: Mapping[bytes, bytes] | None) -> Metadata:
+    """Return the key-value metadata of a field or a schema that a table keeps.
+
+    What describes one file or one data frame is not kept, nor what is not UTF-8.
+    """
+    kept = []
+    for key, value in (metadata or {}).items():
+        if key in _METADATA_OF_FILES or key.startswith(_METADATA_OF_FORMATS):
+            continue
+        try:
+            kept.append((key.decode(), value.decode()))
+        except UnicodeDecodeError:
+            continue
+    return tuple(kept)
 
 
 def _storable_type(kind: pa.DataType, column: str) -> pa.DataType:
@@ -260,6 +308,15 @@ def _type_mismatch_error(column: TableColumn, new: pa.Field) -> Invalid:
 
 def _check_schema(schema: Schema) -> Schema:
     check_names([column.name for column in schema.columns])
+    kept = [*schema.metadata, *(pair for column in schema.columns for pair in column.metadata)]
+    size_bytes = sum(len(key) + len(value) for key, value in kept)
+    if size_bytes > METADATA_BYTES_MAX:
+        raise Invalid(
+            "the metadata of the columns is too large",
+            hint="drop it with replace_schema_metadata, or shorten it",
+            size_bytes=size_bytes,
+            size_bytes_max=METADATA_BYTES_MAX,
+        )
     return schema
 
 
@@ -294,21 +351,42 @@ def check_names(names: Sequence[str]) -> None:
 def encode_schema(schema: Schema) -> dict[str, Any]:
     """Return the schema as JSON."""
     columns = [
-        {"id": c.id, "name": c.name, "type": encode_type(c.type), "nullable": c.nullable}
+        {
+            "id": c.id,
+            "name": c.name,
+            "type": encode_type(c.type),
+            "nullable": c.nullable,
+            **_encode_metadata(c.metadata),
+        }
         for c in schema.columns
     ]
-    return {"columns": columns, "next_id": schema.next_id}
+    rest = _encode_metadata(schema.metadata)
+    return {"columns": columns, "next_id": schema.next_id, **rest}
+
+
+def _encode_metadata(metadata: Metadata) -> dict[str, Any]:
+    return {"metadata": dict(metadata)} if metadata else {}
+
+
+def _decode_metadata(json: Mapping[str, Any]) -> Metadata:
+    return tuple((str(key), str(value)) for key, value in json.get("metadata", {}).items())
 
 
 def decode_schema(json: Mapping[str, Any]) -> Schema:
     """Return the schema of its JSON; `Corruption` when the JSON is not a schema."""
     try:
         columns = tuple(
-            TableColumn(int(c["id"]), str(c["name"]), decode_type(c["type"]), bool(c["nullable"]))
+            TableColumn(
+                int(c["id"]),
+                str(c["name"]),
+                decode_type(c["type"]),
+                bool(c["nullable"]),
+                _decode_metadata(c),
+            )
             for c in json["columns"]
         )
-        return Schema(columns, int(json["next_id"]))
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        return Schema(columns, int(json["next_id"]), _decode_metadata(json))
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise Corruption("not a schema", hint="restore this commit from a copy") from error
 
 

@@ -13,6 +13,7 @@ Out:  a text such as `"timestamp[us, tz=UTC]"`, or an object for a nested type
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -44,6 +45,14 @@ _PLAIN: dict[str, pa.DataType] = {
     "binary_view": pa.binary_view(),
     "date32": pa.date32(),
     "date64": pa.date64(),
+}
+_ALIASES = {
+    "int": "int64",
+    "float": "float64",
+    "double": "float64",
+    "text": "string",
+    "date": "date32",
+    "timestamp": "timestamp[us, tz=UTC]",
 }
 _WORD = {kind: word for word, kind in _PLAIN.items()}
 _TEMPORAL = re.compile(r"^(timestamp|time32|time64|duration)\[(s|ms|us|ns)(?:, tz=(.+))?\]$")
@@ -166,6 +175,24 @@ def _decode(json: TypeJson, depth: int) -> pa.DataType:
     raise ValueError("no type has such keys")
 
 
+def parse_type(written: object) -> pa.DataType:
+    """Return the type that a user names: an Arrow type, a text such as `int64`, or its JSON."""
+    if isinstance(written, pa.DataType):
+        return written
+    if isinstance(written, str):
+        word = re.sub(r",\s*", ", ", written.strip())
+        written = _ALIASES.get(word, word)
+    if isinstance(written, str | dict):
+        with suppress(Corruption):
+            return decode_type(written)
+    raise Invalid(
+        "unknown column type",
+        hint="use a type such as bool, int64, float64, string, date32, timestamp[us, tz=UTC], "
+        "decimal128(10, 2)",
+        got=str(written)[:80],
+    )
+
+
 def _decode_word(word: str) -> pa.DataType:
     if word in _PLAIN:
         return _PLAIN[word]
@@ -260,13 +287,43 @@ def _holds_nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if kinds.is_fixed_size_list(wide) and kinds.is_fixed_size_list(narrow):
         same_size = wide.list_size == narrow.list_size
         return same_size and _holds_field(wide.value_field, narrow.value_field)
-    if kinds.is_struct(wide) and kinds.is_struct(narrow) and wide.num_fields == narrow.num_fields:
-        pairs = [(wide.field(i), narrow.field(i)) for i in range(wide.num_fields)]
-        return all(w.name == n.name and _holds_field(w, n) for w, n in pairs)
+    if kinds.is_struct(wide) and kinds.is_struct(narrow):
+        return _holds_struct(wide, narrow)
     if kinds.is_map(wide) and kinds.is_map(narrow):
         same_keys = bool(wide.key_type.equals(narrow.key_type))
         return same_keys and _holds_field(wide.item_field, narrow.item_field)
     return False
+
+
+def _holds_struct(wide: pa.StructType, narrow: pa.StructType) -> bool:
+    """Tell whether a struct has every field of another, and allows nulls in all that it adds."""
+    inner = {field.name: field for field in wide}
+    if not all(field.name in inner and _holds_field(inner[field.name], field) for field in narrow):
+        return False
+    known = {field.name for field in narrow}
+    return all(field.nullable for field in wide if field.name not in known)
+
+
+def unite_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds both: structs get the fields of both; None if there is none."""
+    if holds(one, other):
+        return one
+    if holds(other, one):
+        return other
+    if kinds.is_struct(one) and kinds.is_struct(other):
+        theirs = {field.name: field for field in other}
+        fields = []
+        for field in one:
+            new = theirs.pop(field.name, None)
+            kind = field.type if new is None else unite_types(field.type, new.type)
+            if kind is None:
+                return None
+            fields.append(pa.field(field.name, kind))
+        return pa.struct([*fields, *(pa.field(f.name, f.type) for f in theirs.values())])
+    if kinds.is_list(one) and kinds.is_list(other):
+        kind = unite_types(one.value_type, other.value_type)
+        return None if kind is None else pa.list_(kind)
+    return None
 
 
 def _holds_field(wide: pa.Field, narrow: pa.Field) -> bool:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from thermocline.format.instant import NS_PER_UNIT, TimeNs
+from thermocline.format.index_column import index_numbers, unit_size
+from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Mark
 
@@ -41,14 +41,12 @@ class HotPart:
     requests: Mapping[str, int] = field(default_factory=dict)
     _bounds: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
 
-    def times_ns(self, column: str) -> tuple[int, int]:
-        """Return the first and last time in a column without nulls; computed once."""
+    def bounds(self, column: str) -> tuple[int, int]:
+        """Return the first and last position in the index column; computed once."""
         if column not in self._bounds:
-            times = self.batch.column(column)
-            found = pc.min_max(times.cast(pa.int64()))
-            unit_ns = NS_PER_UNIT[times.type.unit]
-            low, high = found["min"].as_py(), found["max"].as_py()
-            self._bounds[column] = low * unit_ns, high * unit_ns
+            values, unit = index_numbers(self.batch.column(column))
+            size = unit_size(unit)
+            self._bounds[column] = int(values.min()) * size, int(values.max()) * size
         return self._bounds[column]
 
 

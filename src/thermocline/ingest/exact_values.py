@@ -33,6 +33,7 @@ import pyarrow.types as kinds
 from thermocline.cold.segment.parquet import coerce_batch, to_utc, validate_batch
 from thermocline.errors import Invalid
 from thermocline.format import instant
+from thermocline.format.index_column import default_index_type
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, from_count
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
@@ -79,7 +80,8 @@ def fit_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.Reco
     times = rows.column(spec.time_column)
     if times.null_count:
         raise Invalid("the row has no time", column=spec.time_column)
-    _check_years(times)
+    if spec.bucket.is_time:
+        _check_years(times)
     return rows
 
 
@@ -186,7 +188,7 @@ def infer_column(name: str, values: Sequence[Any], spec: TableSpec) -> pa.Array:
     if name == spec.time_column:
         has_zone = spec.timezone is not None or any(map(_names_an_instant, values))
         return column_from_values(
-            name, values, pa.timestamp("us", "UTC" if has_zone else None), spec
+            name, values, default_index_type(spec.bucket, has_zone=has_zone), spec
         )
     values = [None if _is_missing(value) else value for value in values]
     try:

@@ -23,6 +23,7 @@ from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_text
+from thermocline.format.bucket import Bucket
 from thermocline.format.instant import TimeNs, format_instant
 from thermocline.hot.tier import HotSnapshot
 from thermocline.names import is_table_name
@@ -149,12 +150,16 @@ def answer_function(
     held = CoverageReport(view.state, measure_coverage(view, table))
     if function == "coverage":
         return held.runs()
-    start, end = [*(_edge_text(value) for value in values), None, None][:2]
+    bucket = view.state.spec.bucket
+    start, end = [*(_edge(value, bucket) for value in values), None, None][:2]
     return held.gaps(start, end)
 
 
-def _edge_text(value: ConstantValue) -> str | None:
-    return None if value.type == '"NULL"' else format_instant(_instant(value))
+def _edge(value: ConstantValue, bucket: Bucket) -> object:
+    """Return the start or end of a range, as `gaps` takes it."""
+    if value.type == '"NULL"':
+        return None
+    return format_instant(_instant(value)) if bucket.is_time else value.value
 
 
 def _instant(value: ConstantValue) -> int:

@@ -7,7 +7,7 @@ Out:  the lines of the axis and its labels
   only if the label fits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from thermocline.show.text import clock_text
@@ -23,22 +23,63 @@ _STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 6_000)
 
 def draw_axis(begin: datetime, end: datetime, blocks: int, room: int) -> tuple[str, ...]:
     """Return an axis as wide as the blocks, and its labels within `room` columns."""
+    span_s = (end - begin).total_seconds()
+    ticks = _ticks(begin, end, blocks)
+    places = [int((tick - begin).total_seconds() / span_s * blocks) for tick, _ in ticks]
+    year = begin.year
+
+    def label(number: int) -> str:
+        tick, text = ticks[number]
+        return text if tick.year == year else clock_text(tick)
+
+    def draw(number: int) -> None:
+        nonlocal year
+        year = ticks[number][0].year
+
+    return _draw(clock_text(begin), clock_text(end), places, label, draw, blocks, room)
+
+
+def draw_number_axis(begin: int, end: int, blocks: int, room: int) -> tuple[str, ...]:
+    """Return the axis of an integer index, as `draw_axis` does for times."""
+    width = max(len(f"{begin:,}"), len(f"{end:,}")) + LABEL_GAP
+    step = next(
+        size * 10**power
+        for power in range(22)
+        for size in (1, 2, 5)
+        if blocks * size * 10**power >= width * (end - begin)
+    )
+    ticks = range((begin // step + 1) * step, end, step)
+    places = [(tick - begin) * blocks // (end - begin) for tick in ticks]
+    return _draw(
+        f"{begin:,}", f"{end:,}", places, lambda number: f"{ticks[number]:,}", None, blocks, room
+    )
+
+
+def _draw(
+    left: str,
+    right: str,
+    places: Sequence[int],
+    label: Callable[[int], str],
+    on_drawn: Callable[[int], None] | None,
+    blocks: int,
+    room: int,
+) -> tuple[str, ...]:
+    """Return the ruler and the labels of the ticks that fit between both ends."""
     ruler = ["└", *"─" * (blocks - 2), "┘"] if blocks > 1 else ["╵"]
-    left, right = clock_text(begin), clock_text(end)
     last = max(blocks, len(left) + LABEL_GAP + len(right))
     if last > room:
         return "".join(ruler), f"{left} to", right
     labels = [*left.ljust(last - len(right)), *right]
-    limit, free, year = last - len(right) - LABEL_GAP, len(left) + LABEL_GAP, begin.year
-    span_s = (end - begin).total_seconds()
-    for tick, label in _ticks(begin, end, blocks):
-        place = int((tick - begin).total_seconds() / span_s * blocks)
-        text = label if tick.year == year else clock_text(tick)
+    limit, free = last - len(right) - LABEL_GAP, len(left) + LABEL_GAP
+    for number, place in enumerate(places):
+        text = label(number)
         if place < free or place + len(text) > limit:
             continue
         ruler[place] = "┬"
         labels[place : place + len(text)] = text
-        free, year = place + len(text) + LABEL_GAP, tick.year
+        free = place + len(text) + LABEL_GAP
+        if on_drawn:
+            on_drawn(number)
     return "".join(ruler), "".join(labels)
 
 

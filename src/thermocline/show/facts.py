@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.format.instant import format_instant
 from thermocline.show.picture import count_buckets
-from thermocline.show.text import clock_text, display_time, share_text, size_text
+from thermocline.show.text import (
+    clock_text,
+    display_time,
+    position_text,
+    share_text,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from thermocline.cold.coverage_report import CoverageReport
@@ -25,21 +31,27 @@ def table_facts(held: "CoverageReport", root: str) -> dict[str, str]:
         "rows": f"{totals.rows:,}",
         "segments": f"{totals.segments:,}",
         "size": size_text(totals.size_bytes),
-        "time range": "nothing is held yet",
-        "time column": spec.time_column,
+        "time range" if spec.bucket.is_time else "range": "nothing is held yet",
+        "time column"
+        if spec.bucket.is_time
+        else f"index, {spec.bucket.index_type}": spec.time_column,
         "bucket": str(spec.bucket),
     }
     if spec.entity_columns:
         facts["entities"] = f"{len(held.coverage.entities):,} by {', '.join(spec.entity_columns)}"
     if whole:
         first, after = whole.first(), whole.last() + 1
-        begin, end = display_time(spec.bucket.start(first)), display_time(spec.bucket.start(after))
-        facts["time range"] = f"{clock_text(begin)} to {clock_text(end)} UTC"
+        begin, end = (position_text(spec.bucket, spec.bucket.start(one)) for one in (first, after))
+        if spec.bucket.is_time:
+            facts["time range"] = f"{begin} to {end} UTC"
+        else:
+            facts["range"] = f"{begin} to {end}"
         covered, total = count_covered(held, first, after)
         facts["coverage"] = f"{share_text(covered, total)} of {total:,} buckets"
     facts["overlap"] = spec.overlap
     facts["retention"] = spec.retention or "keeps all rows"
-    facts["timezone"] = spec.timezone or "UTC"
+    if spec.bucket.is_time:
+        facts["timezone"] = spec.timezone or "UTC"
     return facts
 
 
@@ -55,13 +67,14 @@ def table_values(held: "CoverageReport") -> dict[str, Any]:
         "rows": totals.rows,
         "segments": totals.segments,
         "size_bytes": totals.size_bytes,
-        "start": format_instant(spec.bucket.start(first)) if whole else None,
-        "end": format_instant(spec.bucket.start(after)) if whole else None,
+        "start": spec.bucket.format_position(spec.bucket.start(first)) if whole else None,
+        "end": spec.bucket.format_position(spec.bucket.start(after)) if whole else None,
         "buckets": total,
         "buckets_held": covered,
         "ratio": covered / total if total else 0.0,
         "time_column": spec.time_column,
         "bucket": str(spec.bucket),
+        "index_type": spec.bucket.index_type,
         "entity_columns": list(spec.entity_columns),
         "entities": len(held.coverage.entities),
         "overlap": spec.overlap,

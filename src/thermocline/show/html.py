@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.show.facts import table_facts
 from thermocline.show.picture import FULL, SHARE_WIDTH, CoverageLane, coverage_picture
-from thermocline.show.text import clock_text, display_time, visible
+from thermocline.show.text import position_text, visible
 
 if TYPE_CHECKING:
     from thermocline.cold.coverage_report import CoverageReport
@@ -48,12 +48,11 @@ def _coverage_html(held: "CoverageReport") -> str:
         return ""
     bucket, whole = held.state.spec.bucket, held.coverage.whole
     begin, end = (
-        display_time(bucket.start(whole.first())),
-        display_time(bucket.start(whole.last() + 1)),
+        position_text(bucket, bucket.start(edge)) for edge in (whole.first(), whole.last() + 1)
     )
     ends = (
         f'<div style="display:flex;justify-content:space-between">'
-        f"{_faint_html(clock_text(begin))}{_faint_html(clock_text(end))}</div>"
+        f"{_faint_html(begin)}{_faint_html(end)}</div>"
     )
     more = _row_html("", _faint_html(picture.more), "") if picture.more else ""
     lanes = "".join(

@@ -15,11 +15,12 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from thermocline.show.axis import draw_axis
+from thermocline.show.axis import draw_axis, draw_number_axis
 from thermocline.show.text import display_time, pad, share_text, shorten, text_width, visible
 
 if TYPE_CHECKING:
     from thermocline.cold.coverage_report import CoverageReport
+    from thermocline.format.bucket import Bucket
     from thermocline.format.coverage import Buckets
 
 BLOCKS = "·▁▂▃▄▅▆█"
@@ -105,13 +106,19 @@ def coverage_picture(
         for label, buckets, share in worst
     )
     bucket = held.state.spec.bucket
-    begin, end_time = display_time(bucket.start(first)), display_time(bucket.start(after))
+    begin, stop = bucket.start(first), bucket.start(after)
+    axis_room = room + SHARE_WIDTH
+    axis = (
+        draw_axis(display_time(begin), display_time(stop), len(ranges), axis_room)
+        if bucket.is_time
+        else draw_number_axis(begin, stop, len(ranges), axis_room)
+    )
     more = f"and {rest:,} more, none less complete than these" if rest else ""
     return Picture(
         lanes,
         more,
-        draw_axis(begin, end_time, len(ranges), room + SHARE_WIDTH),
-        _make_legend(str(bucket), after - first, len(ranges), width),
+        axis,
+        _make_legend(bucket, after - first, len(ranges), width),
         label_width,
     )
 
@@ -180,7 +187,7 @@ def _block_levels(buckets: "Buckets", ranges: Sequence[tuple[int, int]]) -> tupl
     return tuple(block_level(buckets.count(low, high), high - low) for low, high in ranges)
 
 
-def _make_legend(bucket: str, count: int, blocks: int, width: int) -> tuple[str, ...]:
+def _make_legend(bucket: "Bucket", count: int, blocks: int, width: int) -> tuple[str, ...]:
     if blocks >= count:
         each = blocks // count
         scale = f"one bucket of {bucket} is {each} block{'s' if each > 1 else ''}"
@@ -188,5 +195,7 @@ def _make_legend(bucket: str, count: int, blocks: int, width: int) -> tuple[str,
         many = f"{count // blocks:,}" if count % blocks == 0 else f"about {count / blocks:,.1f}"
         scale = f"one block is {many} buckets of {bucket}"
     marks = f"{BLOCKS[FULL]} held  {BLOCKS[1]}{BLOCKS[3]}{BLOCKS[FULL - 1]} in part  · missing"
-    whole = f"{marks}  ({scale}, UTC)"
-    return (whole,) if len(whole) <= width else (marks, *wrap(f"{scale}, UTC", width))
+    if bucket.is_time:
+        scale = f"{scale}, UTC"
+    whole = f"{marks}  ({scale})"
+    return (whole,) if len(whole) <= width else (marks, *wrap(scale, width))

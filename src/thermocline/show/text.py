@@ -7,6 +7,7 @@
 import unicodedata
 from datetime import datetime
 
+from thermocline.format.bucket import Bucket
 from thermocline.format.instant import TIME_MAX, to_datetime
 
 
@@ -35,6 +36,11 @@ def share_text(held: int, total: int) -> str:
 def display_time(instant: int) -> datetime:
     """Return the datetime of an instant; an instant above `TIME_MAX` becomes `TIME_MAX`."""
     return to_datetime(min(instant, TIME_MAX))
+
+
+def position_text(bucket: Bucket, position: int) -> str:
+    """Return a position for people: a time in short form, or a number with commas."""
+    return clock_text(display_time(position)) if bucket.is_time else f"{position:,}"
 
 
 def clock_text(time: datetime) -> str:

@@ -10,7 +10,6 @@ from thermocline.cli.argument import (
     JsonOption,
     TableArgument,
     parse_at,
-    parse_type,
 )
 from thermocline.cli.table.target import open_table
 from thermocline.cli.terminal.terminal import print_line
@@ -47,6 +46,7 @@ def add(
     table: TableArgument, name: NameArgument, kind: TypeArgument, json: JsonOption = False
 ) -> None:
     """Add a column, null in every row so far."""
+    from thermocline.format.types import parse_type
 
     opened = open_table(table)
     version = opened.add_column(name, parse_type(kind))
@@ -70,6 +70,7 @@ def widen(
     table: TableArgument, name: NameArgument, kind: TypeArgument, json: JsonOption = False
 ) -> None:
     """Give a column a type that holds all its values: int32 to int64."""
+    from thermocline.format.types import parse_type
 
     opened = open_table(table)
     version = opened.widen_column(name, parse_type(kind))

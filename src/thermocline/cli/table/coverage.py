@@ -88,23 +88,13 @@ class _CoverageView:
 
     def stretches(self) -> "pa.Table":
         """Return the held stretches, clipped to the requested stretch."""
-        import numpy as np
-        import pyarrow as pa
-
-        first, after = self._span
-        rows = self._held.runs(per_entity=self._is_split or self._entity is not None)
+        is_split = self._is_split or self._entity is not None
+        options = self._options
+        rows = self._held.runs(options.start, options.end, per_entity=is_split)
         if self._entity is not None:
             self._held.buckets(self._entity)  # raises for an unknown entity
-            rows = rows.filter(_match_entity(rows, self._entity))
-        width_us = self._held.state.spec.bucket.width_s * 1_000_000
-        begins = rows.column("start").cast(pa.int64()).to_numpy()
-        ends = rows.column("end").cast(pa.int64()).to_numpy()
-        low, high = np.maximum(begins, first * width_us), np.minimum(ends, after * width_us)
-        kind = rows.schema.field("start").type
-        rows = _replace_column(rows, "start", pa.array(low).cast(kind))
-        rows = _replace_column(rows, "end", pa.array(high).cast(kind))
-        rows = _replace_column(rows, "buckets", pa.array((high - low) // width_us))
-        return rows.filter(pa.array(low < high))
+            return rows.filter(_match_entity(rows, self._entity))
+        return rows
 
     def write(self, what: str, rows: "pa.Table") -> None:
         """Write the stretches in the requested format."""
@@ -132,7 +122,6 @@ class _CoverageView:
     def _collect_facts(self) -> dict[str, Any]:
         from thermocline.cli.table.info import rows_json
         from thermocline.cold.coverage_report import holes
-        from thermocline.format.instant import format_instant
 
         state, (first, after) = self._held.state, self._span
         bucket = state.spec.bucket
@@ -141,8 +130,8 @@ class _CoverageView:
             "root": self._root,
             "version": state.version,
             "bucket": str(bucket),
-            "start": format_instant(bucket.start(first)) if after > first else None,
-            "end": format_instant(bucket.start(after)) if after > first else None,
+            "start": bucket.format_position(bucket.start(first)) if after > first else None,
+            "end": bucket.format_position(bucket.start(after)) if after > first else None,
             "buckets": total,
             "buckets_held": held,
             "ratio": held / total if total else 0.0,
@@ -181,10 +170,6 @@ class _CoverageView:
             draw(rows.to_reader(), console, options.rows, _NOUNS[what], also)
         elif what == "gaps" and total:
             console.print("\nno gaps: every bucket is held", style="dim")
-
-
-def _replace_column(rows: "pa.Table", name: str, values: Any) -> "pa.Table":
-    return rows.set_column(rows.schema.get_field_index(name), name, values)
 
 
 def _match_entity(rows: "pa.Table", entity: dict[str, Any]) -> Any:

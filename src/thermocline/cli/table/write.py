@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import typer
@@ -13,11 +14,13 @@ import typer
 from thermocline.cli.argument import (
     CommandList,
     EndOption,
+    IndexType,
     JsonOption,
     Overlap,
     StartOption,
     TableArgument,
     YesOption,
+    expand_options,
     find_files,
     parse_at,
     parse_txn,
@@ -30,17 +33,35 @@ if TYPE_CHECKING:
     from thermocline.table import TimeSeriesTable
 
 
-def create(
-    table: TableArgument,
+@dataclass(frozen=True)
+class NewTableOptions:
+    """What a new table is, apart from its bucket."""
+
     time_column: Annotated[
-        str, typer.Option("--time-column", metavar="NAME", help="The column that holds the time.")
-    ],
-    bucket: Annotated[
-        str,
+        str | None,
+        typer.Option("--time-column", metavar="NAME", help="The column that holds the time."),
+    ] = None
+    index_column: Annotated[
+        str | None,
         typer.Option(
-            "--bucket", metavar="WIDTH", help="The width of a bucket, from 1s to 1d: 15m, 1h."
+            "--index-column",
+            metavar="NAME",
+            help="Instead of --time-column: the column of whole numbers that orders the rows.",
         ),
-    ],
+    ] = None
+    index_type: Annotated[
+        IndexType | None,
+        typer.Option("--index-type", help="The type of the index. That of the bucket."),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="NAME:TYPE",
+            help="A column, such as close:float64. May be given again; else the first append adds "
+            "the columns.",
+        ),
+    ] = None
     entity_columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,40 +69,76 @@ def create(
             metavar="NAME",
             help="A column that tells entities apart, such as symbol. May be given again.",
         ),
-    ] = None,
+    ] = None
     timezone: Annotated[
         str | None,
         typer.Option("--timezone", metavar="ZONE", help="The zone of times without a zone. UTC."),
-    ] = None,
+    ] = None
     overlap: Annotated[
         Overlap, typer.Option("--overlap", help="What an append into held buckets does.")
-    ] = Overlap.REJECT,
+    ] = Overlap.REJECT
     retention: Annotated[
         str | None,
         typer.Option(
             "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d. No limit."
         ),
-    ] = None,
+    ] = None
     entities_max: Annotated[
         int | None,
         typer.Option("--entities-max", min=1, metavar="N", help="The largest number of entities."),
-    ] = None,
+    ] = None
+    unique: Annotated[
+        bool,
+        typer.Option("--unique", help="Keep at most one row for each entity and bucket."),
+    ] = False
+
+
+@expand_options
+def create(
+    table: TableArgument,
+    bucket: Annotated[
+        str,
+        typer.Option(
+            "--bucket",
+            metavar="WIDTH",
+            help="The width of a bucket: 15min, 1h, 1w, 1mo; 1000 for an integer index.",
+        ),
+    ],
+    *,
+    options: NewTableOptions,
     json: JsonOption = False,
 ) -> None:
-    """Create an empty table. The first append adds its columns."""
+    """Create an empty table. Without --column, the first append adds its columns."""
     from thermocline.table import TimeSeriesTable
 
+    kind = options.index_type
     made = TimeSeriesTable.create(
         table,
-        time_column=time_column,
+        time_column=options.time_column,
+        index_column=options.index_column,
+        index_type=kind.value if kind else "int64" if bucket.strip().isdigit() else None,
         bucket=bucket,
-        entity_columns=entity_columns or (),
-        timezone=timezone,
-        overlap=overlap.value,
-        retention=retention,
-        entities_max=entities_max,
+        schema=_parse_columns(options.columns) if options.columns else None,
+        unique=options.unique,
+        entity_columns=options.entity_columns or (),
+        timezone=options.timezone,
+        overlap=options.overlap.value,
+        retention=options.retention,
+        entities_max=options.entities_max,
     )
     _print_change(made, made.version(), f"created {made.root()}", {}, is_json=json)
+
+
+def _parse_columns(words: list[str]) -> dict[str, str]:
+    """Return the types by name of words such as `close:float64`."""
+    found = {}
+    for word in words:
+        name, is_pair, kind = word.partition(":")
+        if not is_pair or name in found:
+            hint = "write NAME:TYPE, each name once, such as close:float64"
+            raise Invalid("not a column", hint=hint, got=word)
+        found[name] = kind
+    return found
 
 
 def append(
@@ -140,6 +197,70 @@ def append(
     if replaced:
         said += f", replacing rows in {_count_text(replaced, 'segment')}"
     _print_change(opened, version, said, facts, is_json=json)
+
+
+@dataclass(frozen=True)
+class UpdateCommandOptions:
+    """Which columns an update sets, and what it must follow."""
+
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", metavar="NAME", help="A column to set. May be given again; else all."
+        ),
+    ] = None
+    expected_version: Annotated[
+        int | None,
+        typer.Option(
+            "--expect-version",
+            min=1,
+            metavar="N",
+            help="Refuse if the table is at another version.",
+        ),
+    ] = None
+    json: JsonOption = False
+
+
+UpdateFileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="A Parquet file with the keys and the new values.")
+]
+
+
+@expand_options
+def update(
+    table: TableArgument, file: UpdateFileArgument, *, options: UpdateCommandOptions
+) -> None:
+    """Give rows new values by their entity columns and index; every key must exist."""
+    _update_by_file(table, file, options, verb="update_rows")
+
+
+@expand_options
+def upsert(
+    table: TableArgument, file: UpdateFileArgument, *, options: UpdateCommandOptions
+) -> None:
+    """Give rows new values by their entity columns and index; insert the rows that are new."""
+    _update_by_file(table, file, options, verb="upsert")
+
+
+def _update_by_file(table: str, file: str, options: UpdateCommandOptions, *, verb: str) -> None:
+    from thermocline.cold.segment.stage import open_parquet, read_parquet
+
+    opened = open_table(table)
+    with open_parquet(opened.cold.storage, file) as found:
+        import pyarrow as pa
+
+        batches = list(read_parquet(found, file))
+        rows = pa.Table.from_batches(batches, found.schema_arrow)
+    report = getattr(opened, verb)(
+        rows, columns=options.columns, expected_version=options.expected_version
+    )
+    facts = {
+        "matched": report.matched,
+        "inserted": report.inserted,
+        "unchanged": report.unchanged,
+    }
+    said = ", ".join(f"{count:,} {name}" for name, count in facts.items())
+    _print_change(opened, report.committed_version, said, facts, is_json=options.json)
 
 
 def delete(
@@ -292,6 +413,7 @@ COMMANDS: CommandList = (
             "thermocline table create prices --time-column ts --bucket 1h",
             "thermocline table create prices --time-column ts --bucket 1h \\",
             "    --entity-column symbol --overlap replace --retention 90d",
+            "thermocline table create blocks --index-column height --bucket 1000",
         ),
     ),
     (
@@ -323,6 +445,12 @@ CHANGE_COMMANDS: CommandList = (
             "thermocline table delete prices --start 2024-06-01 --end 2024-06-02 --yes",
         ),
     ),
+    (
+        "update",
+        update,
+        ("thermocline table update prices fixes.parquet --column close",),
+    ),
+    ("upsert", upsert, ("thermocline table upsert prices late.parquet",)),
     ("retain", retain, ("thermocline table retain prices",)),
     (
         "set",

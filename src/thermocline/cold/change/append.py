@@ -23,7 +23,6 @@ from thermocline.cold.segment.measure import check_entity_count, encode_entities
 from thermocline.cold.segment.stage import Stage, StagedSegment, check_writable
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, CoverageOverlapError, Invalid
-from thermocline.format import instant
 from thermocline.format.argument import check_flag
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets, Coverage, empty_coverage, entity_values
@@ -118,13 +117,7 @@ class AppendPlanner:
         policy = wish.overlap or state.spec.overlap
         coverage = self._unite_staged(state)
         self._check_entities(state, coverage)
-        removed: list[Action] = []
-        if policy != "allow":
-            self._check_files_apart(state)
-        if policy == "reject":
-            self._check_overlap(state, coverage)
-        elif policy == "replace":
-            removed = self._replace_buckets(state, coverage)
+        removed = self._resolve_overlap(state, policy, coverage)
         actions += [*removed, *(AddSegment(segment) for segment in segments)]
         if wish.txn:
             actions.append(SetTxn(*wish.txn))
@@ -136,6 +129,20 @@ class AppendPlanner:
         rows = sum(segment.row_count for segment in segments)
         metrics = {"segments": len(segments), "rows": rows, "replaced": len(removed)}
         return CommitPlan("append", tuple(actions), looked_at, metrics)
+
+    def _resolve_overlap(
+        self, state: TableState, policy: str, coverage: Coverage
+    ) -> Sequence[Action]:
+        """Return the actions that make room for the new rows; raise if there is none."""
+        if state.spec.is_unique:
+            check_unique(state, coverage, sum(s.measured.row_count for s in self._stage.staged))
+            if policy == "allow":
+                raise unique_policy_error()
+        if policy != "allow":
+            self._check_files_apart(state)
+        if policy == "reject":
+            self._check_overlap(state, coverage)
+        return self._replace_buckets(state, coverage) if policy == "replace" else ()
 
     def _fit_segment(self, staged: StagedSegment, columns: AppendColumns) -> Segment:
         found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
@@ -150,7 +157,7 @@ class AppendPlanner:
         return segment
 
     def _unite_staged(self, state: TableState) -> Coverage:
-        total = empty_coverage(state.spec.bucket.width_s)
+        total = empty_coverage(state.spec.bucket.code)
         for staged in self._stage.staged:
             total = total.union(staged.measured.coverage)
         return total
@@ -178,10 +185,10 @@ class AppendPlanner:
         In two calls, the second file would be rejected or would replace the first. Within one call
         the files have no order that could decide.
         """
-        total = empty_coverage(state.spec.bucket.width_s)
+        total = empty_coverage(state.spec.bucket.code)
         has_entities = bool(state.spec.entity_columns)
         for source, parts in self._stage.files:
-            here = empty_coverage(state.spec.bucket.width_s)
+            here = empty_coverage(state.spec.bucket.code)
             for staged in parts:
                 here = here.union(staged.measured.coverage)
             found = total.overlap(here, has_entities=has_entities)
@@ -213,6 +220,28 @@ class AppendPlanner:
         )
 
 
+def check_unique(state: TableState, coverage: Coverage, rows: int) -> None:
+    """Raise `Invalid` if rows with this coverage have two in one bucket of one entity."""
+    parts = coverage.entities.values() if state.spec.entity_columns else [coverage.whole]
+    buckets = sum(len(held) for held in parts)
+    if rows != buckets:
+        raise Invalid(
+            "two rows of one entity are in the same bucket, and the table keeps one",
+            hint="append one row for each entity and bucket",
+            bucket=str(state.spec.bucket),
+            rows=rows,
+            buckets=buckets,
+        )
+
+
+def unique_policy_error() -> Invalid:
+    """Return the error for a table that keeps one row a bucket and would allow a second."""
+    return Invalid(
+        "a unique table does not allow overlapping appends",
+        hint="use overlap='reject' or 'replace', or upsert the rows",
+    )
+
+
 def plan_columns(
     state: TableState, incoming: Sequence[pa.Schema], *, evolve: bool
 ) -> AppendColumns:
@@ -230,8 +259,7 @@ def plan_columns(
                 columns=arrow.names,
             )
         if not schema.columns:
-            schema, is_new = create_schema(apply_zone(arrow, spec), spec.time_column), True
-            check_entities(schema, spec)
+            schema, is_new = create_columns(arrow, spec), True
             continue
         found = fit_columns(arrow, schema, spec.time_column)
         if (found.unknown or found.wider) and not evolve:
@@ -275,7 +303,14 @@ def apply_zone(arrow: pa.Schema, spec: TableSpec) -> pa.Schema:
     if spec.timezone is None or place < 0 or not pa.types.is_timestamp(arrow.field(place).type):
         return arrow
     kind = pa.timestamp(arrow.field(place).type.unit, tz="UTC")
-    return arrow.set(place, pa.field(spec.time_column, kind))
+    return arrow.set(place, arrow.field(place).with_type(kind))
+
+
+def create_columns(arrow: pa.Schema, spec: TableSpec) -> Schema:
+    """Return the first columns of a table; `Invalid` if one cannot have its role."""
+    schema = create_schema(apply_zone(arrow, spec), spec.time_column, spec.bucket.index_type)
+    check_entities(schema, spec)
+    return schema
 
 
 def _evolve_error(found: ColumnFit, schema: Schema) -> Invalid:
@@ -308,7 +343,7 @@ def overlap_error(
     key, buckets = next(iter(sorted(found.items())))
     first = buckets.numbers()[:BUCKETS_NAMED_MAX].tolist()
     facts: dict[str, Any] = {
-        "buckets": [instant.format_instant(bucket.start(number)) for number in first],
+        "buckets": [bucket.format_position(bucket.start(number)) for number in first],
         "bucket": str(bucket),
         "overlapping": sum(len(held) for held in found.values()),
     }

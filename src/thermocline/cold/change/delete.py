@@ -58,12 +58,19 @@ class DeletePlanner:
         self._operation = operation
         self.rows_deleted = 0
 
-    def plan(self, state: TableState) -> CommitPlan | None:
-        """Return the commit that deletes the rows found in this state; None when none match."""
+    def plan(
+        self, state: TableState, segments: Sequence[Segment] | None = None
+    ) -> CommitPlan | None:
+        """Return the commit that deletes the rows found in this state; None when none match.
+
+        Without `segments`, every segment that meets the window is searched.
+        """
         self.rows_deleted = 0
         window = self._search.window
         actions: list[Action] = []
-        for segment in state.segments.overlapping(window.start, window.end):
+        if segments is None:
+            segments = state.segments.overlapping(window.start, window.end)
+        for segment in segments:
             action = self._delete_from_segment(state, segment)
             if action is not None:
                 actions.append(action)

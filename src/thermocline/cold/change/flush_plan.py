@@ -21,7 +21,8 @@ from thermocline.cold.log.transaction import CommitPlan
 from thermocline.cold.segment.measure import encode_entities
 from thermocline.cold.segment.parquet import take_rows
 from thermocline.cold.segment.stage import Stage, StagedSegment
-from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
+from thermocline.format.index_column import index_numbers, unit_size
+from thermocline.format.instant import NS_PER_S
 from thermocline.format.log.action import (
     Action,
     AddSegment,
@@ -86,7 +87,7 @@ def contains_flush(state: TableState, source: str, mark: Mark) -> bool:
 
 
 def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
-    """Write rows as segments: one for each hour, sorted by entity and time."""
+    """Write rows as segments, sorted by entity and index: one for each hour if it is a time."""
     if not rows.num_rows:
         return
     # A file needs its entity columns, even if they are all null: its coverage is measured by them.
@@ -97,11 +98,11 @@ def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
 
 def _split_by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the sorted positions of the rows of each hour; of several hours past the file limit."""
-    times = batch.column(spec.time_column)
-    values = times.cast(pa.int64()).to_numpy()
-    hours, place = np.unique(
-        values // (NS_PER_HOUR // NS_PER_UNIT[times.type.unit]), return_inverse=True
-    )
+    values, unit = index_numbers(batch.column(spec.time_column))
+    if spec.bucket.is_time:
+        hours, place = np.unique(values // (NS_PER_HOUR // unit_size(unit)), return_inverse=True)
+    else:
+        hours, place = values[:1], np.zeros(len(values), dtype=np.int64)  # one file
     files = min(len(hours), FILES_PER_FLUSH_MAX)
     file_of = place * files // len(hours)
     codes, keys = encode_entities(batch, spec)

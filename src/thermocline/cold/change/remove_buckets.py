@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyroaring import BitMap
 
 from thermocline.cold.coverage import CoverageIndex
@@ -22,6 +21,7 @@ from thermocline.cold.segment.parquet import decode_deletes, encode_deletes, rea
 from thermocline.cold.segment.stage import Stage
 from thermocline.cold.storage.storage import Storage
 from thermocline.format.coverage import Buckets, Coverage, empty_coverage
+from thermocline.format.index_column import index_numbers
 from thermocline.format.log.action import Action, Segment, removal, with_deletes
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
@@ -76,9 +76,8 @@ class BucketRemoval:
         names = [state.spec.time_column, *state.spec.entity_columns]
         found = [np.empty(0, dtype=np.uint32)]
         for rows in read_rows(self._storage, state, segment, names):
-            times = rows.batch.column(state.spec.time_column)
-            unit = times.type.unit
-            buckets = state.spec.bucket.numbers_of(times.cast(pa.int64()).to_numpy(), unit)
+            values = index_numbers(rows.batch.column(state.spec.time_column))
+            buckets = state.spec.bucket.numbers_of(*values)
             hit = np.zeros(len(buckets), dtype=bool)
             codes, keys = encode_entities(rows.batch, state.spec)
             for code, key in enumerate(keys):
@@ -90,7 +89,7 @@ class BucketRemoval:
 
 
 def _to_coverage(shared: dict[str, Buckets], state: TableState) -> Coverage:
-    width_s = state.spec.bucket.width_s
+    code = state.spec.bucket.code
     if not state.spec.entity_columns:
-        return Coverage(width_s, shared[""], {})
-    return replace(empty_coverage(width_s), entities=shared)
+        return Coverage(code, shared[""], {})
+    return replace(empty_coverage(code), entities=shared)

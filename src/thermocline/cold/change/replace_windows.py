@@ -75,12 +75,12 @@ def replace_windows(
     return table.run_transaction(stage, _ReplacementPlanner(table, stage, wish).plan)
 
 
-def create_fresh_columns(state: TableState, arrow: pa.Schema, time_column: str) -> Schema:
+def create_fresh_columns(state: TableState, arrow: pa.Schema, spec: TableSpec) -> Schema:
     """Return columns with new ids, which no column of the table has ever had."""
-    fresh = create_schema(arrow, time_column)
+    fresh = create_schema(arrow, spec.time_column, spec.bucket.index_type)
     shift = max(schema.next_id for schema in state.schemas.values()) - 1
     columns = tuple(replace(column, id=column.id + shift) for column in fresh.columns)
-    return Schema(columns, fresh.next_id + shift)
+    return replace(fresh, columns=columns, next_id=fresh.next_id + shift)
 
 
 class _ReplacementPlanner:
@@ -128,7 +128,7 @@ class _ReplacementPlanner:
         if self._wish.definition is None:
             return plan_columns(state, [s.arrow for s in self._stage.staged], evolve=True)
         spec, arrow = self._wish.definition
-        schema = create_fresh_columns(state, arrow, spec.time_column)
+        schema = create_fresh_columns(state, arrow, spec)
         return AppendColumns(spec, max(state.schemas) + 1, schema, is_new=True)
 
     def _plan_removals(self, state: TableState) -> list[Action]:

@@ -25,7 +25,7 @@ from pyroaring import BitMap
 from thermocline.cold.segment.measure import SegmentMeasurement, measure
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Corruption, Invalid, Overloaded
-from thermocline.format.instant import NS_PER_UNIT
+from thermocline.format.index_column import index_numbers, unit_size
 from thermocline.format.log.action import Segment, TableSpec
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
@@ -179,7 +179,7 @@ def project_columns(
             arrays.append(nulls(batch.num_rows, column.type))
         else:
             arrays.append(cast_column(batch.column(name), column.type))
-        fields.append(pa.field(column.name, column.type, column.nullable))
+        fields.append(column.field)
     if not fields:  # keep the number of rows, even without columns
         return batch.select([])
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -224,17 +224,16 @@ def coerce_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.R
     """Return the batch with the table's columns and types, and with its times in UTC."""
     if schema.matches_arrow(batch.schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow)
-    arrays, fields = [], []
+    arrays = []
     for column in schema.columns:
-        fields.append(pa.field(column.name, column.type, column.nullable))
         if column.name not in batch.schema.names:
             arrays.append(pa.nulls(batch.num_rows, column.type))
             continue
         array = batch.column(column.name)
-        if column.name == spec.time_column:
+        if column.name == spec.time_column and spec.bucket.is_time:
             array = to_utc(array, column.type, spec)
         arrays.append(cast_column(array, column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
 
 def validate_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -279,9 +278,9 @@ def to_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
 
 
 def match_window(times: pa.Array, window: TimeWindow) -> npt.NDArray[np.bool_]:
-    """Tell for each time whether it lies in the window."""
-    unit_ns = NS_PER_UNIT[times.type.unit]
-    values = times.cast(pa.int64()).to_numpy()
+    """Tell for each value of the index whether it lies in the window."""
+    values, unit = index_numbers(times)
+    unit_ns = unit_size(unit)
     inside = np.ones(len(values), dtype=bool)
     if window.start is not None:
         inside &= values >= -(-window.start // unit_ns)

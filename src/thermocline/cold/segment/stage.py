@@ -74,6 +74,7 @@ class StagedSegment:
             stats=entity_stats(spec, self.measured.coverage, ids),
             absent=fit.absent,
             stored=encode_stored(fit.stored),
+            is_time=spec.bucket.is_time,
         )
 
 
@@ -98,8 +99,10 @@ class Stage:
             arrow, segment_id = file.schema_arrow, new_id(self._tag)
             columns = _read_measured_columns(self._storage, source, file, spec)
             first = _read_first_time(file, spec.time_column)
-            measured = measure(columns, spec) if first is None else None
-            path = layout.segment_path(_choose_first_time(first, measured), segment_id)
+            is_measured_first = first is None and spec.bucket.is_time  # its path names the hour
+            measured = measure(columns, spec) if is_measured_first else None
+            first = measured.ts_min if measured else first
+            path = _segment_path(first, segment_id, spec)
             self._paths.append(path)
             with _BackgroundRunner(self._workers) as alongside:
                 copying = alongside.start(lambda: self._storage.take(source, path, link=link))
@@ -134,7 +137,7 @@ class Stage:
         assert measured.ts_min is not None
         data = _encode_table(table)
         segment_id = new_id(self._tag)
-        path = layout.segment_path(measured.ts_min, segment_id)
+        path = _segment_path(measured.ts_min, segment_id, spec)
         with _BackgroundRunner(self._workers) as alongside:
             putting = alongside.start(lambda: self._put(path, data))
             coverage_path, checksum = self.put_coverage(measured.coverage)
@@ -322,9 +325,8 @@ def _read_first_time(file: pq.ParquetFile, time_column: str) -> TimeNs | None:
     return None
 
 
-def _choose_first_time(first: TimeNs | None, measured: SegmentMeasurement | None) -> TimeNs:
-    if first is not None:
-        return first
-    assert measured is not None
-    assert measured.ts_min is not None
-    return measured.ts_min
+def _segment_path(first: TimeNs | None, segment_id: str, spec: TableSpec) -> str:
+    if not spec.bucket.is_time:
+        return layout.segment_path(None, segment_id)
+    assert first is not None
+    return layout.segment_path(first, segment_id)

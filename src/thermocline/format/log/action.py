@@ -22,7 +22,14 @@ from typing import Any, ClassVar, NewType, TypeAlias
 
 from thermocline.errors import Corruption, Unsupported
 from thermocline.format import instant, layout
-from thermocline.format.bucket import Bucket, parse_bucket, parse_duration_s
+from thermocline.format.bucket import (
+    INTEGER_FEATURE,
+    LONG_FEATURE,
+    TIME,
+    Bucket,
+    decode_bucket,
+    parse_duration_s,
+)
 from thermocline.format.coverage import ENTITIES_MAX_DEFAULT
 from thermocline.format.instant import TimeNs
 from thermocline.format.layout import Version
@@ -39,9 +46,13 @@ from thermocline.format.types import TypeJson
 Mark = NewType("Mark", int)
 Json: TypeAlias = dict[str, Any]
 
+UNIQUE_FEATURE = "unique"
+"""The feature of a table with at most one row in each bucket of each entity."""
 ENTITIES_FEATURE = "entities"
 """The feature of a table whose rows are entities: each commit that moves rows has a NoteFlush."""
-FEATURES_SUPPORTED: frozenset[str] = frozenset({ENTITIES_FEATURE})
+FEATURES_SUPPORTED: frozenset[str] = frozenset(
+    {ENTITIES_FEATURE, INTEGER_FEATURE, LONG_FEATURE, UNIQUE_FEATURE}
+)
 OVERLAP_POLICIES = ("reject", "allow", "replace")
 
 
@@ -59,6 +70,7 @@ class TableSpec:
     entities_max: int = ENTITIES_MAX_DEFAULT
     features: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    is_unique: bool = False
 
     @property
     def retention_s(self) -> int | None:
@@ -70,8 +82,9 @@ class TableSpec:
 class Segment:
     """One immutable Parquet file of a table.
 
-    `ts_min` and `ts_max` bound its rows, deleted ones included; `stats` bounds other columns by
-    id; `absent` and `stored` say how its columns differ from schema `schema_id`.
+    `ts_min` and `ts_max` bound the positions of its rows, deleted ones included: times, or whole
+    numbers if not `is_time`. `stats` bounds other columns by id; `absent` and `stored` say how its
+    columns differ from schema `schema_id`.
     """
 
     segment_id: str
@@ -91,6 +104,7 @@ class Segment:
     deletes: str = ""
     deleted_count: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    is_time: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,7 @@ class RemoveSegment:
     coverage_checksum: str
     ts_min: TimeNs
     ts_max: TimeNs
+    is_time: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +202,7 @@ def removal(segment: Segment) -> RemoveSegment:
         segment.coverage_checksum,
         segment.ts_min,
         segment.ts_max,
+        segment.is_time,
     )
 
 
@@ -199,8 +215,8 @@ def encode_action(action: Action) -> Json:
             body = encode_segment(segment)
         case RemoveSegment():
             layout.check_relative_path(action.path)
-            body = {slot: getattr(action, slot) for slot in RemoveSegment.__slots__}
-            body |= {"ts_min": _format_time(action.ts_min), "ts_max": _format_time(action.ts_max)}
+            body = {slot: getattr(action, slot) for slot in _REMOVAL_FIELDS}
+            body |= _encode_bounds(action)
         case SetDeletes(segment, count, checksum):
             body = {
                 "segment": encode_segment(segment),
@@ -228,10 +244,9 @@ def decode_action(json: Json) -> Action:
         case "AddSegment":
             return AddSegment(decode_segment(body))
         case "RemoveSegment":
-            times = {"ts_min": _parse_time(body["ts_min"]), "ts_max": _parse_time(body["ts_max"])}
-            known = {slot: body[slot] for slot in RemoveSegment.__slots__}
+            known = {slot: body[slot] for slot in _REMOVAL_FIELDS}
             layout.check_relative_path(known["path"])
-            return RemoveSegment(**(known | times))
+            return RemoveSegment(**(known | _decode_bounds(body)))
         case "SetDeletes":
             return SetDeletes(
                 decode_segment(body["segment"]),
@@ -250,7 +265,15 @@ def decode_action(json: Json) -> Action:
 
 
 _SPEC_PLAIN = ("table_id", "time_column", "overlap", "timezone", "retention", "entities_max")
-_SPEC_KNOWN = {*_SPEC_PLAIN, "bucket", "entity_columns", "features", "schema_id", "schema"}
+_SPEC_KNOWN = {
+    *_SPEC_PLAIN,
+    "bucket",
+    "index_type",
+    "entity_columns",
+    "features",
+    "schema_id",
+    "schema",
+}
 
 
 def encode_spec(spec: TableSpec) -> Json:
@@ -259,6 +282,7 @@ def encode_spec(spec: TableSpec) -> Json:
         **spec.extra,
         **{name: getattr(spec, name) for name in _SPEC_PLAIN},
         "bucket": str(spec.bucket),
+        **({} if spec.bucket.is_time else {"index_type": spec.bucket.index_type}),
         "entity_columns": list(spec.entity_columns),
         "features": list(spec.features),
     }
@@ -278,14 +302,16 @@ def decode_spec(body: Json) -> TableSpec:
         raise Corruption("unknown overlap policy in a commit", overlap=body["overlap"])
     return TableSpec(
         **{name: body[name] for name in _SPEC_PLAIN},
-        bucket=parse_bucket(body["bucket"]),
+        bucket=decode_bucket(body["bucket"], body.get("index_type", TIME)),
         entity_columns=tuple(body["entity_columns"]),
         features=tuple(body["features"]),
+        is_unique=UNIQUE_FEATURE in body["features"],
         extra={name: value for name, value in body.items() if name not in _SPEC_KNOWN},
     )
 
 
-_SEGMENT_FIELDS = tuple(slot for slot in Segment.__slots__ if slot != "extra")
+_REMOVAL_FIELDS = tuple(slot for slot in RemoveSegment.__slots__ if slot != "is_time")
+_SEGMENT_FIELDS = tuple(slot for slot in Segment.__slots__ if slot not in ("extra", "is_time"))
 _SEGMENT_OPTIONAL = {"level": 0, "deleted_count": 0, "deletes": ""}
 
 
@@ -296,12 +322,10 @@ def encode_segment(segment: Segment) -> Json:
     body: Json = {"format": "parquet", **segment.extra}
     for name in _SEGMENT_FIELDS:
         value = getattr(segment, name)
-        if name in ("ts_min", "ts_max"):
-            value = _format_time(value)
-        elif name in ("stats", "stored", "absent", *_SEGMENT_OPTIONAL) and not value:
+        if name in ("stats", "stored", "absent", *_SEGMENT_OPTIONAL) and not value:
             continue
         body[name] = list(value) if isinstance(value, tuple) else value
-    return body
+    return body | _encode_bounds(segment)
 
 
 def decode_segment(body: Json) -> Segment:
@@ -313,7 +337,7 @@ def decode_segment(body: Json) -> Segment:
             "a segment of a newer format", hint="use a newer Thermocline", format=body["format"]
         )
     known: Json = {name: body[name] for name in _SEGMENT_FIELDS if name in body}
-    known["ts_min"], known["ts_max"] = _parse_time(body["ts_min"]), _parse_time(body["ts_max"])
+    known |= _decode_bounds(body)
     known["absent"] = tuple(body.get("absent", ()))
     known["stats"] = {key: (low, high) for key, (low, high) in body.get("stats", {}).items()}
     skipped = {*_SEGMENT_FIELDS, "format"}
@@ -326,9 +350,16 @@ def with_deletes(segment: Segment, **changes: Any) -> SetDeletes:
     return SetDeletes(replace(segment, **changes), segment.deleted_count, segment.coverage_checksum)
 
 
-def _format_time(time: TimeNs) -> str:
-    return instant.format_instant(time)
+def _encode_bounds(segment: Segment | RemoveSegment) -> Json:
+    """Return the bounds of a segment as commits have them: times as text, or whole numbers."""
+    bounds = {"ts_min": segment.ts_min, "ts_max": segment.ts_max}
+    if not segment.is_time:
+        return bounds
+    return {name: instant.format_instant(time) for name, time in bounds.items()}
 
 
-def _parse_time(text: str) -> TimeNs:
-    return instant.parse_instant(text)
+def _decode_bounds(body: Json) -> Json:
+    bounds = {name: body[name] for name in ("ts_min", "ts_max")}
+    if all(type(bound) is int for bound in bounds.values()):
+        return {**bounds, "is_time": False}
+    return {name: instant.parse_instant(text) for name, text in bounds.items()}

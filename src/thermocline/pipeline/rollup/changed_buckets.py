@@ -165,7 +165,7 @@ class _CommitWalk:
             data = self._storage.read(segment.coverage_path)
             if sidecar_checksum(data) == segment.coverage_checksum:
                 coverage = decode_coverage(data)
-                if coverage.width_s == self._bucket.width_s:
+                if coverage.bucket_code == self._bucket.code:
                     return coverage.whole
         except (NotFound, Corruption):
             pass

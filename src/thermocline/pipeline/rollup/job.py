@@ -195,7 +195,7 @@ def plan_recompute(found: DueRollup) -> tuple[RollupWork, WindowReplacement]:
     spec, result = seen.spec, kernel.result_schema
     if found.is_redeclared:
         spec = replace(spec, extra={**spec.extra, DECLARATION: rollup.declaration})
-        schema = create_fresh_columns(seen, result, spec.time_column)
+        schema = create_fresh_columns(seen, result, spec)
     else:
         schema = plan_columns(seen, [result], evolve=True).schema
     target = WriteTarget(found.target.storage.root, spec, schema, new_tag())

@@ -21,7 +21,7 @@ import pyarrow.types as kinds
 from thermocline.cold.segment.parquet import filter_rows
 from thermocline.errors import Overloaded, ThermoclineError
 from thermocline.format.coverage import Buckets
-from thermocline.format.instant import NS_PER_S, NS_PER_UNIT
+from thermocline.format.index_column import index_numbers, window_starts
 from thermocline.format.schema import Schema
 from thermocline.format.types import plain_type
 from thermocline.pipeline.rollup.spec import Aggregate, Rollup, result_columns
@@ -97,8 +97,8 @@ class RollupKernel:
         wanted, shape = _WindowSet(windows), self._input_schema()
         for batch in batches:
             times = batch.column(self.time_column)
-            values = times.cast(pa.int64()).to_numpy()
-            numbers = self.rollup.every.numbers_of(values, times.type.unit)
+            values, unit = index_numbers(times)
+            numbers = self.rollup.every.numbers_of(values, unit)
             keep = wanted.contains(numbers)
             if predicate is not None and keep.any():
                 mask = predicate(batch.select(list(predicate.columns)))
@@ -126,8 +126,7 @@ class RollupKernel:
 
     def _present(self, found: pa.Table, result: pa.Schema) -> pa.Table:
         kind = result.field(0).type
-        unit_count = self.rollup.every.width_s * (NS_PER_S // NS_PER_UNIT[kind.unit])
-        starts = pa.array(found.column(0).to_numpy() * unit_count, pa.int64()).cast(kind)
+        starts = window_starts(found.column(0).to_numpy(), self.rollup.every, kind)
         others = [
             _from_engine(found.column(at), result.field(at).type) for at in range(1, len(result))
         ]

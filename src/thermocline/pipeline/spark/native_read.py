@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -38,7 +39,7 @@ from thermocline.format.log.action import Segment
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import TableColumn
-from thermocline.format.types import decode_type
+from thermocline.format.types import decode_type, is_alike
 from thermocline.pipeline.spark.options import PARTITION_BYTES
 from thermocline.pipeline.spark.partition import (
     ReadPartition,
@@ -140,7 +141,7 @@ def _group_segments(
     is_local = isinstance(lake.storage, LocalStorage)
     for segment in sorted(found, key=lambda one: (one.ts_min, one.segment_id)):
         kind = tuple(_stored_column(state, segment, column) for column in loaded)
-        is_plain = is_local and not segment.deletes and all(_is_native(one) for one in kind)
+        is_plain = is_local and not segment.deletes and all(map(_is_native, kind, loaded))
         if is_plain and (kind in groups or len(groups) < KINDS_MAX):
             groups.setdefault(kind, []).append(segment)
         else:
@@ -165,8 +166,13 @@ def _stored_column(state: TableState, segment: Segment, column: TableColumn) -> 
     return name, state.schemas[segment.schema_id].by_id[column.id].type
 
 
-def _is_native(stored: StoredColumn) -> bool:
-    return stored is None or is_native(stored[1])
+def _is_native(stored: StoredColumn, column: TableColumn) -> bool:
+    """Tell whether Spark reads a file's column and casts it to the table's by itself."""
+    if stored is None:
+        return True
+    # Spark casts no struct to one with more fields.
+    is_same = not kinds.is_nested(column.type) or is_alike(stored[1], column.type)
+    return is_native(stored[1]) and is_same
 
 
 @lru_cache(FOOTERS_KNOWN_MAX)
@@ -257,7 +263,7 @@ def _window_condition(time: tuple[str, pa.DataType], window: TimeWindow) -> Expr
     for bound, compare in ((window.start, "__ge__"), (window.end, "__lt__")):
         if bound is None:
             continue
-        if is_nanoseconds(kind):
+        if is_nanoseconds(kind) or kinds.is_integer(kind):
             conditions.append(getattr(column, compare)(f.lit(bound)))
             continue
         # Rounded up to the first whole unit that is not before the bound.

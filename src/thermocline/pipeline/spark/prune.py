@@ -90,6 +90,8 @@ def _filter_window(one: pushed.Filter) -> TimeWindow | None:
     if isinstance(one, pushed.IsNotNull):
         return ALL_TIME  # the time column has no nulls
     value = getattr(one, "value", None)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _compare_window(one, value, value + 1)
     if not isinstance(value, datetime):
         return None
     try:
@@ -97,7 +99,11 @@ def _filter_window(one: pushed.Filter) -> TimeWindow | None:
     except Invalid:
         return None
     # Spark compares microseconds: all nanoseconds of a microsecond are equal to it.
-    after = first + NS_PER_US
+    return _compare_window(one, first, first + NS_PER_US)
+
+
+def _compare_window(one: pushed.Filter, first: int, after: int) -> TimeWindow | None:
+    """Return where a comparison with the positions from `first` to `after` is true."""
     match one:
         case pushed.EqualTo() | pushed.EqualNullSafe():
             return TimeWindow(first, after)

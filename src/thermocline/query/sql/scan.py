@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.cold.segment.parquet import decode_deletes, find_stored_name
+from thermocline.format.index_column import default_index_type
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import TableColumn
@@ -220,7 +221,8 @@ def columns_of(state: TableState) -> Sequence[TableColumn]:
     """
     if state.schema.columns:
         return state.schema.columns
-    time = TableColumn(0, state.spec.time_column, pa.timestamp("us"), nullable=False)
+    kind = default_index_type(state.spec.bucket, has_zone=False)
+    time = TableColumn(0, state.spec.time_column, kind, nullable=False)
     return [time, *(TableColumn(0, name, pa.string()) for name in state.spec.entity_columns)]
 
 

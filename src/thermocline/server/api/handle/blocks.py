@@ -17,7 +17,6 @@ from msgspec import Meta, Struct
 
 from thermocline.cold.coverage_report import CoverageReport
 from thermocline.format.coverage import Buckets, entity_values
-from thermocline.format.instant import format_instant
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.types.request_types import AtText, Instant, StrictRequest, Text
 from thermocline.server.api.types.route import ApiRequest
@@ -55,7 +54,7 @@ class Blocks(Struct):
 
     version: int
     bucket: str
-    bucket_s: int
+    bucket_s: int | None
     start: str | None
     end: str | None
     buckets: int
@@ -81,8 +80,8 @@ def blocks(call: ApiRequest) -> Blocks:
         version=held.state.version,
         bucket=str(bucket),
         bucket_s=bucket.width_s,
-        start=format_instant(bucket.start(first)) if count else None,
-        end=format_instant(bucket.start(after)) if count else None,
+        start=bucket.format_position(bucket.start(first)) if count else None,
+        end=bucket.format_position(bucket.start(after)) if count else None,
         buckets=count,
         blocks=cut,
         entities=total,

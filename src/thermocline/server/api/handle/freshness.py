@@ -32,7 +32,7 @@ class Step(Struct):
 
 
 class TableFreshness(Struct):
-    """One table: its rows in each half, the newest time in each, and the last steps.
+    """One table: its rows in each half, the newest index in each, and the last steps.
 
     `hot_s` is how long the oldest hot row has waited for its flush.
     """
@@ -72,10 +72,10 @@ def _table_freshness(lake: Lake, table: LakeTable) -> TableFreshness:
     # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
     parts = table.snapshot().parts
     state = table.cold.state()
-    cold_ns = max((segment.ts_max for segment in state.segments), default=None)
-    column = state.spec.time_column
-    hot_ns = [p.times_ns(column)[1] for p in parts if column in p.batch.schema.names]
-    newest_ns = max([*hot_ns, *([] if cold_ns is None else [cold_ns])], default=None)
+    cold = max((segment.ts_max for segment in state.segments), default=None)
+    column, bucket = state.spec.time_column, state.spec.bucket
+    hot = [p.bounds(column)[1] for p in parts if column in p.batch.schema.names]
+    newest = max([*hot, *([] if cold is None else [cold])], default=None)
     since_s = None if table.is_keyed else lake.hot(table.table_id).hot_since_s
     flushed, compacted = _steps(table)
     return TableFreshness(
@@ -83,8 +83,8 @@ def _table_freshness(lake: Lake, table: LakeTable) -> TableFreshness:
         hot_rows=sum(part.batch.num_rows for part in parts),
         cold_rows=state.totals.rows,
         hot_s=None if since_s is None else round(clock.monotonic() - since_s, 3),
-        newest=None if newest_ns is None else format_instant(newest_ns),
-        newest_cold=None if cold_ns is None else format_instant(cold_ns),
+        newest=None if newest is None else bucket.format_position(newest),
+        newest_cold=None if cold is None else bucket.format_position(cold),
         version=state.version,
         committed=format_instant(state.time),
         flushed=flushed,

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from thermocline.errors import Invalid
+from thermocline.format.types import parse_type
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.route import ApiRequest, TruncatedRows
@@ -50,6 +51,9 @@ def create_table(call: ApiRequest) -> response_types.TableInfo:
     quota = call.parts.quota.of(call.caller.tenant)
     quota.check_tables(len(lake.tables()) + 1)
     quota.check_entities(given.get("entities_max") or 0)
+    if call.body.schema is not None:
+        fields = [(c.name, parse_type(c.type), c.metadata or None) for c in call.body.schema]
+        given["schema"] = pa.schema([pa.field(n, kind, metadata=kept) for n, kind, kept in fields])
     return _table_info(lake.create_table(call.body.name, **given))
 
 
@@ -106,7 +110,10 @@ def window(call: ApiRequest) -> response_types.WindowResponse:
     )
     if found is None:
         return response_types.WindowResponse(None, None)
-    start, end = (one.isoformat().replace("+00:00", "Z") for one in found)
+    start, end = (
+        str(one) if isinstance(one, int) else one.isoformat().replace("+00:00", "Z")
+        for one in found
+    )
     return response_types.WindowResponse(start, end)
 
 

@@ -8,11 +8,14 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
   values of JSON are charged too: they are counted before any of them is created.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from starlette.types import Send
 
+from thermocline.cold.change.update import UpdateReport
 from thermocline.errors import Invalid, ThermoclineError
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.handle.table import parse_at
@@ -37,12 +40,46 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = "application/x-ndjson"
 ROW_TYPES = (JSON_LINES, "application/jsonl", "application/ndjson", "application/json", ARROW)
 SIGNAL = "rows"
+Changed = TypeVar("Changed")
 
 
 async def write_rows(call: ApiRequest, send: Send) -> None:
     """Write the rows of a body into a table."""
-    media = check_content_type(call.headers, ROW_TYPES)
     key = idempotency_key_of(call.headers)
+    how = {"evolve": call.params.evolve, "wait_s": call.params.wait_s, "request_id": key}
+    count = await _take_rows(call, lambda rows: int(call.table.write(rows, **how)))
+    await send_answer(send, encode_answer(call, response_types.WrittenResponse(count)))
+
+
+async def update_rows(call: ApiRequest, send: Send) -> None:
+    """Give rows new values by their keys."""
+    await _update_rows(call, send, lambda rows, how: call.table.update_rows(rows, **how))
+
+
+async def upsert_rows(call: ApiRequest, send: Send) -> None:
+    """Give rows new values by their keys, and insert the others."""
+    await _update_rows(call, send, lambda rows, how: call.table.upsert(rows, **how))
+
+
+async def _update_rows(
+    call: ApiRequest, send: Send, change: Callable[[Any, dict[str, Any]], UpdateReport]
+) -> None:
+    asked = call.params
+    how = {"columns": _split(asked.columns), "expected_version": asked.expected_version}
+    report = await _take_rows(call, lambda rows: change(rows, how))
+    told = response_types.UpdatedResponse(
+        int(report.committed_version), report.matched, report.inserted, report.unchanged
+    )
+    await send_answer(send, encode_answer(call, told))
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else names.split(",")
+
+
+async def _take_rows(call: ApiRequest, change: Callable[[Any], Changed]) -> Changed:
+    """Return what a change answers for the rows of a body, within every limit of the body."""
+    media = check_content_type(call.headers, ROW_TYPES)
     parts = call.parts
     hold = parts.room.reserve()
     try:
@@ -52,26 +89,29 @@ async def write_rows(call: ApiRequest, send: Send) -> None:
             values = await parts.work.run(lambda: json_values_max(data))
             check_values(values)
             hold.grow(values * VALUE_BYTES)
-        count = await parts.work.run(lambda: _write_body(call, data, media, key))
+        count, answer = await parts.work.run(lambda: _change_by(call, data, media, change))
     finally:
         hold.release()
     parts.metrics.count_ingested(SIGNAL, count, len(data))
-    await send_answer(send, encode_answer(call, response_types.WrittenResponse(count)))
+    return answer
 
 
-def _write_body(call: ApiRequest, data: bytes, media: str, key: str | None) -> int:
+def _change_by(
+    call: ApiRequest, data: bytes, media: str, change: Callable[[Any], Changed]
+) -> tuple[int, Changed]:
+    """Return the number of rows of a body, and what the change answers for them."""
     table = call.table
-    how = {"evolve": call.params.evolve, "wait_s": call.params.wait_s, "request_id": key}
     if media == ARROW:
         try:
-            return int(table.write(arrow_rows(data), **how))
+            rows = arrow_rows(data)
+            return rows.num_rows, change(rows)
         except pa.ArrowInvalid as error:
             hint = "send columns of the table's types"
             message = "the rows do not fit the table"
             raise Invalid(message, hint=hint, why=str(error)[:200]) from error
     found = json_rows(data, table.schema(), is_list=media == "application/json")
     try:
-        return int(table.write(found.rows, **how))
+        return len(found.rows), change(found.rows)
     except Invalid as error:
         error.facts |= locate_refused_row(found, table)
         call.parts.metrics.count_rejected(SIGNAL, len(found.rows))

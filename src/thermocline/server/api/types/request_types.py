@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from thermocline.format.schema import COLUMNS_MAX
 from thermocline.names import (
     ENTITY_ID_LENGTH_MAX,
     OPERATIONS_MAX,
@@ -76,17 +77,39 @@ class QueryRequest(StrictRequest):
     mode: Mode | None = None
 
 
+class ColumnRequest(StrictRequest):
+    """A column to declare: its name, and its type as a text such as `int64`, or as commits do."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    type: str | dict[str, Any]
+    metadata: dict[str, str] = {}
+
+
 class NewTableRequest(StrictRequest):
     """A table to create."""
 
     name: Name
-    time_column: Annotated[str, Meta(min_length=1, max_length=255)]
-    bucket: Annotated[str, Meta(max_length=20, description="such as `1h`")]
+    time_column: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    bucket: (
+        Annotated[
+            str | int, Meta(description="such as `1h` or `1mo`, or the steps of an integer index")
+        ]
+        | None
+    ) = None
+    index_column: Annotated[str, Meta(max_length=255, description="as `time_column`")] | None = None
+    index_type: Literal["timestamp", "int64", "uint64"] | None = None
     entity_columns: Annotated[list[Text], Meta(max_length=100)] = []
     timezone: Annotated[str, Meta(max_length=100)] | None = None
     overlap: Literal["allow", "reject", "replace"] = "allow"
     retention: Annotated[str, Meta(max_length=20, description="such as `90d`")] | None = None
     entities_max: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+    schema: (
+        Annotated[
+            list[ColumnRequest],
+            Meta(max_length=COLUMNS_MAX, description="the columns; else the first rows add them"),
+        ]
+        | None
+    ) = None
 
 
 class DeleteRequest(StrictRequest):
@@ -150,6 +173,13 @@ class CoverageParams(StrictRequest):
 
     at: AtText | None = None
     per_entity: bool = True
+
+
+class UpdateParams(StrictRequest):
+    """Which columns to set, as names with commas between; the version the update must follow."""
+
+    columns: Text | None = None
+    expected_version: Annotated[int, Meta(ge=1, lt=1 << 62)] | None = None
 
 
 class StretchParams(StrictRequest):

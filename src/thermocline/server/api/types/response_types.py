@@ -120,6 +120,7 @@ class TableInfo(Struct):
     ratio: float
     time_column: str
     bucket: str
+    index_type: str
     entity_columns: list[str]
     entities: int
     overlap: str
@@ -140,6 +141,15 @@ class WindowResponse(Struct):
 
     start: str | None
     end: str | None
+
+
+class UpdatedResponse(Struct):
+    """The version after an update; rows matched, inserted, and matched but left alone."""
+
+    version: int
+    matched: int
+    inserted: int
+    unchanged: int
 
 
 class DiffResponse(Struct):

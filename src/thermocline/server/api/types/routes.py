@@ -144,36 +144,6 @@ def _change_routes() -> Iterator[ApiRoute]:
         status=201,
         errors=(409, 429),
     )
-    yield ApiRoute(
-        "POST",
-        f"{TABLE}/rows",
-        "ingest",
-        "write_rows",
-        "Write rows, all of them or none",
-        response_types.WrittenResponse,
-        stream=table_writes.write_rows,
-        params_type=request_types.RowsParams,
-        body_types=table_writes.ROW_TYPES,
-        errors=(404, 408, 409, 413, 415, 429, 503),
-        request_headers=("Idempotency-Key",),
-        description=f"{ROW_WAIT} An `Idempotency-Key` header makes a resend a no-op.",
-    )
-    for path, name, summary, run in (
-        (f"{TABLE}/flush", "flush_table", "Flush a table's hot rows into the lake",
-         table_writes.flush_table),
-        (f"{API}/flush", "flush", "Flush the hot rows of all tables into the lake",
-         table_writes.flush),
-    ):  # fmt: skip
-        yield ApiRoute(
-            "POST",
-            path,
-            "ingest",
-            name,
-            summary,
-            response_types.Flushed,
-            run=run,
-            errors=(404, 503),
-        )
     changes: tuple[tuple[str, str, Any, type, Any], ...] = (
         ("delete", "Delete rows by a condition or a stretch", table_writes.delete,
          request_types.DeleteRequest,
@@ -200,6 +170,56 @@ def _change_routes() -> Iterator[ApiRoute]:
             body=body,
             errors=(404, 409, 503),
             description=ROW_WAIT,
+        )
+
+
+def _row_routes() -> Iterator[ApiRoute]:
+    yield ApiRoute(
+        "POST",
+        f"{TABLE}/rows",
+        "ingest",
+        "write_rows",
+        "Write rows, all of them or none",
+        response_types.WrittenResponse,
+        stream=table_writes.write_rows,
+        params_type=request_types.RowsParams,
+        body_types=table_writes.ROW_TYPES,
+        errors=(404, 408, 409, 413, 415, 429, 503),
+        request_headers=("Idempotency-Key",),
+        description=f"{ROW_WAIT} An `Idempotency-Key` header makes a resend a no-op.",
+    )
+    for name, summary, stream in (
+        ("update", "Give rows new values by their keys", table_writes.update_rows),
+        ("upsert", "Update rows by their keys, and insert the others", table_writes.upsert_rows),
+    ):
+        yield ApiRoute(
+            "POST",
+            f"{TABLE}/{name}",
+            "admin",
+            f"{name}_rows",
+            summary,
+            response_types.UpdatedResponse,
+            stream=stream,
+            params_type=request_types.UpdateParams,
+            body_types=table_writes.ROW_TYPES,
+            errors=(404, 408, 409, 413, 415, 429, 503),
+            description="Hot rows are flushed first. A key is the entity columns and the index.",
+        )
+    for path, name, summary, run in (
+        (f"{TABLE}/flush", "flush_table", "Flush a table's hot rows into the lake",
+         table_writes.flush_table),
+        (f"{API}/flush", "flush", "Flush the hot rows of all tables into the lake",
+         table_writes.flush),
+    ):  # fmt: skip
+        yield ApiRoute(
+            "POST",
+            path,
+            "ingest",
+            name,
+            summary,
+            response_types.Flushed,
+            run=run,
+            errors=(404, 503),
         )
 
 
@@ -281,6 +301,7 @@ def _public_routes() -> Iterator[ApiRoute]:
 ROUTES: tuple[ApiRoute, ...] = (
     *_query_routes(),
     *_table_routes(),
+    *_row_routes(),
     *_change_routes(),
     *contract_routes(),
     *entity_routes(),
