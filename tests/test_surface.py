@@ -38,6 +38,11 @@ EXCEPTIONS = {
     Client: {},
     LakeTable: {
         "add_column": COLUMNS,
+        "add_columns": COLUMNS,
+        "drop_column": COLUMNS,
+        "index_spec": OF_THE_FILES,  # `info` has it all
+        "set_entities_max": COLUMNS,
+        "set_writer": COLUMNS,
         "append": OF_THE_FILES,
         "append_parquet": OF_THE_FILES,
         "checkpoint": OF_THE_FILES,

@@ -43,6 +43,13 @@ class ThermoclineError(Exception):
         self.hint = hint
         self.facts = facts
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a fact by its name: `error.buckets` is `error.facts["buckets"]`."""
+        facts = self.__dict__.get("facts", {})
+        if name not in facts:
+            raise AttributeError(f"{type(self).__name__} has no attribute or fact {name!r}")
+        return facts[name]
+
     def __str__(self) -> str:
         """Return message and facts on one line, the hint on the next."""
         line = self.message
@@ -103,6 +110,21 @@ class CoverageOverlapError(Conflict):
     """The table already holds buckets that this write would fill, and its policy is `reject`."""
 
     code = "coverage_overlap"
+
+    @property
+    def conflict_count(self) -> int:
+        """How many buckets are held already, over all entities."""
+        return int(self.facts["overlapping"])
+
+    @property
+    def example_identity(self) -> dict[str, Any] | None:
+        """One entity that has such a bucket; None if the table has no entity columns."""
+        return self.facts.get("entity")
+
+    @property
+    def example_index_interval(self) -> str:
+        """One such bucket, as a half-open interval of the index."""
+        return str(self.facts["interval"])
 
 
 class PreconditionFailed(Conflict):

@@ -24,7 +24,7 @@ from thermocline.cold.care.fsck import FsckReport, fsck
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.care.repair import LogLoss, RepairReport, repair, survey
 from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, VacuumReport, vacuum
-from thermocline.cold.change.append import AppendOptions, create_columns
+from thermocline.cold.change.append import AppendOptions, AppendReport, create_columns
 from thermocline.cold.change.delete import match_every_row
 from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.change.update import (
@@ -59,6 +59,7 @@ from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, check_names
 from thermocline.format.types import parse_type
+from thermocline.format.writer_settings import parse_writer
 from thermocline.hot.wal.retired_marks import retired_marks_above
 from thermocline.snapshot import TableView, measure_coverage, read_hot_window
 
@@ -100,6 +101,7 @@ class TimeSeriesTable:
         entities_max: int | None = None,
         schema: ColumnTypes | None = None,
         unique: bool = False,
+        writer: Mapping[str, Any] | None = None,
         index_column: str | None = None,
         index_type: str | None = None,
         index_granularity: str | timedelta | int | None = None,
@@ -113,7 +115,8 @@ class TimeSeriesTable:
         `index_type` is then `int64` (the default) or `uint64`. `index_granularity` is another word
         for `bucket`. `schema` declares the columns: an Arrow schema, or types by name; without it,
         the first append gives the table its columns. A `unique` table keeps at most one row for
-        each entity and bucket: an append that would add a second is refused.
+        each entity and bucket: an append that would add a second is refused. `writer` says how
+        segments are written, such as `{"compression": "zstd", "level": 9, "dictionary": False}`.
         `timezone` is the zone of times that come without one; None means UTC. `overlap` says what
         an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
         `replace` replaces whole buckets. `Conflict` when there is a table.
@@ -131,6 +134,7 @@ class TimeSeriesTable:
             index_type=index_type,
             index_granularity=index_granularity,
             unique=unique,
+            writer=writer,
         )
         lake.create(spec, declare_columns(schema, spec))
         return TimeSeriesTable(lake)
@@ -185,7 +189,7 @@ class TimeSeriesTable:
         overlap: str | None = None,
         evolve: bool = False,
         txn: tuple[str, int] | None = None,
-    ) -> Version:
+    ) -> AppendReport:
         """Append one Parquet file, or many in one commit, each byte for byte if its columns fit.
 
         The file is copied; `link=True` shares its bytes instead, for a file that will never be
@@ -195,7 +199,7 @@ class TimeSeriesTable:
         """
         wish = AppendOptions(overlap, evolve, txn)
         paths = list_paths(source, "source")
-        return self.cold.append_parquet(paths, wish, link=check_flag(link, "link")).version
+        return self.cold.append_files(paths, wish, link=check_flag(link, "link"))[1]
 
     def append(
         self,
@@ -204,9 +208,23 @@ class TimeSeriesTable:
         overlap: str | None = None,
         evolve: bool = False,
         txn: tuple[str, int] | None = None,
-    ) -> Version:
-        """Append anything with an Arrow stream, in one commit; see `append_parquet`."""
-        return self.cold.append(open_row_stream(data), AppendOptions(overlap, evolve, txn)).version
+        compression: str | None = None,
+        max_rows_per_row_group: int | None = None,
+        max_bytes_per_row_group: int | None = None,
+    ) -> AppendReport:
+        """Append anything with an Arrow stream, in one commit; see `append_parquet`.
+
+        The last three say how this append is written; else the table's writer settings do. The
+        report is the new version, an int, with attributes such as `row_count`.
+        """
+        given = {
+            "compression": compression.lower() if isinstance(compression, str) else compression,
+            "rows_per_group": max_rows_per_row_group,
+            "bytes_per_group": max_bytes_per_row_group,
+        }
+        writer = {name: value for name, value in given.items() if value is not None}
+        wish = AppendOptions(overlap, evolve, txn, writer=writer)
+        return self.cold.append_stream(open_row_stream(data), wish)[1]
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
@@ -306,6 +324,14 @@ class TimeSeriesTable:
             return spec, schema.drop_column(name)
 
         return self._change("drop column", drop)
+
+    def set_writer(self, **settings: Any) -> Version:
+        """Set how segments are written: compression, level, rows_per_group, dictionary."""
+
+        def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+            return replace(spec, writer=parse_writer(settings, spec.writer)), schema
+
+        return self._change("set writer", change)
 
     def set_entities_max(self, entities_max: int) -> Version:
         """Set how many entities the table may hold; not below what it holds."""
@@ -591,6 +617,7 @@ def new_spec(
     index_type: str | None = None,
     index_granularity: str | timedelta | int | None = None,
     unique: bool = False,
+    writer: Mapping[str, Any] | None = None,
 ) -> TableSpec:
     """Return the spec of a new table from the caller's arguments."""
     is_unique = check_flag(unique, "unique")
@@ -601,7 +628,17 @@ def new_spec(
     entities = list_names(entity_columns, "entity_columns")
     kept = None if retention is None else write_duration(retention, "retention")
     parsed = parse_bucket(width, index_type=index_type)
-    spec = TableSpec("", column, parsed, entities, overlap, timezone, kept, is_unique=is_unique)
+    spec = TableSpec(
+        "",
+        column,
+        parsed,
+        entities,
+        overlap,
+        timezone,
+        kept,
+        is_unique=is_unique,
+        writer=parse_writer(writer),
+    )
     return spec if entities_max is None else replace(spec, entities_max=entities_max)
 
 

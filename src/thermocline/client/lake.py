@@ -20,6 +20,7 @@ from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
 from thermocline.format.argument import check_flag, check_seconds, check_text
 from thermocline.format.log.action import Mark
 from thermocline.format.schema import encode_schema
+from thermocline.format.writer_settings import encode_writer
 from thermocline.table import ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Client:
             "timezone": spec.timezone,
             "retention": spec.retention,
             "entities_max": more.get("entities_max"),
+            "unique": spec.is_unique,
+            "writer": encode_writer(spec.writer),
         }
         if schema is not None:
             declared = encode_schema(declare_columns(schema, spec))["columns"]

@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 from thermocline.cold.change.append import (
     AppendOptions,
     AppendPlanner,
+    AppendReport,
     check_entities,
     check_policy,
     plan_columns,
+    report_append,
     unique_policy_error,
 )
 from thermocline.cold.change.delete import DeletePlanner, Matcher, RowSearch, search_expired
@@ -79,6 +81,7 @@ from thermocline.format.schema import (
     fit_columns,
     may_become_double,
 )
+from thermocline.format.writer_settings import parse_writer
 
 FILES_PER_APPEND_MAX = 10_000
 
@@ -149,6 +152,12 @@ class ColdTable:
         self, sources: Sequence[str], wish: AppendOptions, *, link: bool = False
     ) -> TableState:
         """Append Parquet files in one commit, each byte for byte if its columns fit."""
+        return self.append_files(sources, wish, link=link)[0]
+
+    def append_files(
+        self, sources: Sequence[str], wish: AppendOptions, *, link: bool = False
+    ) -> tuple[TableState, AppendReport]:
+        """Do what `append_parquet` does; return what was written, too."""
         if not sources or len(sources) > FILES_PER_APPEND_MAX:
             raise Invalid(
                 "an append needs at least one file and at most the limit",
@@ -175,27 +184,39 @@ class ColdTable:
             in_zone = state.spec.timezone is None or arrow.field(state.spec.time_column).type.tz
             stage.schemas.append(arrow)
             if found.must_rewrite or not in_zone:
-                stage.write_batches(read_parquet(file, source), columns.schema, state.spec)
+                spec = _writing_spec(state, wish)
+                stage.write_batches(read_parquet(file, source), columns.schema, spec)
                 return
         stage.import_parquet(source, state.spec, link=link)
 
     def append(self, data: pa.RecordBatchReader, wish: AppendOptions) -> TableState:
         """Append a stream of Arrow batches in one commit."""
+        return self.append_stream(data, wish)[0]
+
+    def append_stream(
+        self, data: pa.RecordBatchReader, wish: AppendOptions
+    ) -> tuple[TableState, AppendReport]:
+        """Do what `append` does; return what was written, too."""
 
         def fill(stage: Stage, state: TableState) -> None:
             columns = plan_columns(state, [data.schema], evolve=wish.evolve)
             stage.schemas.append(data.schema)
-            stage.write_batches(read_row_stream(data), columns.schema, state.spec)
+            spec = _writing_spec(state, wish)
+            stage.write_batches(read_row_stream(data), columns.schema, spec)
 
         return self._append(fill, wish)
 
-    def _append(self, fill: Callable[[Stage, TableState], None], wish: AppendOptions) -> TableState:
+    def _append(
+        self, fill: Callable[[Stage, TableState], None], wish: AppendOptions
+    ) -> tuple[TableState, AppendReport]:
         state = self.log.head()
-        if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
-            return state
         stage = Stage(self.storage, workers=self._workers)
-        appending = AppendPlanner(self.storage, self.index, stage, wish)
-        return self.run_transaction(stage, appending.plan, before=lambda: fill(stage, state))
+        writer = _writing_spec(state, wish).writer
+        if not (wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]):
+            appending = AppendPlanner(self.storage, self.index, stage, wish)
+            begun = state
+            state = self.run_transaction(stage, appending.plan, before=lambda: fill(stage, begun))
+        return state, report_append(state.version, stage, writer)
 
     def adopt_columns(self, arrow: pa.Schema, *, evolve: bool) -> TableState:
         """Give the table the columns that rows of this schema need, and return the state.
@@ -411,6 +432,7 @@ class ColdTable:
             if isinstance(error, ThermoclineError) or not is_tried:
                 stage.discard()
             raise
+        stage.is_committed = outcome.is_committed
         if outcome.is_committed:
             self.index.write_shortcut(outcome.state)
         else:
@@ -443,6 +465,11 @@ class ColdTable:
         head = self.log.head().version
         for version in range(min(newest or head, head), 0, -1):
             yield self.log.commit(version)
+
+
+def _writing_spec(state: TableState, wish: AppendOptions) -> TableSpec:
+    """Return the spec with the writer settings of one append."""
+    return replace(state.spec, writer=parse_writer(wish.writer, state.spec.writer))
 
 
 def _check_spec(spec: TableSpec) -> None:

@@ -88,9 +88,17 @@ def _print_change(root: str, version: int, said: str, *, is_json: bool) -> None:
     print_json({"root": root, "version": version})
 
 
+def drop(table: TableArgument, name: NameArgument, json: JsonOption = False) -> None:
+    """Drop a column that is not part of the key; older versions still have it."""
+    opened = open_table(table)
+    version = opened.drop_column(name)
+    _print_change(opened.root(), version, f"dropped {name}", is_json=json)
+
+
 COMMANDS: CommandList = (
     ("list", list_columns, ("thermocline table columns list prices",)),
     ("add", add, ("thermocline table columns add prices venue string",)),
+    ("drop", drop, ("thermocline table columns drop prices venue",)),
     ("rename", rename, ("thermocline table columns rename prices venue market",)),
     ("widen", widen, ("thermocline table columns widen prices volume int64",)),
 )

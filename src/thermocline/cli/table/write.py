@@ -338,13 +338,27 @@ def set_policy(
             "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d; forever."
         ),
     ] = None,
+    entities_max: Annotated[
+        int | None,
+        typer.Option("--entities-max", min=1, metavar="N", help="The largest number of entities."),
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            "--compression", metavar="CODEC", help="The codec of new segments: zstd, snappy."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Change the table's policies for overlap and old rows."""
+    """Change the table's policies, its limit of entities, and how it is written."""
     opened = open_table(table)
     version = opened.version()
-    if overlap is None and retention is None:
-        raise Invalid("nothing to set", hint="give --overlap or --retention")
+    if all(given is None for given in (overlap, retention, entities_max, compression)):
+        raise Invalid("nothing to set", hint="give --overlap, --retention or another option")
+    if entities_max is not None:
+        version = opened.set_entities_max(entities_max)
+    if compression is not None:
+        version = opened.set_writer(compression=compression)
     if overlap is not None:
         version = opened.set_overlap(overlap.value)
     if retention is not None:

@@ -39,6 +39,7 @@ from thermocline.format.log.commit_note import NoteRequests
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import ColumnFit, Schema, create_schema, fit_columns
+from thermocline.format.writer_settings import WriterSettings, parse_writer
 
 BUCKETS_NAMED_MAX = 5
 
@@ -51,6 +52,7 @@ class AppendOptions:
     evolve: bool = False
     txn: tuple[str, int] | None = None
     requests: Mapping[str, int] = field(default_factory=dict)
+    writer: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.overlap is not None:
@@ -58,6 +60,50 @@ class AppendOptions:
         if self.txn is not None:
             _check_txn(self.txn)
         check_flag(self.evolve, "evolve")
+        parse_writer(self.writer)
+
+
+class AppendReport(int):
+    """The version after an append, and what the append wrote: an int with attributes."""
+
+    starting_version: int
+    segment_paths: tuple[str, ...]
+    row_count: int
+    row_group_count: int
+    file_size_bytes: int
+    compression: str
+    max_rows_per_row_group: int
+    max_bytes_per_row_group: int
+
+    @property
+    def committed_version(self) -> int:
+        """The version that has the rows."""
+        return int(self)
+
+    @property
+    def segment_path(self) -> str:
+        """The path of the first segment, relative to the table; empty if no row was appended."""
+        return self.segment_paths[0] if self.segment_paths else ""
+
+    def __repr__(self) -> str:
+        return f"AppendReport(version={int(self)}, rows={self.row_count:,})"
+
+    __str__ = int.__repr__
+
+
+def report_append(version: int, stage: Stage, writer: WriterSettings) -> AppendReport:
+    """Return what a finished append wrote; nothing if the table had the rows already."""
+    staged = stage.staged if stage.is_committed else []
+    report = AppendReport(version)
+    report.starting_version = version - stage.is_committed
+    report.segment_paths = tuple(one.path for one in staged)
+    report.row_count = sum(one.measured.row_count for one in staged)
+    report.row_group_count = sum(one.groups for one in staged)
+    report.file_size_bytes = sum(one.checksum.size_bytes for one in staged)
+    report.compression = writer.compression
+    report.max_rows_per_row_group = writer.rows_per_group
+    report.max_bytes_per_row_group = writer.bytes_per_group
+    return report
 
 
 def check_policy(policy: str) -> str:
@@ -332,6 +378,16 @@ def _list_windows(bucket: Bucket, segments: Sequence[Segment]) -> tuple[TimeWind
     )
 
 
+def _interval_text(bucket: Bucket, number: int) -> str:
+    """Return a bucket as an interval: half-open, or up to the last value of an integer's type."""
+    low, high = bucket.start(number), bucket.start(number + 1)
+    if bucket.is_time:
+        return f"[{bucket.format_position(low)}, {bucket.format_position(high)})"
+    least, greatest = bucket.domain
+    end = f"{greatest}]" if high > greatest else f"{high})"
+    return f"[{max(low, least)}, {end}"
+
+
 def overlap_error(
     state: TableState, found: dict[str, Buckets], files: Sequence[str] = ()
 ) -> CoverageOverlapError:
@@ -345,6 +401,7 @@ def overlap_error(
     facts: dict[str, Any] = {
         "buckets": [bucket.format_position(bucket.start(number)) for number in first],
         "bucket": str(bucket),
+        "interval": _interval_text(bucket, int(first[0])),
         "overlapping": sum(len(held) for held in found.values()),
     }
     if key:

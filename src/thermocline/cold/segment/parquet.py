@@ -31,9 +31,10 @@ from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, TableColumn
 from thermocline.format.types import plain_type
+from thermocline.format.writer_settings import DEFAULT_WRITER, WriterSettings
 
-ROWS_PER_GROUP = 131_072
 ROWS_PER_BATCH = 131_072
+_CODEC_NAMES = {"uncompressed": "none"}
 DELETES_BYTES_MAX = 16 << 20
 DICTIONARY_BYTES_MAX = 8 << 20
 """Past this a column is written without a dictionary, which takes more time and space."""
@@ -47,7 +48,7 @@ class SegmentRows:
     batch: pa.RecordBatch
 
 
-def encode_parquet(table: pa.Table) -> bytes:
+def encode_parquet(table: pa.Table, writer: WriterSettings = DEFAULT_WRITER) -> bytes:
     """Return the table as the bytes of a Parquet file that any engine reads.
 
     Columns that may hold NaN get no statistics: writers ignore NaN in them, and an engine that
@@ -57,9 +58,10 @@ def encode_parquet(table: pa.Table) -> bytes:
     pq.write_table(
         _to_writable(table),
         sink,
-        row_group_size=ROWS_PER_GROUP,
-        compression="zstd",
-        compression_level=1,
+        row_group_size=writer.group_rows(table.num_rows, table.nbytes),
+        compression=_CODEC_NAMES.get(writer.compression, writer.compression),
+        compression_level=writer.codec_level,
+        use_dictionary=writer.dictionary,
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         write_page_checksum=True,
         write_statistics=[

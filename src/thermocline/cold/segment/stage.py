@@ -36,6 +36,7 @@ from thermocline.format.instant import TimeNs, from_datetime
 from thermocline.format.log.action import Segment, TableSpec
 from thermocline.format.schema import ColumnFit, Schema, encode_stored
 from thermocline.format.sealed_json import crc32c
+from thermocline.format.writer_settings import DEFAULT_WRITER, WriterSettings
 
 SEGMENT_ROWS_MAX = 4_000_000
 SEGMENT_BYTES_MAX = 256 << 20
@@ -54,6 +55,7 @@ class StagedSegment:
     arrow: pa.Schema
     coverage_path: str
     coverage_checksum: str
+    groups: int = 0
 
     def segment(self, schema_id: int, schema: Schema, fit: ColumnFit, spec: TableSpec) -> Segment:
         """Return the segment to commit; `fit` says how its columns map to the table's."""
@@ -90,13 +92,15 @@ class Stage:
         self.staged: list[StagedSegment] = []
         self.files: list[tuple[str, Sequence[StagedSegment]]] = []
         """The caller's files, each with its staged segments; empty for a stream of rows."""
+        self.is_committed = False
+        """Whether a commit names what is staged."""
 
     def import_parquet(self, source: str, spec: TableSpec, *, link: bool) -> None:
         """Copy or link a caller's Parquet file unchanged, and measure it."""
         with open_parquet(self._storage, source) as file:
             if not file.metadata.num_rows:
                 return
-            arrow, segment_id = file.schema_arrow, new_id(self._tag)
+            arrow, segment_id, groups = file.schema_arrow, new_id(self._tag), file.num_row_groups
             columns = _read_measured_columns(self._storage, source, file, spec)
             first = _read_first_time(file, spec.time_column)
             is_measured_first = first is None and spec.bucket.is_time  # its path names the hour
@@ -110,7 +114,7 @@ class Stage:
                 coverage_path, checksum = self.put_coverage(measured.coverage)
                 taken = copying()
         self.staged.append(
-            StagedSegment(segment_id, path, taken, measured, arrow, coverage_path, checksum)
+            StagedSegment(segment_id, path, taken, measured, arrow, coverage_path, checksum, groups)
         )
 
     def write_batches(
@@ -135,7 +139,7 @@ class Stage:
         measuring.add(table)
         measured = measuring.build()
         assert measured.ts_min is not None
-        data = _encode_table(table)
+        data = _encode_table(table, spec.writer)
         segment_id = new_id(self._tag)
         path = _segment_path(measured.ts_min, segment_id, spec)
         with _BackgroundRunner(self._workers) as alongside:
@@ -144,7 +148,16 @@ class Stage:
             putting()
         taken = FileChecksum(len(data), crc32c(data))
         self.staged.append(
-            StagedSegment(segment_id, path, taken, measured, table.schema, coverage_path, checksum)
+            StagedSegment(
+                segment_id,
+                path,
+                taken,
+                measured,
+                table.schema,
+                coverage_path,
+                checksum,
+                -(-table.num_rows // spec.writer.group_rows(table.num_rows, table.nbytes)),
+            )
         )
 
     def put_coverage(self, coverage: Coverage) -> tuple[str, str]:
@@ -207,9 +220,9 @@ def check_writable(schema: Schema) -> None:
         _encode_table(pa.Table.from_arrays(nulls, names))
 
 
-def _encode_table(table: pa.Table) -> bytes:
+def _encode_table(table: pa.Table, writer: WriterSettings = DEFAULT_WRITER) -> bytes:
     try:
-        return encode_parquet(table)
+        return encode_parquet(table, writer)
     except (pa.ArrowException, OSError) as error:
         raise Invalid(
             "the data cannot be written as Parquet",

@@ -42,6 +42,7 @@ from thermocline.format.log.commit_note import (
 )
 from thermocline.format.schema import Schema, decode_schema, encode_schema
 from thermocline.format.types import TypeJson
+from thermocline.format.writer_settings import DEFAULT_WRITER, WriterSettings, encode_writer
 
 Mark = NewType("Mark", int)
 Json: TypeAlias = dict[str, Any]
@@ -71,6 +72,7 @@ class TableSpec:
     features: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     is_unique: bool = False
+    writer: WriterSettings = DEFAULT_WRITER
 
     @property
     def retention_s(self) -> int | None:
@@ -273,6 +275,7 @@ _SPEC_KNOWN = {
     "features",
     "schema_id",
     "schema",
+    "writer",
 }
 
 
@@ -285,6 +288,7 @@ def encode_spec(spec: TableSpec) -> Json:
         **({} if spec.bucket.is_time else {"index_type": spec.bucket.index_type}),
         "entity_columns": list(spec.entity_columns),
         "features": list(spec.features),
+        **({"writer": encode_writer(spec.writer)} if spec.writer != DEFAULT_WRITER else {}),
     }
 
 
@@ -306,6 +310,7 @@ def decode_spec(body: Json) -> TableSpec:
         entity_columns=tuple(body["entity_columns"]),
         features=tuple(body["features"]),
         is_unique=UNIQUE_FEATURE in body["features"],
+        writer=WriterSettings(**body["writer"]) if "writer" in body else DEFAULT_WRITER,
         extra={name: value for name, value in body.items() if name not in _SPEC_KNOWN},
     )
 

@@ -110,6 +110,10 @@ class NewTableRequest(StrictRequest):
         ]
         | None
     ) = None
+    unique: bool = False
+    writer: Annotated[
+        dict[str, str | int | bool], Meta(description='such as `{"compression": "snappy"}`')
+    ] = {}
 
 
 class DeleteRequest(StrictRequest):
