@@ -3,8 +3,9 @@
 import decimal
 import shutil
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -25,7 +26,9 @@ from thermocline.cold.change.delete import match_every_row
 from thermocline.cold.change.replace_windows import RefillOvertaken, replace_windows
 from thermocline.cold.segment import parquet as segment_module
 from thermocline.errors import Conflict, Invalid, NotFound, Overloaded, ThermoclineError
+from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import Buckets
+from thermocline.format.instant import from_datetime
 from thermocline.format.schema import create_schema
 from thermocline.pipeline.rollup import job as rollup_module
 from thermocline.pipeline.rollup.job import (
@@ -254,8 +257,8 @@ def test_rollups_come_after_what_they_are_made_of_and_never_of_each_other():
         ({"aggregates": {"x": "percentile(value)"}}, "needs a share"),
         ({"aggregates": {"x": "percentile(value, 95)"}}, "out of range"),
         ({"aggregates": {"x": "avg(value, 0.5)"}}, "only percentile"),
-        ({"every": "1 month"}, "not a duration"),
-        ({"every": "2d"}, "out of range"),
+        ({"every": "1 fortnight"}, "not a duration"),
+        ({"every": "0d"}, "out of range"),
         ({"by": "host"}, "list of columns"),
         ({"name": "metrics"}, "name of a rollup"),
         ({"name": "no good"}, "name of a rollup"),
@@ -347,6 +350,45 @@ def test_every_aggregate_of_every_kind_is_exact():
     assert (before["mid"], after["mid"], after["last"]) == (5.0, None, None)
     only = kernel.aggregate(rows.to_batches(), Buckets.from_range(1, 2)).to_pylist()
     assert only == [after]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_windows_of_whole_numbers_are_those_of_the_index(kind):
+    index = Bucket(10, str(kind))
+    heights = [5, 19, 12, 2**63 - 1]
+    rows = pa.table({"height": pa.array(heights, kind), "gas": [1, 3, 2, 4]})
+    one = rollup("r", "m", "100", aggregates={"n": "count(*)", "last": "last(gas)"}).on_index(index)
+    assert one.every == Bucket(100, str(kind))
+    kernel = RollupKernel(one, create_schema(rows.schema, "height", str(kind)), "height")
+    numbers = np.unique(np.array([one.every.number_of(height) for height in heights]))
+    found = kernel.aggregate(rows.to_batches(), Buckets.from_numbers(numbers))
+    assert found.schema.field("height").type == kind
+    start = (2**63 - 1) // 100 * 100
+    assert found.to_pylist() == [
+        {"height": 0, "n": 3, "last": 3},
+        {"height": start, "n": 1, "last": 4},
+    ]
+    with pytest.raises(Invalid, match="another index"):
+        rollup("r", "m", "1h", aggregates={"n": "count(*)"}).on_index(index)
+
+
+def test_windows_of_calendar_months_begin_on_the_first():
+    days = [
+        datetime(2024, 1, 31),
+        datetime(2024, 2, 1),
+        datetime(2024, 2, 29),
+        datetime(2024, 3, 1),
+    ]
+    rows = pa.table({"ts": pa.array(days, pa.timestamp("us")), "v": [1, 2, 3, 4]})
+    one = rollup("r", "m", "1mo", aggregates={"s": "sum(v)"})
+    kernel = RollupKernel(one, create_schema(rows.schema, "ts"), "ts")
+    first = one.every.number_of(from_datetime(days[0]))
+    found = kernel.aggregate(rows.to_batches(), Buckets.from_range(first, first + 3)).to_pylist()
+    assert [(row["ts"].month, row["ts"].day, row["s"]) for row in found] == [
+        (1, 1, 1),
+        (2, 1, 5),
+        (3, 1, 4),
+    ]
 
 
 def test_the_order_of_rows_decides_nothing():

@@ -76,6 +76,13 @@ class Buckets:
         bitmap.add_range(first + BIAS, end + BIAS)
         return cls(bitmap)
 
+    def within(self, first: int, end: int) -> "Buckets":
+        """Return the buckets that are in a range, however long it is."""
+        bitmap = self.bitmap.copy()
+        bitmap.remove_range(0, first + BIAS)
+        bitmap.remove_range(end + BIAS, 1 << 63)
+        return Buckets(bitmap)
+
     def outside(self, first: int, end: int) -> "Buckets":
         """Return the buckets that are not in a range, however long it is."""
         bitmap = self.bitmap.copy()

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
 from thermocline.errors import Invalid
+from thermocline.format.index_column import default_index_type
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
 from thermocline.pipeline.backfill.csv_records import read_records
@@ -160,7 +161,13 @@ def infer_columns(
         if name in given:
             kind = given[name]
         elif name == spec.time_column:
-            kind = census.time_type(in_zone=spec.timezone is not None)
+            has_zone = spec.timezone is not None
+            is_time = spec.bucket.is_time
+            kind = (
+                census.time_type(in_zone=has_zone)
+                if is_time
+                else default_index_type(spec.bucket, has_zone=has_zone)
+            )
         else:
             kind = census.column_type()
         found.append(pa.field(name, kind))

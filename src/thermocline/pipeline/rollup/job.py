@@ -155,6 +155,7 @@ def find_due(site: JobWorkspace, rollup: Rollup) -> DueRollup | None:
     state = source.state()
     if not state.schema.columns:
         return None
+    rollup = rollup.on_index(state.spec.bucket)
     spec = _target_spec(rollup, state)
     try:
         target = site.table(rollup.name)
@@ -235,7 +236,7 @@ def _cut_pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[Wi
     ends = [*cuts[1:], windows.last() + 1]
     pieces = []
     for first, after in zip(cuts, ends, strict=True):
-        part = windows & Buckets.from_range(first, after)
+        part = windows.within(first, after)
         inside = tuple(
             segment
             for low, high, segment in meeting

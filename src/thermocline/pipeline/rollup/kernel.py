@@ -105,6 +105,8 @@ class RollupKernel:
                 keep &= mask.to_numpy(zero_copy_only=False)
             if not keep.any():
                 continue
+            if values.dtype == np.uint64:  # only the order of the values matters
+                values = (values ^ np.uint64(1 << 63)).view(np.int64)
             arrays = [pa.array(numbers), pa.array(values)]
             arrays += [_to_engine(batch.column(name)) for name in self.rollup.columns]
             shaped = pa.RecordBatch.from_arrays(arrays, schema=shape)

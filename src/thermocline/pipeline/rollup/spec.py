@@ -19,7 +19,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from thermocline.errors import Invalid, NotFound
-from thermocline.format.bucket import Bucket, parse_bucket
+from thermocline.format.bucket import INT64, Bucket, parse_bucket
 from thermocline.format.schema import Schema, TableColumn
 from thermocline.format.types import plain_type
 from thermocline.names import is_table_name
@@ -75,6 +75,20 @@ class Rollup:
     by: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
     where: str | None = None
+
+    def on_index(self, source: Bucket) -> "Rollup":
+        """Return the rollup of a source with these buckets: its windows count the same index."""
+        if self.every.is_time != source.is_time:
+            raise Invalid(
+                "the windows of a rollup count another index than its source",
+                hint="write every = '1h' for times, and every = 1000 for whole numbers",
+                rollup=self.name,
+                every=str(self.every),
+                index_type=source.index_type,
+            )
+        return (
+            self if source.is_time else replace(self, every=Bucket(self.every.count, source.unit))
+        )
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -127,7 +141,9 @@ def rollup(
         )
     parsed = tuple(_parse_aggregate(name, one, str(text)) for one, text in aggregates.items())
     _check_where(name, where)
-    return Rollup(name, source, parse_bucket(every), tuple(by), parsed, where)
+    index_type = INT64 if str(every).strip().isdigit() else None
+    width = parse_bucket(every, "every", index_type)
+    return Rollup(name, source, width, tuple(by), parsed, where)
 
 
 def parse_rollup(entry: Mapping[str, Any]) -> Rollup:

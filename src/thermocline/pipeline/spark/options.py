@@ -42,7 +42,15 @@ _BATCH_READ_OPTIONS = (
     "partitionBytes",
 )
 _STREAM_READ_OPTIONS = ("startingVersion", "ignoreChanges", "maxFilesPerTrigger")
-_CREATE_OPTIONS = ("timeColumn", "bucket", "entityColumns", "timezone", "retention")
+_CREATE_OPTIONS = (
+    "timeColumn",
+    "indexColumn",
+    "indexType",
+    "bucket",
+    "entityColumns",
+    "timezone",
+    "retention",
+)
 _TABLE_WRITE_OPTIONS = (*_TABLE_OPTIONS, "overlap", "evolve", "batchId", *_CREATE_OPTIONS)
 # Spark's own options, which Spark passes to every sink of a stream.
 _STREAM_OPTIONS = ("checkpointLocation", "queryName", "outputMode", "trigger")

@@ -88,7 +88,7 @@ def prepare_target(options: SparkOptions, frame: StructType, *, is_overwrite: bo
 
 
 def _open_or_create_table(options: SparkOptions) -> ColdTable:
-    if options.text("timeColumn") is None:
+    if options.text("timeColumn") is None and options.text("indexColumn") is None:
         return open_table(options, is_read_only=False)
     name, spec = options.text("table"), _read_spec(options)
     if name is not None:
@@ -108,8 +108,9 @@ def _open_or_create_table(options: SparkOptions) -> ColdTable:
 
 
 def _read_spec(options: SparkOptions) -> TableSpec:
-    time_column, bucket = options.text("timeColumn"), options.text("bucket")
-    if not time_column or not bucket:
+    index, bucket = options.text("indexColumn"), options.text("bucket")
+    time_column = options.text("timeColumn")
+    if not (time_column or index) or not bucket:
         hint = "give option('timeColumn', ...) and option('bucket', '1h')"
         raise Invalid("a new table needs a time column and a bucket", hint=hint)
     more: dict[str, Any] = {name: options.text(name) for name in ("timezone", "retention")}
@@ -118,6 +119,9 @@ def _read_spec(options: SparkOptions) -> TableSpec:
     # As elsewhere: rows of a lake come one by one, rows of a single table in whole buckets.
     usual = "reject" if options.text("table") is None else "allow"
     more["overlap"] = options.text("overlap") or usual
+    if index:
+        number = "int64" if bucket.strip().isdigit() else None
+        more |= {"index_column": index, "index_type": options.text("indexType") or number}
     return new_spec(time_column, bucket, options.names("entityColumns") or (), **more)
 
 
