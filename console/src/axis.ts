@@ -11,12 +11,24 @@ const STEPS_S = [
 ];
 const TICKS_MAX = 8;
 
-export function axisTicks(start: number, end: number): Tick[] {
+export function axisTicks(start: number, end: number, isNumber = false): Tick[] {
+  if (isNumber) return numberTicks(start, end);
   const step = STEPS_S.find((one) => (end - start) / one <= TICKS_MAX) ?? end - start;
   const ticks: Tick[] = [];
   for (let time = Math.ceil(start / step) * step; time < end; time += step) {
     // What is at the very edge has no room for its label.
     if (time - start < (end - start) * 0.9) ticks.push({ time, label: label(time, step) });
+  }
+  return ticks;
+}
+
+/** Round whole numbers, for an axis of an integer index. */
+function numberTicks(start: number, end: number): Tick[] {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, (end - start) / TICKS_MAX)));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => (end - start) / one <= TICKS_MAX) ?? end - start;
+  const ticks: Tick[] = [];
+  for (let time = Math.ceil(start / step) * step; time < end; time += step) {
+    if (time - start < (end - start) * 0.9) ticks.push({ time, label: time.toLocaleString("en-US") });
   }
   return ticks;
 }

@@ -39,12 +39,25 @@ export function duration(seconds: number): string {
   return counted(Math.floor(seconds / 86_400), "day");
 }
 
+/** Whether a position of the API is a whole number of an integer index, and no instant. */
+export function isNumber(position: string): boolean {
+  return /^-?\d+$/.test(position);
+}
+
+/** From one position to another, for people. */
+export function between(start: string, end: string): string {
+  return `${clock(start)} to ${clock(end)}${isNumber(start) ? "" : " UTC"}`;
+}
+
 /** An instant of the API, without its `T` and `Z`, and without a fraction of nothing. */
 export function clock(instant: string): string {
+  if (isNumber(instant)) return instant.replace(/\B(?=(\d{3})+$)/g, ",");
   return instant.replace("T", " ").replace(/(\.\d*?)0*Z?$/, "$1").replace(/[.Z]+$/, "");
 }
 
+/** An instant in seconds since 1970, or the number that a position of an integer index is. */
 export function seconds(instant: string): number {
+  if (isNumber(instant)) return Number(instant);
   return Date.parse(instant) / 1000;
 }
 
@@ -54,7 +67,8 @@ export function ago(instant: string, from: string): string {
   return passed < 1 ? "just now" : `${duration(passed)} ago`;
 }
 
-/** Seconds since 1970 as an instant of the API. */
-export function instantOf(time: number): string {
+/** Seconds since 1970 as an instant of the API, or a number where another position is one. */
+export function positionLike(other: string, time: number): string {
+  if (isNumber(other)) return BigInt(Math.round(time)).toString();
   return new Date(time * 1000).toISOString().replace(/\.000Z$/, "Z");
 }

@@ -51,11 +51,11 @@ from thermocline.format.argument import (
     list_paths,
     wrong_kind,
 )
-from thermocline.format.bucket import TIME, Bucket, parse_bucket, parse_duration_s, write_duration
+from thermocline.format.bucket import TIME, parse_bucket, parse_duration_s, write_duration
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Mark, SetTable, TableSpec
-from thermocline.format.log.conflict import TimeWindow
+from thermocline.format.log.conflict import TimeWindow, parse_window
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema, check_names
 from thermocline.format.types import parse_type
@@ -236,7 +236,7 @@ class TimeSeriesTable:
                 hint="pass where='true' to delete every row",
             )
         bucket = self.cold.state().spec.bucket
-        window, matcher, columns = _parse_window(start, end, bucket), match_every_row, ()
+        window, matcher, columns = parse_window(start, end, bucket), match_every_row, ()
         if where is not None:
             predicate, window = _compile_where(where, self.cold.state(), window)
             matcher, columns = predicate.mask, tuple(predicate.columns)
@@ -408,7 +408,7 @@ class TimeSeriesTable:
         schema = pa.schema(
             [state.schema.column(c).field for c in wanted], state.schema.arrow.metadata
         )
-        window, predicate = _parse_window(start, end, state.spec.bucket), None
+        window, predicate = parse_window(start, end, state.spec.bucket), None
         if where is not None:
             predicate, window = _compile_where(where, state, window)
         loaded = list(dict.fromkeys([*wanted, *(predicate.columns if predicate else ())]))
@@ -671,11 +671,3 @@ def _compile_where(where: str, state: TableState, window: TimeWindow) -> tuple[A
 
     predicate = compile_predicate(where, state.schema.arrow)
     return predicate, window.intersect(*predicate.window(state.spec.time_column))
-
-
-def _parse_window(start: object, end: object, bucket: Bucket) -> TimeWindow:
-    first = None if start is None else bucket.parse_position(start)
-    after = None if end is None else bucket.parse_position(end)
-    if first is not None and after is not None and after <= first:
-        raise Invalid("the end is not after the start", hint="the end is not part of the range")
-    return TimeWindow(first, after)

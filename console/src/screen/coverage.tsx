@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { part } from "../api";
 import { useAsk } from "../ask";
-import { clock, count, counted, instantOf, seconds, share } from "../format";
+import { between, count, counted, positionLike, seconds, share } from "../format";
 import { type Params, type Place, change } from "../route";
 import { Listing, Tabs } from "../show/listing";
 import { Asked, Empty } from "../show/state";
@@ -111,9 +111,12 @@ function zoomed(of: Blocks, factor: number): void {
   if (!of.start || !of.end) return;
   const start = seconds(of.start);
   const span = seconds(of.end) - start;
-  const next = Math.max(2, Math.round((span * factor) / of.bucket_s)) * of.bucket_s;
-  const from = Math.round((start + (span - next) / 2) / of.bucket_s) * of.bucket_s;
-  change({ start: instantOf(from), end: instantOf(from + next) }, "push");
+  // Months differ, and an integer index has steps: there a bucket is as wide as it is on average.
+  const width = of.bucket_s ?? span / of.buckets;
+  const next = Math.max(2, Math.round((span * factor) / width)) * width;
+  const from = Math.round((start + (span - next) / 2) / width) * width;
+  const like = (time: number) => positionLike(of.start ?? "", time);
+  change({ start: like(from), end: like(from + next) }, "push");
 }
 
 interface PictureAsked {
@@ -142,7 +145,7 @@ function Picture({ table, of, params, page }: PictureAsked) {
           <span class="key cold">held</span> <span class="key hot">held, unflushed</span>{" "}
           <span class="key missing">missing</span>
           <span class="quiet">
-            {clock(of.start ?? "")} to {clock(of.end ?? "")} UTC,{" "}
+            {between(of.start ?? "", of.end ?? "")},{" "}
             {counted(of.buckets, "bucket")} of {of.bucket}
           </span>
           {!of.is_verified && <em class="badge warm">not verified</em>}

@@ -1,6 +1,6 @@
 // Freshness: how far the rows of each table have come, from taken to compacted.
 import { useAsk } from "../ask";
-import { ago, clock, count, counted, duration, seconds } from "../format";
+import { ago, clock, count, counted, duration, isNumber, seconds } from "../format";
 import { addressOf } from "../route";
 import { Asked } from "../show/state";
 import { NoTables } from "./tables";
@@ -53,7 +53,9 @@ function until(instant: string): string {
 function stages(of: TableFreshness, now: string, sync: string): Stage[] {
   const newest = of.newest ? until(of.newest) : "no rows yet";
   const taken = of.newest ? "hot" : "none";
-  const lag = of.newest && of.newest_cold ? seconds(of.newest) - seconds(of.newest_cold) : 0;
+  // The steps of an integer index are no seconds.
+  const isTime = of.newest && of.newest_cold && !isNumber(of.newest);
+  const lag = isTime ? seconds(of.newest ?? "") - seconds(of.newest_cold ?? "") : 0;
   return [
     { name: "Live", kind: of.newest ? "live" : "none", value: newest, note: "what the next query sees" },
     {

@@ -1,7 +1,7 @@
 // What is missing of one entity in a stretch, and the words to look for it or to fill it.
 import { part } from "../api";
 import { useAsk } from "../ask";
-import { clock, count, counted } from "../format";
+import { between, clock, count, counted } from "../format";
 import { addressOf, change } from "../route";
 import { Copy } from "../show/copy";
 import { Listing } from "../show/listing";
@@ -41,7 +41,7 @@ export function Gaps({ table, entity, start, end }: GapsAsked) {
       <h2 id="missing">
         Missing of {laneName(entity)}
         <span class="quiet small">
-          {clock(start)} to {clock(end)} UTC
+          {between(start, end)}
         </span>
       </h2>
       <Asked ask={ask}>

@@ -1,7 +1,7 @@
 // The picture of coverage: a lane for each entity, a block for each stretch of buckets. A block is
 // filled like a vessel: flushed buckets below, unflushed on top of them, what is missing is empty.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { clock, count, counted, instantOf, seconds } from "../format";
+import { between, count, counted, isNumber, seconds } from "../format";
 import { colour, onTheme } from "../theme";
 import { axisTicks } from "../axis";
 import type { Blocks } from "./shape";
@@ -130,7 +130,7 @@ function Axis({ of }: { of: Blocks }) {
   const span = seconds(of.end) - start;
   return (
     <div class="axis" aria-hidden="true">
-      {axisTicks(start, start + span).map(({ time, label }) => (
+      {axisTicks(start, start + span, isNumber(of.start)).map(({ time, label }) => (
         <span key={time} style={{ left: `${((time - start) / span) * 100}%` }}>
           {label}
         </span>
@@ -151,9 +151,9 @@ export function firstBucket(of: Blocks, block: number): number {
   return Math.floor((block * of.buckets) / of.blocks);
 }
 
-/** The instant that a block begins at. */
+/** The position that a block begins at. */
 export function edge(of: Blocks, block: number): string {
-  return instantOf(seconds(of.start ?? "") + firstBucket(of, block) * of.bucket_s);
+  return of.edges[block] ?? of.end ?? "";
 }
 
 export function laneName(entity: Record<string, unknown>): string {
@@ -172,7 +172,7 @@ function told(of: Blocks, { lane, block }: Cursor): string {
     held ? `${counted(held, "bucket")} held` : "",
     hot ? `${count(hot)} of them not flushed yet` : "",
   ];
-  const when = `${clock(edge(of, block))} to ${clock(edge(of, block + 1))} UTC`;
+  const when = between(edge(of, block), edge(of, block + 1));
   return `${laneName(found.entity)}, ${when}: ${parts.filter(Boolean).join(", ")}`;
 }
 

@@ -49,10 +49,11 @@ export interface Lane {
 export interface Blocks {
   version: number;
   bucket: string;
-  bucket_s: number;
+  bucket_s: number | null;
   start: string | null;
   end: string | null;
   buckets: number;
+  edges: string[];
   blocks: number;
   entities: number;
   is_verified: boolean;

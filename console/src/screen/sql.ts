@@ -1,5 +1,7 @@
 // SQL that the console writes: names and values quoted, so that any of them may hold anything.
 
+import { isNumber } from "../format";
+
 // What DuckDB reserves, or takes for the name of a function or a type alone.
 const KEYWORDS = new Set(
   `
@@ -40,7 +42,8 @@ export interface Stretch {
 export function gapSql({ table, entity, start, end }: Stretch): string {
   const conditions = Object.entries(entity).map(([column, value]) => isEqual(column, value));
   const where = conditions.length ? `\nwhere ${conditions.join("\n  and ")}` : "";
-  return `select *\nfrom gaps(${[table, start, end].map(literal).join(", ")})${where}`;
+  const edges = [start, end].map((edge) => (isNumber(edge) ? edge : literal(edge)));
+  return `select *\nfrom gaps(${[literal(table), ...edges].join(", ")})${where}`;
 }
 
 /** A command that fills a stretch from files, and one that shows whether it is filled. */

@@ -1,7 +1,7 @@
 // Tables: what there is; of one, what it is made of, what it holds, and how to reach it.
 import { useAsk } from "../ask";
 import { part } from "../api";
-import { clock, count, counted, share, size } from "../format";
+import { clock, count, counted, isNumber, share, size } from "../format";
 import { type Place, addressOf, change } from "../route";
 import { Code } from "../show/copy";
 import { Figures, Listing, Tabs } from "../show/listing";
@@ -96,7 +96,7 @@ function Info({ of, place }: { of: TableInfo; place: Place }) {
             ["Rows", count(of.rows + of.hot_rows), `${count(of.hot_rows)} of them hot`],
             ["Size", size(of.size_bytes), counted(of.segments, "segment")],
             ["Version", count(of.version), `${clock(of.committed).slice(0, 19)} UTC`],
-            ["Newest", of.end ? clock(of.end).slice(0, 16) : "nothing yet", of.end ? "end of its bucket, UTC" : ""],
+            ["Newest", of.end ? (isNumber(of.end) ? clock(of.end) : clock(of.end).slice(0, 16)) : "nothing yet", of.end ? `end of its bucket${isNumber(of.end) ? "" : ", UTC"}` : ""],
             [
               "Coverage",
               of.buckets ? share(of.ratio) : "none",

@@ -23,6 +23,8 @@ moving one shared mark, whatever its source.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from thermocline.errors import Invalid
+from thermocline.format.bucket import Bucket
 from thermocline.format.log.action import (
     Action,
     AddSegment,
@@ -56,6 +58,15 @@ class TimeWindow:
 
 
 ALL_TIME = TimeWindow()
+
+
+def parse_window(start: object, end: object, bucket: Bucket) -> TimeWindow:
+    """Return the range of a caller's start and end, in the index of these buckets."""
+    first = None if start is None else bucket.parse_position(start)
+    after = None if end is None else bucket.parse_position(end)
+    if first is not None and after is not None and after <= first:
+        raise Invalid("the end is not after the start", hint="the end is not part of the range")
+    return TimeWindow(first, after)
 
 
 @dataclass(frozen=True, slots=True)

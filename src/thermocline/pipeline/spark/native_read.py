@@ -16,6 +16,7 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,9 @@ from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_flag
-from thermocline.format.instant import NS_PER_UNIT, NS_PER_US, to_instant
+from thermocline.format.instant import NS_PER_UNIT, NS_PER_US
 from thermocline.format.log.action import Segment
-from thermocline.format.log.conflict import TimeWindow
+from thermocline.format.log.conflict import TimeWindow, parse_window
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import TableColumn
 from thermocline.format.types import decode_type, is_alike
@@ -94,9 +95,7 @@ def read(
     """
     lake, view, rows = _resolve_table(table, at, storage_options, hot=check_flag(hot, "hot"))
     state = view.state
-    window = TimeWindow(
-        None if start is None else to_instant(start), None if end is None else to_instant(end)
-    )
+    window = parse_window(start, end, state.spec.bucket)
     arrow = select_columns(state.schema, columns)
     check_session(spark)
     hold_version(lake, state.version, LEASE_S)
@@ -264,7 +263,8 @@ def _window_condition(time: tuple[str, pa.DataType], window: TimeWindow) -> Expr
         if bound is None:
             continue
         if is_nanoseconds(kind) or kinds.is_integer(kind):
-            conditions.append(getattr(column, compare)(f.lit(bound)))
+            limit = bound if abs(bound) < 1 << 63 else Decimal(bound)
+            conditions.append(getattr(column, compare)(f.lit(limit)))
             continue
         # Rounded up to the first whole unit that is not before the bound.
         unit_ns = max(NS_PER_UNIT[kind.unit], NS_PER_US)

@@ -21,9 +21,9 @@ from thermocline.cold.table import ColdTable
 from thermocline.cold.tenants import TenantCatalog
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid, NotFound
-from thermocline.format.bucket import parse_duration_s
+from thermocline.format.bucket import Bucket, parse_duration_s
 from thermocline.format.instant import to_instant
-from thermocline.format.log.conflict import TimeWindow
+from thermocline.format.log.conflict import TimeWindow, parse_window
 from thermocline.names import DEFAULT_TENANT
 
 PARTITION_BYTES = 64 << 20
@@ -104,13 +104,9 @@ class SparkOptions:
         to_instant(given)
         return given
 
-    @property
-    def window(self) -> TimeWindow:
-        """The requested stretch of time."""
-        start, end = self.text("start"), self.text("end")
-        return TimeWindow(
-            None if start is None else to_instant(start), None if end is None else to_instant(end)
-        )
+    def window(self, bucket: Bucket) -> TimeWindow:
+        """Return the requested stretch of the index of these buckets."""
+        return parse_window(self.text("start"), self.text("end"), bucket)
 
     @property
     def lease_s(self) -> int:

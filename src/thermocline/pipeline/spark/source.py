@@ -114,7 +114,7 @@ class TableReader(DataSourceReader):
         self._options = options
         self._frame = frame
         self._as_of = as_of
-        self._pruned = SegmentPruning(options.window)
+        self._pruned: SegmentPruning | None = None
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions that may have rows; their files are kept from now on."""
@@ -127,9 +127,10 @@ class TableReader(DataSourceReader):
         state = view.state
         hold_version(table, state.version, options.lease_s)
         names = frame_columns(self._frame, state.schema)
-        plot = scan_spec(table, state, names, self._pruned.window, options.storage)
+        pruned = self._pruned or SegmentPruning(options.window(state.spec.bucket))
+        plot = scan_spec(table, state, names, pruned.window, options.storage)
         size_bytes = options.number("partitionBytes", PARTITION_BYTES)
-        found = partition_segments(plot, self._pruned.matching_segments(state), size_bytes)
+        found = partition_segments(plot, pruned.matching_segments(state), size_bytes)
         if rows is not None:
             found += partition_hot_rows(plot, rows)
         return [*found]
@@ -147,7 +148,7 @@ class PushedReader(TableReader):
         """Use the filters of times and entities; return those that Spark must evaluate."""
         spec = open_table(self._options, is_read_only=True).state(self._as_of).spec
         found = parse_filters(filters, spec.time_column, spec.entity_columns)
-        asked = self._options.window
+        asked = self._options.window(spec.bucket)
         window = found.window.intersect(asked.start, asked.end)
         self._pruned = replace(found, window=window)
         return found.rest

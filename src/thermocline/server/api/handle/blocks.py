@@ -50,7 +50,10 @@ class LaneResponse(Struct):
 
 
 class Blocks(Struct):
-    """Coverage of a stretch as lanes of blocks; `entities` is the total number of lanes."""
+    """Coverage of a stretch as lanes of blocks; `entities` is the total number of lanes.
+
+    `edges` are where the blocks begin, and where the last one ends.
+    """
 
     version: int
     bucket: str
@@ -58,6 +61,7 @@ class Blocks(Struct):
     start: str | None
     end: str | None
     buckets: int
+    edges: list[str]
     blocks: int
     entities: int
     is_verified: bool
@@ -83,6 +87,7 @@ def blocks(call: ApiRequest) -> Blocks:
         start=bucket.format_position(bucket.start(first)) if count else None,
         end=bucket.format_position(bucket.start(after)) if count else None,
         buckets=count,
+        edges=[bucket.format_position(bucket.start(edge)) for edge in edges],
         blocks=cut,
         entities=total,
         is_verified=held.is_verified and not held.state.holes,
