@@ -193,7 +193,7 @@ async def _serve_official(root: str, port: int) -> None:
     await told.wait()
     await listener.stop(5.0)
     await lane.stop(5.0)
-    node.close(is_flushed=False)
+    node.close(flush=False)
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ class Recorder:
         if not number or event not in ("call", "c_call"):
             return
         caller = next(_frames(frame.f_back), None)
-        if caller is not None:
+        if caller is not None and caller is frame.f_back:
             self._write(number, caller.f_code, next(_frames(caller.f_back), None))
         if PACKAGE in frame.f_code.co_filename:
             self._write(number, frame.f_code, caller)

@@ -18,7 +18,7 @@ def damaged(tmp_path):
     for n in range(6):
         tables[0].write(ticks(n, hour=n))
     tables[1].write(ticks(100))
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     journal = tmp_path / "lake" / "journal"
     first = min(journal.glob("*.wal"))
     data = bytearray(first.read_bytes())

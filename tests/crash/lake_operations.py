@@ -324,11 +324,11 @@ class Life:
 
     def leave(self, name: str = "", how_many: int = 0) -> None:
         """Close the lake with its rows hot."""
-        self.lake.close(is_flushed=False)
+        self.lake.close(flush=False)
 
     def reopen(self, name: str = "", how_many: int = 0) -> None:
         """Close the lake and open it again."""
-        self.lake.close(is_flushed=False)
+        self.lake.close(flush=False)
         self.lake = self._open(self.disk)
 
 

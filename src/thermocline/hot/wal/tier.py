@@ -115,11 +115,12 @@ class WalTier:
             self.quarantined_count = len(list_quarantine(self._disk, self._folder))
         return self.quarantined_count
 
-    def table(self, table_id: bytes) -> "WalTable":
-        """Return the hot half of a table."""
+    def table(self, table_id: bytes, mark: Mark | None = None) -> "WalTable":
+        """Return the hot half of a table; `mark` is how far it was flushed, if that is known."""
         with self._changed:
             if table_id not in self._tables:
-                mark = self._mark_of(table_id, self.source) or Mark(0)
+                if mark is None:
+                    mark = self._mark_of(table_id, self.source) or Mark(0)
                 self._tables[table_id] = WalTable(self, table_id, TableBuffer(self.source, mark))
             return self._tables[table_id]
 

@@ -275,7 +275,7 @@ class NodeServer:
             await self._run_in_thread(node.flush, self._time_left(end_s), "rows not flushed")
         await self._run_in_thread(self._write_uses, FAST_DEADLINE_S, "uses of keys not written")
         self.door.close()
-        await self._run_in_thread(lambda: node.close(is_flushed=False), CLOSE_S, "node not closed")
+        await self._run_in_thread(lambda: node.close(flush=False), CLOSE_S, "node not closed")
 
     async def _run_in_thread(self, work: Callable[[], Any], wait_s: float, trouble: str) -> None:
         """Run blocking work in a thread, for a bounded time or until a second signal."""
