@@ -379,7 +379,7 @@ class Looker:
     def __init__(self, lake_disk: SimDisk) -> None:
         lake = opened(lake_disk.clone())
         self._roots = {name: lake.table(name).root() for name in TABLES}
-        self._names = {lake.table(name).table_id: name for name in TABLES}
+        self._names = {lake.table(name).hot().table_id: name for name in TABLES}
         abandon(lake)
         self._hashes: dict[int, tuple[object, int]] = {}
         self._sorted: dict[int, tuple[object, list[tuple[str, int]]]] = {}

@@ -16,9 +16,8 @@ from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.app import make_app
 from thermocline.server.otlp.http import OtlpHttp
 from thermocline.server.otlp.http1.route import HttpLimits
-from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.ingest_queue import IngestQueue, Receiver
 from thermocline.server.otlp.memory_budget import MemoryBudget
-from thermocline.server.otlp.receiver import Receiver
 from thermocline.server.start.api_listener import ApiListener, bind_error
 from thermocline.server.start.certificate import TlsCertificate
 
@@ -82,9 +81,9 @@ def make_listeners(server: Any) -> dict[str, Listener]:
     room = MemoryBudget(settings.inflight_bytes_max)
     made: dict[str, Listener] = {}
     if settings.http is not None or settings.grpc is not None:
-        lane = IngestQueue(server.door, body_bytes_max=settings.body_bytes_max)
+        lane = IngestQueue(server.gateway, body_bytes_max=settings.body_bytes_max)
         made["lane"] = _QueueListener(lane)
-        receiver = Receiver(lane, room, server.door, server.quotas, server.metrics)
+        receiver = Receiver(lane, room, server.gateway, server.quotas, server.metrics)
         if settings.http is not None:
             made["http"] = _make_http(server, receiver, settings.http)
         if settings.grpc is not None:
@@ -137,7 +136,7 @@ def _host_names(address: Address) -> frozenset[str]:
 def _make_api(server: Any, room: MemoryBudget, address: Address) -> Listener:
     settings: NodeSettings = server.settings
     app = make_app(
-        None,
+        server.gateway,
         server.guard,
         server.quotas,
         server.metrics,

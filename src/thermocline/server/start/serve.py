@@ -23,12 +23,16 @@ from dataclasses import replace
 from typing import Any
 
 from thermocline.config import NodeSettings
-from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.errors import ThermoclineError
 from thermocline.extras import require_extra
-from thermocline.lake import Lake
 from thermocline.node import Node
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.guard import Caller, Guard, check_exposure, exposed_listeners
+from thermocline.server.access.guard import (
+    Guard,
+    NodeGateway,
+    check_exposure,
+    exposed_listeners,
+)
 from thermocline.server.access.keys import KeyStore
 from thermocline.server.access.quota import Quotas
 from thermocline.server.observe.health import Health
@@ -56,38 +60,6 @@ CLOSE_S = 5.0
 ReadSettings = Callable[[], NodeSettings]
 
 
-class NodeGateway:
-    """Gives the OTLP receivers access to the node; `Unavailable` before it opens and after."""
-
-    def __init__(self, guard: Guard, health: Health) -> None:
-        self._guard = guard
-        self._health = health
-        self.node: Node | None = None
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Refuse every later request with `Unavailable`, so that clients retry."""
-        self.node, self._is_closed = None, True
-
-    def caller(self, authorization: str | None, scope: str) -> Caller:
-        """Return the client of a request; `Unavailable` while the node starts."""
-        self._open_node()
-        return self._guard.caller(authorization, scope)
-
-    def lake(self, tenant: str) -> Lake:
-        """Return a tenant's lake; `Unavailable` while the node starts."""
-        return self._open_node().lake(tenant)
-
-    def _open_node(self) -> Node:
-        node = self.node
-        if self._is_closed:
-            raise Unavailable("the node is stopping", hint="try again later", retry_after_s=2)
-        if node is None:
-            hint = "wait until /health/ready answers 200"
-            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
-        return node
-
-
 class NodeServer:
     """One node and its listeners. `run` returns after a signal to stop."""
 
@@ -112,7 +84,7 @@ class NodeServer:
         may_be_open = settings.allow_insecure or not exposed_listeners(settings)
         self.guard = Guard(self.store, self.audit, self.log, may_be_open=may_be_open)
         self.quotas = Quotas(self.settings)
-        self.door = NodeGateway(self.guard, self.health)
+        self.gateway = NodeGateway(self.guard)
         self.certificate: TlsCertificate | None = None
         self.listeners: dict[str, Listener] = {}
         self.is_clean = True
@@ -207,10 +179,7 @@ class NodeServer:
             self.health.report_failure(error)
             self.log.error("start failed", error=error)
             raise
-        self.door.node = node
-        api: Any = self.listeners.get("api")
-        if api is not None:
-            api.parts.held = node
+        self.gateway.open(node)
         self.metrics.watch(node, lambda: self.health.ready().is_ok)
         self.health.report_started(node)
         recovered = node.recovered
@@ -274,7 +243,7 @@ class NodeServer:
         if not self._is_hurried:
             await self._run_in_thread(node.flush, self._time_left(end_s), "rows not flushed")
         await self._run_in_thread(self._write_uses, FAST_DEADLINE_S, "uses of keys not written")
-        self.door.close()
+        self.gateway.close()
         await self._run_in_thread(lambda: node.close(flush=False), CLOSE_S, "node not closed")
 
     async def _run_in_thread(self, work: Callable[[], Any], wait_s: float, trouble: str) -> None:
