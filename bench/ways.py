@@ -340,6 +340,7 @@ def run_node(ways: list[str], folder: str, recording: str, source: Path) -> None
         send()
         while rounds.is_compiling:
             time.sleep(0.1)
+        otlp.close()  # compiling may take longer than the node keeps an idle connection
         if "otlp" in ways:
             rounds.run("otlp", send)
         if "sql" in ways:

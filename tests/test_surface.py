@@ -185,6 +185,19 @@ def test_what_both_sides_have_gives_the_same_shapes_and_values(sides):
         assert plain(one) == plain(other)
 
 
+def test_the_old_name_of_an_argument_still_works_and_says_the_new_one(tmp_path):
+    with connect(tmp_path / "lake") as lake:
+        table = lake.create_table("prices", time_column="ts", bucket="1h")
+        table.write([{"ts": price(0)["ts"], "close": 1.0}])
+        with pytest.warns(DeprecationWarning, match="`is_flushed` is now `flush`"):
+            lake.close(is_flushed=False)
+    with connect(tmp_path / "lake", read_only=True) as lake:
+        table = lake.table("prices")
+        assert [part.batch.num_rows for part in table.snapshot().parts] == [1]
+        with pytest.raises(Invalid, match="not a flag"), pytest.warns(DeprecationWarning):
+            lake.close(is_flushed="no")
+
+
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from thermocline.cold.catalog import Catalog, CatalogEntry
+from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.table import ColdTable
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
@@ -337,6 +338,9 @@ class EntityLakeTable(LakeTable):
         """Return the hot rows from PostgreSQL; `mode` says what to do while it is down."""
         self._readers.check_open()
         return self._lake.entity(self.name).snapshot(mode=mode or _mode.get())
+
+    def _check_accepts_rows(self) -> None:
+        check_not_entities(self.cold.state().spec, "write")
 
     def flush_hot(self) -> None:
         """Export the changes that are only in PostgreSQL."""

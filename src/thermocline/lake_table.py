@@ -190,7 +190,6 @@ class LakeTable(TimeSeriesTable):
 
     def _check_accepts_rows(self) -> None:
         spec = self.cold.state().spec
-        check_not_entities(spec, "write")
         if spec.overlap != "allow":
             raise Invalid(
                 "this table accepts whole buckets only, not single rows",
@@ -229,9 +228,10 @@ class LakeTable(TimeSeriesTable):
         except BaseException:
             self._room.settle(new, is_written=False)
             raise
-        outcome.add_done_callback(
-            lambda done: self._room.settle(new, is_written=_may_be_written(done))
-        )
+        if new:
+            outcome.add_done_callback(
+                lambda done: self._room.settle(new, is_written=_may_be_written(done))
+            )
         return outcome
 
     def _write_batch(

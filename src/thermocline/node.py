@@ -339,9 +339,7 @@ def open_lake(
     return Node(os.fspath(root), settings, closes_with_lake=True, **how).lake()
 
 
-def set_aside_frames(
-    root: str, *, is_dry_run: bool, disk: Disk | None = None
-) -> list[RejectedFrame]:
+def set_aside_frames(root: str, *, dry_run: bool, disk: Disk | None = None) -> list[RejectedFrame]:
     """Move the frames that belong to no table of a lake into its journal's quarantine.
 
     Returns these frames. Raises while a name of the lake is damaged: restore the name instead, and
@@ -365,7 +363,7 @@ def set_aside_frames(
         tables = ((catalog, named) for catalog in catalogs for named in catalog)
         return _find_mark(tables, table_id, source)
 
-    return set_aside(disk, catalogs[0].journal_folder, mark_of, is_dry_run=is_dry_run)
+    return set_aside(disk, catalogs[0].journal_folder, mark_of, dry_run=dry_run)
 
 
 def _find_mark(

@@ -120,11 +120,11 @@ def test_D05_rows_of_a_table_without_a_name_are_set_aside_when_a_person_says_so(
     folder = root / Catalog(str(root)).find_entry("a").folder
     (root / "names" / "a.json").rename(tmp_path / "a.json")
     with pytest.raises(Corruption, match="no name"):
-        set_aside_frames(str(root), is_dry_run=False)
+        set_aside_frames(str(root), dry_run=False)
     folder.rename(tmp_path / "folder")
-    assert len(set_aside_frames(str(root), is_dry_run=True)) == 1
+    assert len(set_aside_frames(str(root), dry_run=True)) == 1
     assert "--set-aside" in refused(root).hint
-    assert len(set_aside_frames(str(root), is_dry_run=False)) == 1
+    assert len(set_aside_frames(str(root), dry_run=False)) == 1
     assert count(root, "b") == 2
     (tmp_path / "folder").rename(folder)
     (tmp_path / "a.json").rename(root / "names" / "a.json")

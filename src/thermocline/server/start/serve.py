@@ -39,8 +39,9 @@ from thermocline.server.observe.health import Health
 from thermocline.server.observe.log import EventLog
 from thermocline.server.observe.metrics import Metrics
 from thermocline.server.observe.systemd import Notifier
+from thermocline.server.otlp.ingest_queue import IngestQueue
 from thermocline.server.start.certificate import TlsCertificate
-from thermocline.server.start.listeners import Listener, make_listeners
+from thermocline.server.start.listeners import BoundListener, make_listeners
 from thermocline.server.start.startup_checks import (
     check_identity,
     check_unlocked,
@@ -86,7 +87,8 @@ class NodeServer:
         self.quotas = Quotas(self.settings)
         self.gateway = NodeGateway(self.guard)
         self.certificate: TlsCertificate | None = None
-        self.listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, BoundListener] = {}
+        self._queue: IngestQueue | None = None
         self.is_clean = True
         self._stops = 0
         self._stop = asyncio.Event()
@@ -137,10 +139,14 @@ class NodeServer:
 
     async def _listen(self) -> None:
         """Start the listeners; `run` stops those already started when one fails."""
-        for name, listener in make_listeners(self).items():
+        queue, listeners = make_listeners(self)
+        if queue is not None:
+            await queue.start()
+            self._queue = queue
+        for name, listener in listeners.items():
             await listener.start()
             self.listeners[name] = listener
-        ports = {name: one.port for name, one in self.listeners.items() if name != "lane"}
+        ports = {name: one.port for name, one in self.listeners.items()}
         where: dict[str, Any] = {"process": os.getpid(), "data": self.settings.data}
         if self.settings.api is not None:
             scheme = "https" if self.settings.tls_certificate else "http"
@@ -216,15 +222,13 @@ class NodeServer:
         """Stop the listeners, then the node; abandon what passes the deadline."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (FAST_DEADLINE_S if self._is_hurried else self._deadline_s)
-        lane = self.listeners.pop("lane", None)
         await self._stop_in_time(
             [one.stop(self._time_left(end_s)) for one in self.listeners.values()], end_s
         )
-        if lane is not None:
-            await self._stop_in_time([lane.stop(self._time_left(end_s))], end_s)
+        if self._queue is not None:
+            await self._stop_in_time([self._queue.stop(self._time_left(end_s))], end_s)
         await self._shut_down_node(opening, end_s)
-        api: Any = self.listeners.get("api")
-        if api is not None and api.parts.is_busy:
+        if any(one.parts is not None and one.parts.is_busy for one in self.listeners.values()):
             self.is_clean = False  # the interpreter would wait for the thread without a limit
             self.log.event("work not ended", why="a thread of the API is still busy")
 
