@@ -194,7 +194,10 @@ def test_the_old_name_of_an_argument_still_works_and_says_the_new_one(tmp_path):
     with connect(tmp_path / "lake", read_only=True) as lake:
         table = lake.table("prices")
         assert [part.batch.num_rows for part in table.snapshot().parts] == [1]
-        with pytest.raises(Invalid, match="not a flag"), pytest.warns(DeprecationWarning):
+        with (
+            pytest.raises(Invalid, match="not a flag"),
+            pytest.warns(DeprecationWarning, match="is_flushed"),
+        ):
             lake.close(is_flushed="no")
 
 

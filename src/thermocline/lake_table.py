@@ -33,7 +33,6 @@ from thermocline.format.log.state import TableState
 from thermocline.format.schema import may_become_double
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.follower import FollowedTable
-from thermocline.hot.wal.frame import Lsn
 from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.entity_limit import EntityLimit
 from thermocline.ingest.idempotency import RequestLedger, request_key
@@ -250,19 +249,9 @@ class LakeTable(TimeSeriesTable):
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
             self.cold.append(reader, AppendOptions(overlap="allow", requests=requests))
             return _completed_future(batch.num_rows)
-        outcome: Future[int] = Future()
-        outcome.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
-
-        def answer(done: "Future[Lsn]") -> None:
-            error = done.exception()
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(batch.num_rows)
-
-        submitted = hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests)
-        submitted.add_done_callback(answer)
-        return outcome
+        return hot.submit(
+            state.schema_id, batch, wait_s=wait_s, requests=requests, result=batch.num_rows
+        )
 
     def _requests(self) -> Mapping[str, int]:
         """Return the idempotency keys that the table's log and its hot rows have."""

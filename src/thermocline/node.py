@@ -83,6 +83,7 @@ class Node:
         self._entities = _open_entity_half(
             self._settings, self._tenants.root, is_read_only=is_read_only
         )
+        self._wake = threading.Event()
         self._tier: WalTier | None = None
         self._follower: JournalFollower | None = None
         self.flush_error: ThermoclineError | None = None
@@ -95,10 +96,8 @@ class Node:
             self._follower = JournalFollower(self._disk, catalog.journal_folder)
         else:
             self._tier = self._open_journal()
-        self._wake = threading.Event()
         self._clock: threading.Thread | None = None
         if self._tier is not None:
-            self._tier.on_pressure = self._wake.set
             self._clock = threading.Thread(
                 target=self._run_clock, name="thermocline-flush", daemon=True
             )
@@ -318,6 +317,7 @@ class Node:
             self._table_mark,
             self._settings.wal,
             expected=None if identity is None else identity.journal_id,
+            on_pressure=self._wake.set,
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
         )
         try:
