@@ -182,7 +182,7 @@ class ChecksPatches(OperationWriter):
 
 @pytest.mark.parametrize("wrong", [ForgetsVersions, IgnoresMatches, ChecksPatches])
 def test_a_wrong_store_is_told_from_a_dict(pool, monkeypatch, wrong):
-    monkeypatch.setattr("thermocline.hot.postgres.store.store.Writer", wrong)
+    monkeypatch.setattr("thermocline.hot.postgres.store.store.OperationWriter", wrong)
     machine = type("Machine", (Machine,), {"pool": pool})
     many = settings(
         max_examples=40, stateful_step_count=20, report_multiple_bugs=False, phases=("generate",)

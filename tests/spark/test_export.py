@@ -289,8 +289,8 @@ def test_P07_a_postgres_started_again_knows_the_snapshot_no_more(
 KILLED = [
     ("claim", False, 0),
     ("claim", True, 0),
-    ("supersede", False, 0),
-    ("supersede", True, 1),
+    ("commit_export", False, 0),
+    ("commit_export", True, 1),
     ("retire", False, 1),
     ("retire", True, 1),
 ]
@@ -303,7 +303,7 @@ def test_P04_P05_an_exporter_that_dies_at_any_step_is_rolled_forward(
     entities = accounts_of(site)
     fill(entities, 6)
     before = entities.table.state().version
-    owner = entities.table if step == "supersede" else entities.source
+    owner = entities.table if step == "commit_export" else entities.source
     dies(owner, step, after=after)
     with pytest.raises(Died):
         exported(site, spark, part_keys=3)

@@ -95,10 +95,14 @@ class DirtySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FrozenChanges:
-    """What one export carries: all change ids of a snapshot, its keys and their rows."""
+    """What one export carries: all change ids of a snapshot, its keys and their rows.
+
+    If `shared_id` is set, other sessions can import the snapshot by it, and read the rows in it.
+    """
 
     snapshot: DirtySnapshot
     changes: npt.NDArray[np.int64]
+    shared_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
