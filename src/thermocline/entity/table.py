@@ -10,10 +10,11 @@ Out:  versions of written entities; answers that are exact, or have a warning
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,9 +22,9 @@ import pyarrow as pa
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.entity_view import EntityView, HiddenPositions, read_entity_rows
 from thermocline.cold.table import ColdTable
-from thermocline.contract.document.key import parse_id
 from thermocline.entity.change_limit import ChangeLimit, EntitySettings
 from thermocline.entity.columns import fit_table
+from thermocline.entity.contract_copy import read_contract_copies
 from thermocline.entity.degraded_read import (
     LAKE_ALONE,
     OLD_ANSWER,
@@ -65,38 +66,41 @@ from thermocline.hot.postgres.export.dirty import Pressure
 from thermocline.hot.postgres.export.evict import evict, lake_version
 from thermocline.hot.postgres.export.forget import forget
 from thermocline.hot.postgres.export.source import EntitySource
-from thermocline.hot.postgres.page.page import Filter, Page
+from thermocline.hot.postgres.page.page import Page, PageRequest
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
     Operation,
     StoredEntity,
     WriteResult,
-    list_operations,
 )
 from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
+from thermocline.names import parse_id
 
 T = TypeVar("T")
 
 
-class EntityTable:
-    """The entities of one type. Any thread may use it."""
+class EntityTable(EntityInterface):
+    """The entities of one type. Any thread may use it.
+
+    `store` has its rows in PostgreSQL, or is the error by which PostgreSQL could not be reached.
+    """
 
     def __init__(
         self,
-        store: EntityStore,
-        source: EntitySource,
+        name: str,
         table: ColdTable,
+        store: EntityStore | Unavailable,
         settings: EntitySettings | None = None,
     ) -> None:
         self.settings = settings or EntitySettings()
         self.table = table
-        self.store = store
-        self.source = source
-        self._views = ViewBuilder(source, table)
+        self._name = name
+        self._store = store
         self._change_limit = ChangeLimit(self.settings, self._pressure)
         self._scan_cache = ScanAnswerCache()
         self._find_cache = FindAnswerCache()
@@ -108,47 +112,46 @@ class EntityTable:
     @property
     def name(self) -> str:
         """The type's name."""
-        return self.store.type_name
+        return self._name
+
+    @cached_property
+    def store(self) -> EntityStore:
+        """The rows in PostgreSQL; `Unavailable` if it was not there when this table was opened."""
+        if isinstance(self._store, Unavailable):
+            why = self._store
+            raise Unavailable(why.message, hint=why.hint, **why.facts) from why
+        return self._store
+
+    @cached_property
+    def source(self) -> EntitySource:
+        """The changes in PostgreSQL that wait for an export; `Unavailable` like `store`."""
+        return EntitySource(self.store)
+
+    @cached_property
+    def _views(self) -> ViewBuilder:
+        return ViewBuilder(self.source, self.table)
 
     @property
     def layout(self) -> Layout:
         """The type as last read from PostgreSQL: its columns and every version of its contract."""
-        return self.store.layout
+        return self._copied_layout if isinstance(self._store, Unavailable) else self._store.layout
+
+    @cached_property
+    def _copied_layout(self) -> Layout:
+        """The type by the copies of its contracts, without PostgreSQL's columns."""
+        try:
+            return Layout(0, self._name, "", (), read_contract_copies(self.table))
+        except NotFound as error:
+            raise Unavailable(error.message, hint=error.hint, type=self._name) from error
 
     # Writing.
 
-    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
-        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one."""
-        self._change_limit.admit()
-        return self.store.create(document, id)
-
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Replace an entity's document, or create the entity."""
-        self._change_limit.admit()
-        return self.store.replace(id, document, if_match)
-
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; the result must fit the contract."""
-        self._change_limit.admit()
-        return self.store.patch(id, merge_patch, if_match)
-
-    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Delete an entity; `NotFound` if it does not exist."""
-        self._change_limit.admit()
-        return self.store.delete(id, if_match)
-
-    def bulk(
-        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
+    def write_many(
+        self, operations: Sequence[Operation], *, atomic: bool
     ) -> list[WriteResult | ThermoclineError]:
-        """Run many operations in order, in one transaction; return the result of each.
-
-        An operation is an `Operation`, or a dict like in the HTTP API: `op` (`create`, `replace`,
-        `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first failure is raised
-        and nothing is written; without it, each failure is in the list at its index.
-        """
-        given = list_operations(operations)
-        self._change_limit.admit(len(given))
-        return self.store.bulk(given, atomic=atomic)
+        """Run operations in order, in one transaction; return the result of each."""
+        self._change_limit.admit(len(operations))
+        return self.store.write_many(operations, atomic=atomic)
 
     # Reading.
 
@@ -188,24 +191,12 @@ class EntityTable:
     def _find_cold(self, key: str, state: TableState) -> StoredEntity | None:
         return find_entities(self.table, state, self.layout, [parse_id(key)]).get(key)
 
-    def page(
-        self,
-        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
-        sort: Sequence[str] = (),
-        *more: Any,
-        **options: Any,
-    ) -> Page:
-        """Return one page of entities and the cursor of the next.
-
-        A filter is a value or JSON, such as `{"field": "state", "op": "eq", "value": "open"}`;
-        `sort` names fields, `-field` sorts in descending order. `fields`, `after`, `limit`, `refs`
-        and `with_total` are those of `EntityStore.page`. `Unsupported` if rows may have been
-        evicted: a page is read only from PostgreSQL.
-        """
+    def read_page(self, request: PageRequest) -> Page:
+        """Return the requested page; `Unsupported` if rows may have been evicted."""
         if self.settings.evict_age_s is not None:
             hint = "query with SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
             raise Unsupported("a page cannot contain rows that were evicted", hint=hint)
-        return self.store.page(filter, sort, *more, **options)
+        return self.store.read_page(request)
 
     def view(self, *, mode: ReadMode | str | None = None) -> EntityView:
         """Return the two halves of one read: a lake state, the keys to hide in it, the hot rows.
@@ -406,7 +397,7 @@ def open_entity_table(
         return {key: (one.schema_version, one.document) for key, one in found.items()}
 
     store = EntityStore(pool, tenant, name, cold=read_cold)
-    return EntityTable(store, EntitySource(store), table, settings)
+    return EntityTable(name, table, store, settings)
 
 
 def _choose_columns(state: TableState, names: tuple[str, ...] | None) -> list[str]:

@@ -41,8 +41,7 @@ from thermocline.hot.postgres.schema.layout import Layout, StaleLayout
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.session.transaction import CHECKPOINT, Isolation
 from thermocline.hot.postgres.store.operation import StoredEntity
-from thermocline.hot.postgres.store.statement import array_text
-from thermocline.hot.postgres.store.store import EntityStore
+from thermocline.hot.postgres.store.store import EntityStore, array_text
 
 DIRTY_KEYS_MAX = 1_000_000
 READ_LIMIT_S = 120.0
