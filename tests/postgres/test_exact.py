@@ -33,7 +33,7 @@ from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.catalog import Catalog
 from thermocline.entity import history as history_room
 from thermocline.entity import table as table_room
-from thermocline.entity.change_limit import EntitySettings
+from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
 from thermocline.hot.postgres.export import dirty

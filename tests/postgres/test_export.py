@@ -26,8 +26,8 @@ from thermocline.cold.catalog import Catalog
 from thermocline.cold.change.export_plan import ExportPlanner, find_flush_note
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
-from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.export import EXPORT_TRIES_MAX, roll_forward
+from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Corruption, Overloaded, Unavailable
 from thermocline.format.log.change_ids import decode_changes

@@ -3,7 +3,7 @@
 import pytest
 
 from postgres.entity_verbs import account, accounts, another, balances, entity_types
-from thermocline.entity.change_limit import EntitySettings
+from thermocline.entity.table import EntitySettings
 from thermocline.errors import Conflict, Overloaded
 from thermocline.hot.postgres.export.forget import forget
 

@@ -15,11 +15,10 @@ from typing import Any
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.change.export_plan import create_entity_spec
 from thermocline.cold.table import ColdTable
-from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.columns import fit_table
 from thermocline.entity.contract_copy import copy_contracts
 from thermocline.entity.export import roll_forward
-from thermocline.entity.table import EntityTable, open_entity_table
+from thermocline.entity.table import EntitySettings, EntityTable, open_entity_table
 from thermocline.errors import Conflict, NotFound, Unavailable
 from thermocline.format.argument import check_text
 from thermocline.format.log.action import ENTITIES_FEATURE

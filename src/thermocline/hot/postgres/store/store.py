@@ -337,7 +337,7 @@ class OperationWriter:
             document = _require_document(checked)
             version = self._layout.contract.version
             # The insert determines the version.
-            plan.inserts.append(self._layout.record_of(key, 0, version, document))
+            plan.inserts.append(record_of(self._layout, key, 0, version, document))
             plan.inserting.append((place, operation))
             return None
         ver, schema_version = row[:2]
@@ -354,7 +354,7 @@ class OperationWriter:
             fits, document = self._fit_contract(operation.value, schema_version)
         else:
             fits, document = self._layout.contract.version, _require_document(checked)
-        plan.updates.append(self._layout.record_of(key, ver + 1, fits, document))
+        plan.updates.append(record_of(self._layout, key, ver + 1, fits, document))
         return WriteResult(key, ver + 1, kind)
 
     def _insert(self, plan: _Plan, results: dict[int, OperationResult]) -> list[NumberedOperation]:
@@ -426,7 +426,7 @@ class OperationWriter:
         # Order matters: the lake is read after the keys are locked, so no export comes in between.
         rows = self._cold(self._connection, sorted(held))
         records = [
-            self._layout.record_of(key, ver, rows[key][0], rows[key][1])
+            record_of(self._layout, key, ver, rows[key][0], rows[key][1])
             for key, ver in held.items()
         ]
         fill_locked(self._connection, self._layout, records)
@@ -478,6 +478,18 @@ def validate_document(contract: Contract, document: Any) -> dict[str, Any]:
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         is_plain = False
     return contract.validate_bytes(data) if is_plain else contract.validate(document)
+
+
+def record_of(layout: Layout, key: str, ver: int, schema_version: int, document: Json) -> Json:
+    """Return the record of a document: a JSON object of the table's columns."""
+    rest = dict(document)
+    record: Json = {"id": key, "ver": ver, "schema_version": schema_version, "rest": rest}
+    for column in layout.columns:
+        value = rest.get(column.name)
+        if value is not None:
+            record[column.sql_name] = value
+            del rest[column.name]
+    return record
 
 
 def lock_rows(
