@@ -200,7 +200,7 @@ def test_P15_a_reading_in_two_statements_would_see_half_of_a_transfer(accounts, 
             return found
 
         run = pool.run
-        accounts.source.dirty._last = None
+        accounts.source._last = None
         monkeypatch.setattr(dirty, "_changed_keys", transfer)
         with monkeypatch.context() as patch:
             weak = {} if isolation is None else {"isolation": isolation}

@@ -42,7 +42,7 @@ __all__ = ["accounts", "another", "entity_types"]
 
 def changes_left(entities):
     """Return how many changes wait for an export."""
-    return entities.source.dirty.pressure().changes
+    return entities.source.pressure().changes
 
 
 def run_between(owner, name, act):
@@ -526,7 +526,7 @@ def test_P23_writes_of_a_restored_postgres_are_never_taken_for_exported_ones(acc
     accounts.store.replace("a", account(3))  # bears the number of the change that was exported
     with pytest.raises(Corruption):
         accounts.export()
-    assert accounts.source.dirty.pressure().changes == 1
+    assert accounts.source.pressure().changes == 1
 
 
 def test_P23_a_copy_made_between_claim_and_mark_goes_on_where_it_was(accounts, backups):

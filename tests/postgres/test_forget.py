@@ -50,7 +50,7 @@ def test_a_key_that_is_dirty_or_moved_is_not_forgotten(accounts, another):
     accounts.create(account(1), "moved")
     accounts.create(account(1), "dirty")
     accounts.export()
-    accounts.evict(accounts.source.dirty.find("moved").taken_at)
+    accounts.evict(accounts.source.find("moved").taken_at)
     accounts.delete("dirty")
     assert forget(accounts.store, 0) == 0
     assert [key for key, _ in remembered(accounts)] == ["dirty", "moved"]

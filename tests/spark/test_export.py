@@ -122,7 +122,7 @@ def test_an_export_carries_rows_and_deletes_of_all_parts_in_one_version(site, sp
     assert exported(site, spark, part_keys=1).version == before + 2
     assert cold_balances(entities) == balances(entities)
     assert key(7) not in cold_balances(entities)
-    assert entities.source.dirty.pressure().changes == 0
+    assert entities.source.pressure().changes == 0
     assert not fsck(entities.table).findings
     assert exported(site, None).version is None  # and no session was asked for
 

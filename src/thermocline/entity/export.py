@@ -179,7 +179,7 @@ class ViewBuilder:
         While nothing changes, views share everything but their time.
         """
         for _ in range(VIEW_TRIES_MAX):
-            snapshot = self._source.dirty.snapshot()
+            snapshot = self._source.snapshot()
             state = self._state(snapshot.head)
             if state is not None:
                 return self._build_or_reuse(state, snapshot)

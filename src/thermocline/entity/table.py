@@ -208,7 +208,7 @@ class EntityTable(EntityInterface):
         return answer
 
     def _find(self, key: str) -> FindAnswer:
-        found = self.source.dirty.find(parse_id(key))
+        found = self.source.find(parse_id(key))
         entity = found.entity
         if entity is None and found.is_moved:
             entity = self._find_cold(key, self._views.state(found.head))
@@ -318,7 +318,7 @@ class EntityTable(EntityInterface):
         return self._retry_expired(lambda: self._history(id))
 
     def _history(self, key: str) -> list[EntityRevision]:
-        found = self.source.dirty.find(parse_id(key))
+        found = self.source.find(parse_id(key))
         self._views.state(found.head)
         return history(self.table, found, key)
 
@@ -345,7 +345,7 @@ class EntityTable(EntityInterface):
         return self.export() if is_due else None
 
     def _pressure(self) -> Pressure:
-        return self.source.dirty.pressure()
+        return self.source.pressure()
 
     def recover(self) -> Version:
         """Finish the export of a process that died; return the lake's version.
@@ -401,7 +401,7 @@ class EntityTable(EntityInterface):
         return ScanAnswer(rows, to_datetime(view.as_of), view.state.version, view.warning)
 
     def _read_hot(self, names: tuple[str, ...] | None) -> ScanAnswer:
-        _, taken_at, rows = self.source.dirty.read_all()
+        _, taken_at, rows = self.source.read_all()
         if names is not None:
             _check_names(names, rows.column_names)
             rows = rows.select(list(names))

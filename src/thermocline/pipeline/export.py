@@ -76,7 +76,7 @@ class ExportJob:
         for name in types.names() if types is not None else ():
             assert types is not None
             entities = types.table(name)
-            changes = entities.source.dirty.pressure().changes
+            changes = entities.source.pressure().changes
             behind = entities.table.state().version - entities.source.head().version
             if changes:
                 yield Task(NAME, name, f"{changes:,} changes wait", {"changes": changes})
@@ -130,7 +130,7 @@ class _SparkStaging(RowStaging):
     @contextmanager
     def freeze(self) -> Iterator[FrozenChanges | None]:
         self._tag = new_tag()
-        if not self._source.dirty.pressure().changes:
+        if not self._source.pressure().changes:
             yield None
             return
         self._spark()  # Spark starts before the snapshot: its transaction should be short

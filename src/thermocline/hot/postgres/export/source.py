@@ -27,17 +27,12 @@ from thermocline.format.log.change_ids import decode_changes, encode_changes
 from thermocline.format.log.commit_note import NoteFlush
 from thermocline.hot.postgres.export.dirty import DirtySet, FrozenChanges, LakeHead
 from thermocline.hot.postgres.session.connect import Connection
-from thermocline.hot.postgres.store.store import EntityStore
 
 RETIRE_LIMIT_S = 300.0
 
 
-class EntitySource:
-    """The export interface of one type in PostgreSQL. Any thread may use it."""
-
-    def __init__(self, store: EntityStore) -> None:
-        self._store = store
-        self.dirty = DirtySet(store)
+class EntitySource(DirtySet):
+    """The changes of one type in PostgreSQL, and their export. Any thread may use it."""
 
     @property
     def type_name(self) -> str:
@@ -65,14 +60,6 @@ class EntitySource:
                 expected=attached,
                 found=table_id,
             )
-
-    def head(self) -> LakeHead:
-        """Return the lake version that PostgreSQL goes with now."""
-        return self.dirty.head()
-
-    def freeze(self) -> FrozenChanges | None:
-        """Step 1: return what the export has to carry, or None when nothing is dirty."""
-        return self.dirty.freeze()
 
     def claim(self, frozen: FrozenChanges) -> NoteFlush:
         """Step 3: number this attempt durably; return the note for its commit.
