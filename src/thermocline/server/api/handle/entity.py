@@ -223,7 +223,7 @@ def export(call: ApiRequest) -> ApiResponse:
 
 
 def _entities(call: ApiRequest) -> "EntityTable":
-    return call.lake.entities.table(call.path["type"])
+    return call.lake.entity(call.path["type"])
 
 
 def _charge_body(call: ApiRequest) -> bytes:
