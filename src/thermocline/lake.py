@@ -169,9 +169,9 @@ class Lake:
         try:
             return self.entities.table(name)
         except Unavailable as error:
-            from thermocline.entity.read_only_table import cold_table
+            from thermocline.entity.types import open_without_postgres
 
-            return cold_table(self._catalog, name, error)
+            return open_without_postgres(self._catalog, name, error)
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 
 from thermocline.cold.catalog import Catalog
 from thermocline.config import EMBEDDED, LakeSettings
-from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.restore import load_restored
+from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.hot.postgres.schema.migrate import open_tenant

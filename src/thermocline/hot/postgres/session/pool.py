@@ -242,11 +242,8 @@ class Pool:
         An idle connection may have been lost; `first` changes nothing, so another one is tried.
         """
         while True:
-            self.breaker.admit()
-            try:
+            with self.breaker.attempt():
                 begun = self._try_begin(first)
-            finally:
-                self.breaker.release_probe()  # however the attempt ended, the next caller may try
             if begun is not None:
                 return begun
 
