@@ -32,6 +32,7 @@ EXCEPTIONS = {
         "hot": OF_THE_ROOMS,
         "close_session": OF_THE_ROOMS,
         "keep": OF_THE_ROOMS,
+        "references": OF_THE_ROOMS,
         "snapshot": OF_THE_ROOMS,
         "tier": OF_THE_ROOMS,
     },

@@ -48,6 +48,9 @@ from thermocline.query.worker.protocol import (
     WORN,
     MessageKind,
     PeerGone,
+    TableLocation,
+    WorkerRequest,
+    WorkerSettings,
     lost_files_error,
     pack_value,
     receive,
@@ -55,7 +58,6 @@ from thermocline.query.worker.protocol import (
     send,
     unpack_value,
 )
-from thermocline.query.worker.request import TableLocation, WorkerRequest, WorkerSettings
 from thermocline.query.worker.shared_memory import SnapshotHeader, map_snapshot
 
 BATCH_ROWS = 16_384
