@@ -640,7 +640,7 @@ def test_an_id_is_of_one_running_query_at_a_time(open_pool):
     with pytest.raises(Conflict):
         pool.sql("select 1", query_id="twice")
     reader.close()
-    wait_until(lambda: len(pool._idle) == len(pool.worker_ids()))
+    wait_until(lambda: pool.queue.find("twice") is None)
     assert one(pool, "select 1", query_id="twice") == 1
 
 

@@ -108,7 +108,7 @@ def test_Q05_a_query_that_comes_while_the_watchdog_lingers_is_checked_in_time(mo
         queue._queries["", query.query_id] = query
         queue.watch(query)
         assert query.is_over.wait(PATIENCE_S)
-        queue.forget(query)
+        del queue._queries["", query.query_id]
 
     monkeypatch.setattr(query_queue, "LINGER_S", 3_600.0)
     watch(Watched("first", 0.0))

@@ -227,12 +227,10 @@ class QueryPool:
         return worker
 
     def _end(self, query: RunningQuery, is_fit: bool) -> None:
-        """Free the id, the worker and the turn of a query that has ended."""
         assert query.worker is not None
-        self.queue.forget(query)
         # Order matters: the worker's memory and spilled rows are freed before another one starts.
         self._give_back(query.worker, is_fit=is_fit)
-        self.queue.pass_turn()
+        self.queue.end(query)
 
     def _give_back(self, worker: WorkerProcess, *, is_fit: bool) -> None:
         with self._lock:

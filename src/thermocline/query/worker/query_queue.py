@@ -90,7 +90,7 @@ class QueryQueue:
         """
         with self._changed:
             query = self.find(check_text(query_id, "query_id"), tenant)
-            if query is None:
+            if query is None or query.is_over:
                 return False
             hint = "a client cancelled it by its id; run it again if its answer is needed"
             reason = QueryCancelled("the query was cancelled", hint=hint, query_id=query_id)
@@ -106,31 +106,26 @@ class QueryQueue:
                 return
             query.is_abandoned = True
             if query.worker is None:
-                self.forget(query)
-                self.pass_turn()
+                self.end(query)
                 return
             hint = "run the query again and read its answer to the end"
             query.stop(Unavailable("the client stopped reading the answer", hint=hint))
             self._abandoned.append(query)
             self._changed.notify_all()
 
-    def forget(self, query: RunningQuery) -> None:
-        """Remove a query that has ended, so that its id is free."""
+    def end(self, query: RunningQuery) -> None:
+        """Free the id and the turn of a query: the first one of the next tenant gets the turn."""
         with self._changed:
             del self._queries[query.tenant, query.query_id]
-
-    def pass_turn(self) -> None:
-        """Give the turn of a query that has ended to the first one of the next tenant."""
-        with self._changed:
             tenant = next(iter(self._waiting), None)
             if tenant is None:
                 self._free += 1
                 return
             queries = self._waiting.pop(tenant)
-            query = queries.popleft()
+            waiting = queries.popleft()
             if queries:
                 self._waiting[tenant] = queries  # behind the other tenants
-            query.turn.set_result(None)
+            waiting.turn.set_result(None)
 
     def stop_all(self, reason: ThermoclineError) -> None:
         """Stop every query for this reason."""
@@ -153,7 +148,7 @@ class QueryQueue:
         queries.remove(query)
         if not queries:
             del self._waiting[query.tenant]
-        self.forget(query)
+        del self._queries[query.tenant, query.query_id]
         return True
 
     def watch(self, query: RunningQuery) -> None:

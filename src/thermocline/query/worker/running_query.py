@@ -61,6 +61,7 @@ class RunningQuery:
         self.worker: WorkerProcess | None = None
         self.report = QueryReport()
         self.is_abandoned = False  # whether its reader has gone; then `drain` reads to the end
+        self.is_over = False
         self._timeout_s = 0.0
         self._hot: Mapping[str, HotSource] = {}
         self._shared: SharedParts | None = None
@@ -70,7 +71,6 @@ class RunningQuery:
         self._reason: ThermoclineError | None = None
         self._kill_at_s: float | None = None
         self._is_leaving = False
-        self._is_over = False
         self._error: ThermoclineError | None = None
 
     def assign(
@@ -118,7 +118,7 @@ class RunningQuery:
 
         Raises the error of the query, the same one at each call.
         """
-        if self._is_over:
+        if self.is_over:
             if self._error is not None:
                 raise self._error
             return None
@@ -197,7 +197,7 @@ class RunningQuery:
     def _finish(self, error: ThermoclineError | None, *, is_fit: bool) -> ThermoclineError:
         """Record how the query ended, give its worker back, and return the error to raise."""
         with self._lock:
-            is_first, self._is_over = not self._is_over, True
+            is_first, self.is_over = not self.is_over, True
             if is_first:
                 self._error = error
         if is_first and self._on_end is not None:
@@ -207,7 +207,7 @@ class RunningQuery:
     def stop(self, reason: ThermoclineError) -> None:
         """Interrupt the query for this reason; `check_deadline` must be called later to kill it."""
         with self._lock:
-            if self._is_over or self._reason is not None:
+            if self.is_over or self._reason is not None:
                 return
             self._reason = reason
             if self.worker is not None:
@@ -217,7 +217,7 @@ class RunningQuery:
     def check_deadline(self, now_s: float) -> float | None:
         """Stop or kill the query past its deadline; return when to check again, None for never."""
         with self._lock:
-            if self._is_over or (self.worker is None and self.turn.done()):
+            if self.is_over or (self.worker is None and self.turn.done()):
                 return None
             if self.worker is None:
                 return self.deadline_s  # of its wait, which the queue ends

@@ -63,7 +63,7 @@ async def query(call: ApiRequest, send: Send) -> None:
         raise HttpStatusError("a streamed answer needs HTTP/1.1", status=400, hint=hint)
     form = choose_format(call, call.body.format)
     pool = call.parts.node.query_pool
-    with call.parts.quota.count_query(call.caller.tenant):
+    with call.parts.quota.of(call.caller.tenant).count_query():
         admitted = pool.queue.admit(call.body.query_id, call.caller.tenant)
         answering = _QueryAnswer(call, pool, admitted, form)
         error: BaseException | None = None
