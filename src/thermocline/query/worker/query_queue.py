@@ -155,12 +155,14 @@ class QueryQueue:
         """End this query at its deadline."""
         with self._changed:
             if self._watchdog is None:
-                self._watchdog = threading.Thread(target=self._run, name="watch", daemon=True)
+                self._watchdog = threading.Thread(
+                    target=self._watch_queries, name="watch", daemon=True
+                )
                 self._watchdog.start()
             elif query.deadline_s < self._wakes_at_s:
                 self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _watch_queries(self) -> None:
         with self._changed:
             while True:
                 now_s = time.monotonic()
@@ -171,7 +173,7 @@ class QueryQueue:
                     for query in [one for one in queries if now_s >= one.deadline_s]:
                         self._stop(query, self._busy_error())
                 had_queries = bool(self._queries)
-                times = [query.check_deadline(now_s) for query in self._queries.values()]
+                times = [query.check_deadline(now_s) for query in list(self._queries.values())]
                 # It is set while lingering too, so that an earlier deadline wakes the thread.
                 self._wakes_at_s = min(
                     (at for at in times if at is not None), default=now_s + LINGER_S
