@@ -126,7 +126,7 @@ class Thermocline:
 
     def prepare(self, count: int) -> None:
         """Take so many queries up to where the engine would begin to read rows."""
-        session = self._lake._ready()  # noqa: SLF001  to prepare and not run has no public face
+        session = self._lake._open_session()  # noqa: SLF001  to prepare and not run has no public face
         for _ in range(count):
             with session._open_query(f"select * from {TABLE}", None):  # noqa: SLF001
                 pass

@@ -235,18 +235,18 @@ def test_Q03_an_answer_that_fails_half_way_raises_the_engines_own_error(client):
 
 
 def test_Q04_an_answer_that_is_closed_or_let_go_ends_its_query(node, client):
-    running = node.app.state.parts.running
+    running = node.node.pool.queue
     reader = client.sql_reader("select i from range(4000000000) t(i)")
     reader.read_next_batch()
-    assert running.all("default")
+    assert running.of_tenant("default")
     reader.close()
-    wait_until(lambda: not running.all("default"))
+    wait_until(lambda: not running.of_tenant("default"))
     with pytest.raises((Unavailable, ValueError)):
         reader.read_next_batch()
     reader = client.sql_reader("select i from range(4000000000) t(i)")
-    assert running.all("default")
+    assert running.of_tenant("default")
     del reader
-    wait_until(lambda: not running.all("default"))
+    wait_until(lambda: not running.of_tenant("default"))
 
 
 def test_Q04_a_query_is_cancelled_by_its_id(client):

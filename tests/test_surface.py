@@ -29,6 +29,7 @@ EXCEPTIONS = {
         "check_open": OF_THE_ROOMS,
         "entities": OF_THE_ROOMS,  # `register`, `entity` and `entity_types` are its surface
         "close_session": OF_THE_ROOMS,
+        "references": OF_THE_ROOMS,
         "tier": OF_THE_ROOMS,
     },
     Client: {},

@@ -21,7 +21,7 @@ from thermocline.cold.catalog import Catalog, CatalogEntry
 from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.table import ColdTable
 from thermocline.entity.model import ReadMode, mode_of
-from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.format.argument import check_renamed_flag, check_text
 from thermocline.format.log.action import ENTITIES_FEATURE, Mark
 from thermocline.hot.tier import HotSnapshot
@@ -31,7 +31,7 @@ from thermocline.lake_table import LakeTable, OpenReaders
 from thermocline.query.session import Params, Session
 from thermocline.query.source import check_table_name
 from thermocline.query.worker.pool import QueryPool, TableRef
-from thermocline.query.worker.result_stream import ResultStream
+from thermocline.query.worker.running_query import ResultStream
 from thermocline.table import new_spec
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class LakeHost(Protocol):
 
     pool: QueryPool | None
     flush_error: ThermoclineError | None
+
+    @property
+    def query_pool(self) -> QueryPool:
+        """The workers that run queries; `Invalid` when queries run in this process."""
+        ...
 
     @property
     def tier(self) -> WalTier:
@@ -182,8 +187,9 @@ class Lake:
         `answer` says how exact such an answer is.
         """
         if self.node.pool is not None:
-            references = self._references(_parse_mode(mode))
-            return self.node.pool.sql(query, params, tables=references)
+            return self.node.pool.sql(
+                query, params, tables=self.references(mode), tenant=self.tenant
+            )
         with _use_mode(mode):
             return self._open_session().sql(query, params)
 
@@ -213,35 +219,37 @@ class Lake:
         and `cached` answers the report of the table has a warning. `Invalid` in a lake without
         query workers.
         """
-        self.check_open()
-        pool = self.node.pool
-        if pool is None:
-            hint = "connect with query_workers"
-            raise Invalid("queries of this lake run in its own process", hint=hint)
-        references = self._references(_parse_mode(mode))
-        return pool.sql_reader(
-            query, params, tables=references, timeout_s=timeout_s, query_id=query_id
+        return self.node.query_pool.sql_reader(
+            query,
+            params,
+            tables=self.references(mode),
+            timeout_s=timeout_s,
+            query_id=query_id,
+            tenant=self.tenant,
         )
 
     def cancel(self, query_id: str) -> bool:
-        """Cancel a running query within a second; False when no query of this id is running."""
+        """Cancel a query within a second; False when none of this id waits or runs."""
         check_text(query_id, "query_id")
         self.check_open()
-        return self.node.pool is not None and self.node.pool.cancel(query_id)
+        pool = self.node.pool
+        return pool is not None and pool.queue.cancel(query_id, self.tenant)
 
-    def _references(self, mode: ReadMode | None) -> dict[str, TableRef]:
+    def references(self, mode: ReadMode | str | None) -> list[TableRef]:
         """Return a reference to every table of the lake, for a worker process."""
+        self.check_open()
+        asked = _parse_mode(mode)
         tables = [self.table(name) for name in self.tables()]
-        return {
-            one.name: TableRef(
+        return [
+            TableRef(
                 one.name,
                 one.root(),
-                hot=partial(one.snapshot, mode)
+                hot=partial(one.snapshot, asked)
                 if isinstance(one, EntityLakeTable)
                 else one.snapshot,
             )
             for one in tables
-        }
+        ]
 
     def _open_session(self) -> Session:
         """Return the session, after registering every table of the lake."""

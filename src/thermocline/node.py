@@ -116,6 +116,15 @@ class Node:
         return self._tier
 
     @property
+    def query_pool(self) -> QueryPool:
+        """The workers that run queries; `Invalid` when queries run in this process."""
+        self.check_open()
+        if self.pool is None:
+            hint = "connect with query_workers"
+            raise Invalid("queries of this lake run in its own process", hint=hint)
+        return self.pool
+
+    @property
     def export_error(self) -> ThermoclineError | None:
         """The error of the last export of entities by the clock; None if it succeeded."""
         return None if self._entities is None else self._entities.error

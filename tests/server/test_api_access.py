@@ -193,7 +193,7 @@ def test_A01_a_query_of_another_tenant_is_neither_seen_nor_cancelled_nor_in_the_
     thread = threading.Thread(target=run)
     thread.start()
     with node.client(beta) as beta:
-        wait_until(lambda: node.app.state.parts.running.all("alpha"))
+        wait_until(lambda: node.node.pool.queue.of_tenant("alpha"))
         time.sleep(0.3)
         assert beta.get("/api/v1/queries/shared-id").status_code == 404
         assert beta.delete("/api/v1/queries/shared-id").status_code == 404

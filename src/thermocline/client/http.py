@@ -46,6 +46,7 @@ KINDS: Mapping[str, type[ThermoclineError]] = {
 # The classes that share the code of the class above them, each by a fact that a node sends with it.
 SUBCLASSES: Mapping[tuple[str, str], type[ThermoclineError]] = {
     ("not_found", "tenant"): errors.TenantNotFound,
+    ("not_found", "tables"): errors.TableNotFound,
     ("not_found", "id"): errors.EntityNotFound,
     ("conflict", "if_match"): errors.PreconditionFailed,
     ("overloaded", "timeout_s"): errors.QueryTimeout,

@@ -33,7 +33,7 @@ def wire_value(value: Any, depth: int = 0) -> Any:
     if depth > DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", depth_max=DEPTH_MAX)
     if type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
-        from thermocline.query.sql.parameter import of_library
+        from thermocline.query.sql.constant import of_library
 
         value = of_library(value, "params")
     if value is None or isinstance(value, bool | str | int):

@@ -41,8 +41,8 @@ from thermocline.query.engine import (
 )
 from thermocline.query.report import QueryReport
 from thermocline.query.source import Source, check_table_name, unknown_table_error
-from thermocline.query.sql.gate import Statement, admit
-from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, prepare
+from thermocline.query.sql.gate import admit
+from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, StatementCache, prepare
 from thermocline.query.sql.rewrite import guess_proof_text
 
 BATCH_ROWS_DEFAULT = 131_072
@@ -74,7 +74,7 @@ class Session:
         self._readers: weakref.WeakSet[RowReader] = weakref.WeakSet()
         self._pins: set[Pin] = set()  # of streams that are open
         self._is_closed = False
-        self._statements: LruCache[str, Statement] = LruCache(STATEMENTS_KEPT_MAX)
+        self._statements: LruCache[str, StatementCache] = LruCache(STATEMENTS_KEPT_MAX)
 
     def register_tstable(
         self, name: str, table: Any, *, storage_options: Mapping[str, str] | None = None
@@ -193,7 +193,7 @@ class Session:
                 if statement is None:
                     with engine.lend_parser(cursor) as parser:
                         admitted = admit(parser, query, guess_proof_text(query, sources))
-                    statement = self._statements.put(query, admitted)
+                    statement = self._statements.put(query, StatementCache(admitted))
                 prepared = prepare(cursor, statement, sources, params, engine.may_read)
                 yield prepared
                 is_clean = prepared.leaves_nothing

@@ -17,8 +17,7 @@ from thermocline.server.access.audit import Audit
 from thermocline.server.access.guard import Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.access.quota import Quotas
-from thermocline.server.api.query_queue import QueryQueue
-from thermocline.server.api.running_queries import RunningQueries
+from thermocline.server.api.failed_queries import FailedQueries
 from thermocline.server.api.threads import WorkerThreads
 from thermocline.server.observe.health import Health
 from thermocline.server.observe.log import EventLog
@@ -42,18 +41,15 @@ class ApiContext:
     audit: Audit | None = None
     room: MemoryBudget = field(default_factory=MemoryBudget)
     hosts: Collection[str] = LOOPBACK_NAMES
-    running: RunningQueries = field(default_factory=RunningQueries)
+    failed_queries: FailedQueries = field(default_factory=FailedQueries)
     work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
     # Separate threads: health answers even while every other thread waits for the disk.
     health_work: WorkerThreads = field(default_factory=lambda: WorkerThreads("health", threads=2))
-    turns: QueryQueue = field(init=False)
     reading: WorkerThreads = field(init=False)
 
     def __post_init__(self) -> None:
         workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
-        self.turns = QueryQueue(workers)
-        # Two for each query: an answer is closed while its last part is still being read.
-        self.reading = WorkerThreads("answer", threads=max(READING_THREADS, 2 * workers))
+        self.reading = WorkerThreads("answer", threads=max(READING_THREADS, workers))
 
     @property
     def node(self) -> Node:
