@@ -155,16 +155,16 @@ class NodeSettings:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return every setting with its value and its origin, without secrets."""
-        told = []
+        described = []
         for name in _NODE:
             origin, value = self.origins.get(name, "default"), redact(_find_value(self, name))
-            told.append({"setting": name, "value": value, "origin": origin})
+            described.append({"setting": name, "value": value, "origin": origin})
         for name, origin in self.origins.items():
             if name.startswith("tenants."):
                 _, tenant, one = name.split(".")
                 value = redact(getattr(self.tenants[tenant], one))
-                told.append({"setting": name, "value": value, "origin": origin})
-        return told
+                described.append({"setting": name, "value": value, "origin": origin})
+        return described
 
 
 def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:

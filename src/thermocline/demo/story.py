@@ -165,10 +165,10 @@ class Story:
             rows = answer.read_all()
             self.screen.rows(rows)
             tables = answer.report.tables
-        for name, told in sorted(tables.items()):
+        for name, read in sorted(tables.items()):
             self.screen.say(
-                f"{name}: {told.cold_rows:,} rows from Parquet, {told.hot_rows:,} hot, "
-                f"version {told.version}"
+                f"{name}: {read.cold_rows:,} rows from Parquet, {read.hot_rows:,} hot, "
+                f"version {read.version}"
             )
         _check_same("readings", rows.column("readings").to_pylist(), _expected_readings())
 

@@ -87,8 +87,8 @@ def show(
     if facts["warning"]:
         print(f"warning: {facts['warning']} ({facts['as_of']})", file=sys.stderr)
     if found is None:
-        told = {name: value for name, value in facts.items() if value}
-        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id, **told)
+        given = {name: value for name, value in facts.items() if value}
+        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id, **given)
     print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
 
 
@@ -198,8 +198,8 @@ def history(
     if not found:
         raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id)
     if json:
-        told = [asdict(one) | {"at": _time_text(one.at)} for one in found]
-        print_exact_json({"type": type, "id": id, "revisions": told})
+        revisions = [asdict(one) | {"at": _time_text(one.at)} for one in found]
+        print_exact_json({"type": type, "id": id, "revisions": revisions})
         return
     for one in found:
         where = "hot" if one.version is None else f"version {one.version}"
@@ -218,8 +218,8 @@ def export(
     with target.open() as opened:
         done = opened.entity(type).export()
     if json:
-        told = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
-        print_exact_json({"type": type, "exported": told})
+        exported = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
+        print_exact_json({"type": type, "exported": exported})
     elif done is None:
         print_line("nothing has changed since the last export")
     else:

@@ -185,8 +185,8 @@ def show_type(
     if tool is not None:
         print_exact_json(_tool_definition(found, type, tool))
     elif json:
-        told = {"type": type, "version": found.version, "mode": found.mode}
-        print_exact_json({**told, "document": found.document})
+        shown = {"type": type, "version": found.version, "mode": found.mode}
+        print_exact_json({**shown, "document": found.document})
     else:
         print_exact_json(found.document)
 

@@ -89,8 +89,8 @@ def _print_key(made: "CreatedKey", output: str | None, *, is_json: bool) -> None
     if is_json:
         from thermocline.cli.terminal.output import print_json
 
-        told = _key_json(made.key, None)
-        print_json({"key": None if output else made.text, "output": output, **told})
+        listed = _key_json(made.key, None)
+        print_json({"key": None if output else made.text, "output": output, **listed})
     elif output is not None:
         print_line(f"key {made.key.key_id} is in {output}")
     else:
@@ -154,13 +154,13 @@ def list_keys(
     except Corruption as error:
         used = {}
         print(f"warning: {error.message}: {error.hint}", file=sys.stderr)
-    told = [_key_json(key, used.get(key.key_id)) for key in store.read().by_id.values()]
+    listed = [_key_json(key, used.get(key.key_id)) for key in store.read().by_id.values()]
     if json:
         from thermocline.cli.terminal.output import print_json
 
-        print_json({"keys": told})
+        print_json({"keys": listed})
         return
-    for one in told:
+    for one in listed:
         words = [one["key_id"], one["state"], one["tenant"], ",".join(one["scopes"])]
         words += [f"used {one['used'] or 'never'}", f"expires {one['expires'] or 'never'}"]
         print_line("  ".join([*words, one["name"]]).rstrip())

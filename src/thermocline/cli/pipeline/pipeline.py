@@ -117,8 +117,8 @@ def list_jobs(
             rows = last_runs(site.table(NAME), limit)
         except NotFound:
             rows = []  # no job has run yet
-    told = [row_json(row) for row in rows]
-    write_answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", told, format, is_json=json)
+    listed = [row_json(row) for row in rows]
+    write_answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", listed, format, is_json=json)
 
 
 @expand_options
@@ -134,7 +134,7 @@ def rollups(
     with open_runner(target, None) as (_, runner):
         declared = runner.settings.rollups
         due = {task.table: task.why for task in runner.due(["rollup"])}
-    told = [
+    listed = [
         {
             "rollup": one.name,
             **{k: one.declaration[k] for k in ("source", "every", "by", "aggregates", "where")},
@@ -151,11 +151,11 @@ def rollups(
             "aggregates": ", ".join(one["aggregates"]),
             "due": one["due"] or "up to date",
         }
-        for one in told
+        for one in listed
     ]
     names = ("rollup", "source", "every", "by", "aggregates", "due")
     schema = pa.schema([(name, pa.string()) for name in names])
-    write_answer(pa.Table.from_pylist(rows, schema), "rollups", told, format, is_json=json)
+    write_answer(pa.Table.from_pylist(rows, schema), "rollups", listed, format, is_json=json)
 
 
 COMMANDS: CommandList = (

@@ -80,7 +80,7 @@ class _PendingQuery(NamedTuple):
 class QueryPool:
     """Worker processes that run SQL; safe to use from many threads.
 
-    The pool calls `tables` at the start of every query without tables of its own. It starts workers
+    The pool calls `tables` at the start of every query that names no tables. It starts workers
     when it needs them.
     """
 

@@ -93,8 +93,8 @@ def _record_end(call: ApiRequest, one: RunningQuery, error: BaseException | None
     if isinstance(error, ThermoclineError):
         _add_query_id(error, one)
     is_told = isinstance(error, Exception) and not isinstance(error, ClientGone)
-    told = problem_of(error, call.request_id) if is_told and error is not None else None
-    call.parts.running.remove(one, told)
+    problem = problem_of(error, call.request_id) if is_told and error is not None else None
+    call.parts.running.remove(one, problem)
     call.parts.metrics.count_query(_outcome(error), time.monotonic() - one.started_s)
 
 
@@ -104,7 +104,7 @@ def _outcome(error: BaseException | None) -> str:
     if isinstance(error, ClientGone | asyncio.CancelledError):
         return "gone"
     kinds = {QueryTimeout: "timeout", Overloaded: "overloaded", QueryCancelled: "cancelled"}
-    return next((told for kind, told in kinds.items() if isinstance(error, kind)), "error")
+    return next((state for kind, state in kinds.items() if isinstance(error, kind)), "error")
 
 
 def _add_query_id(error: ThermoclineError, one: RunningQuery) -> None:

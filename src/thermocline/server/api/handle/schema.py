@@ -80,8 +80,8 @@ def check(call: ApiRequest) -> ApiResponse:
         problems = error.facts["problems"]
     changes = [] if before is None else diff_documents(before.document, document)
     registered = None if before is None else before.version
-    told = [change.as_json() for change in changes]
-    return exact_json(response_types.CheckedResponse(not problems, registered, problems, told))
+    listed = [change.as_json() for change in changes]
+    return exact_json(response_types.CheckedResponse(not problems, registered, problems, listed))
 
 
 def _document(call: ApiRequest) -> Any:

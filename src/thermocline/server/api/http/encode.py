@@ -97,8 +97,8 @@ class _Json(Encoder):
         return (b"\n" if is_first else b",\n") + lines if lines else b""
 
     def end(self, *, is_truncated: bool = False) -> bytes:
-        told = {"row_count": self.row_count, "is_truncated": is_truncated}
-        return b"\n]," + as_json(told)[1:] + b"\n"
+        trailer = {"row_count": self.row_count, "is_truncated": is_truncated}
+        return b"\n]," + as_json(trailer)[1:] + b"\n"
 
     def error(self, problem: bytes) -> bytes:
         return b'\n],"error":' + problem  # no closing brace: a parser must refuse the body
