@@ -251,7 +251,9 @@ def _read_tenants(
     for tenant, values in given.items() if isinstance(given, dict) else [("", given)]:
         if not isinstance(values, dict) or not is_tenant_name(tenant):
             hint, facts = "write a table for each: [tenants.acme]", {"setting": "tenants"}
-            raise Invalid("not the quotas of a tenant", hint=hint, got=tenant, **facts)
+            raise Invalid(
+                "the quotas of a tenant are not a table of settings", hint=hint, got=tenant, **facts
+            )
         read = read_settings(values, _QUOTA, origin, prefix=f"tenants.{tenant}.")
         found[tenant] = replace(quota, **read)
         origins |= dict.fromkeys([f"tenants.{tenant}.{name}" for name in read], origin)
@@ -266,7 +268,7 @@ def _check_consistent(node: NodeSettings) -> NodeSettings:
         raise Invalid("a certificate and its key come together", hint=hint, missing=missing)
     if not node.listeners():
         hint = "leave one of http, grpc and api on"
-        raise Invalid("no listener is left", hint=hint, settings=["http", "grpc", "api"])
+        raise Invalid("every listener is turned off", hint=hint, settings=["http", "grpc", "api"])
     taken: dict[Address, str] = {}
     for name, address in node.listeners().items():
         if address.port and address in taken:
@@ -307,7 +309,7 @@ def read_settings(
         if read is _WRONG or (isinstance(read, int | float) and not low <= read < math.inf):
             least = f", {low:,} or more" if low else ""
             raise Invalid(
-                "not a value of this setting",
+                "the setting does not allow this value",
                 hint=f"use {_ALLOWED[kind]}{least}",
                 setting=label,
                 got=redact(value),

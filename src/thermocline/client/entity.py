@@ -147,7 +147,9 @@ class ClientEntityTable:
     def _find_entity(self, key: str, **params: Any) -> FindAnswer:
         if parse_id(key) == "schema":
             hint = "page with a filter of _id"
-            raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
+            raise Invalid(
+                "an entity with the key `schema` cannot be read by its key", hint=hint, id=key
+            )
         try:
             data = self._read_json(self._address(key), **params)
         except EntityNotFound as error:
@@ -244,7 +246,7 @@ class ClientEntityTable:
         if parse_id(key) in (".", ".."):
             # On the way they are taken for steps through folders: it would be another address.
             hint = "write it with bulk, read it with page"
-            raise Invalid("a key of dots has no address", hint=hint, id=key)
+            raise Invalid("a key of dots cannot be part of a URL", hint=hint, id=key)
         return f"{self._path}/{quote_part(key)}"
 
     def _read_json(self, path: str, **params: Any) -> Any:

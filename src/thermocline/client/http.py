@@ -73,7 +73,7 @@ class Wire:
             )
         except (httpx2.InvalidURL, ValueError, UnicodeError) as error:
             hint = "use a URL like http://127.0.0.1:4320"
-            raise Invalid("not the address of a node", hint=hint) from error
+            raise Invalid("the address is not the URL of a node", hint=hint) from error
 
     def read_json(self, path: str, **params: Any) -> Any:
         """Return the JSON answer of a GET."""

@@ -45,7 +45,7 @@ class Client:
             check_text(api_key, "api_key")
         if not url.startswith(("http://", "https://")) or "@" in url:
             hint = "use a URL like http://127.0.0.1:4320, and pass the key as api_key"
-            raise Invalid("not the address of a node", hint=hint)
+            raise Invalid("the address is not the URL of a node", hint=hint)
         self._wire = Wire(url, api_key, check_seconds(timeout_s, "timeout_s"))
 
     @property

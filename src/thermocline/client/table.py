@@ -310,7 +310,9 @@ def _entity_param(entity: object) -> str | None:
         return json.dumps(list(entity) if isinstance(entity, tuple) else entity, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         hint = "pass the value of the entity column, or a dict of them"
-        raise Invalid("not an entity", hint=hint, argument="entity", why=str(error)) from error
+        raise Invalid(
+            "this value cannot name an entity", hint=hint, argument="entity", why=str(error)
+        ) from error
 
 
 def _without_views(rows: pa.Table) -> pa.Table:

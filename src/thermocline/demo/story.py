@@ -298,7 +298,7 @@ def _expected_readings() -> list[int]:
 def _check_same(what: str, found: object, expected: object) -> None:
     if found != expected:
         raise Corruption(
-            "the demonstration counted other rows than it wrote",
+            "the demonstration did not read the rows that it wrote",
             hint="this is a bug: please report what you see here",
             what=what,
             found=found,

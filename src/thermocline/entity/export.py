@@ -64,7 +64,7 @@ def export(source: EntitySource, table: ColdTable) -> ExportResult | None:
         counts = (len(snapshot.keys), snapshot.rows.num_rows, len(frozen.changes))
         return ExportResult(state.version, snapshot.taken_at, *counts)
     raise Conflict(
-        "other exports were first every time",
+        "other exports committed first in every try",
         hint="let fewer processes export this type",
         type=source.type_name,
         tries=EXPORT_TRIES_MAX,

@@ -32,7 +32,7 @@ def check_text(value: Any, argument: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         hint = "remove the lone surrogates"
-        raise Invalid("not a text of Unicode", hint=hint, argument=argument) from error
+        raise Invalid("the text is not valid Unicode", hint=hint, argument=argument) from error
     return value
 
 

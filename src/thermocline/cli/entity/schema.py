@@ -208,7 +208,7 @@ def read_document(path: str) -> dict[str, Any]:
 
     document = json_form(decode(read_bytes(path)))
     if not isinstance(document, dict):
-        raise Invalid("a contract is a JSON object", hint="give a JSON Schema", path=path)
+        raise Invalid("the contract is not a JSON object", hint="give a JSON Schema", path=path)
     return document
 
 

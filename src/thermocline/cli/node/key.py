@@ -208,8 +208,8 @@ def reset(
     folder = lake_folder(data, config)
     store = KeyStore(folder)
     if not yes:
-        hint = "restore keys.json from a backup, or add --yes: every key but the new one ends"
-        raise Invalid("this ends every key of the node", hint=hint, path=store.path)
+        hint = "restore keys.json from a backup, or add --yes: every key but the new one is revoked"
+        raise Invalid("this revokes every key of the node", hint=hint, path=store.path)
     if output is not None and os.path.lexists(output):
         raise Conflict("the file exists already", hint="name a new one", path=output)
     made = store.reset(note="reset")

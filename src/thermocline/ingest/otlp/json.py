@@ -173,14 +173,16 @@ class _Filling:
             where = f"{path}.{key}"
             if field.number in seen:
                 raise Invalid(
-                    "a field under two names", hint="send one of them", path=_shorten(where)
+                    "a field is given under two names",
+                    hint="send one of them",
+                    path=_shorten(where),
                 )
             seen.add(field.number)
             choice = field.containing_oneof
             if choice is not None:
                 if choice.name in chosen:
                     raise Invalid(
-                        "two members of one choice", hint="send one of them", path=_shorten(where)
+                        "two members of one `oneof`", hint="send one of them", path=_shorten(where)
                     )
                 chosen.add(choice.name)
             if field.is_repeated:

@@ -87,7 +87,7 @@ def check(call: ApiRequest) -> ApiResponse:
 def _document(call: ApiRequest) -> Any:
     document = json_form(decode(call.body))
     if not isinstance(document, dict):
-        raise Invalid("a contract is a JSON object", hint="send a JSON Schema")
+        raise Invalid("the contract is not a JSON object", hint="send a JSON Schema")
     return document
 
 
