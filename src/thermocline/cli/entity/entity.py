@@ -49,7 +49,7 @@ def create(
     type: TypeArgument,  # noqa: A002
     document: DocumentArgument,
     id: Annotated[  # noqa: A002
-        str | None, typer.Option("--id", metavar="ID", help="Its key; generated without it.")
+        str | None, typer.Option("--id", metavar="ID", help="Its key; generated if omitted.")
     ] = None,
     *,
     target: EntityTarget,
@@ -149,17 +149,20 @@ def list_entities(
     ] = None,
     sort: Annotated[
         list[str] | None,
-        typer.Option("--sort", metavar="FIELD", help="Order by it; -FIELD the other way round."),
+        typer.Option(
+            "--sort", metavar="FIELD", help="Sort by it; -FIELD sorts in descending order."
+        ),
     ] = None,
     field: Annotated[
         list[str] | None,
         typer.Option("--field", metavar="NAME", help="Only this property; may be given again."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="How many of them.")
+        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="At most this many.")
     ] = 100,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Where the page before ended.")
+        str | None,
+        typer.Option("--after", metavar="CURSOR", help="The cursor that ends the previous page."),
     ] = None,
     *,
     target: EntityTarget,

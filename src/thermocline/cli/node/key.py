@@ -40,7 +40,8 @@ def create(
         typer.Option("--scope", metavar="SCOPE", help="ingest, query or admin; may be repeated."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="The key's tenant; default.")
+        str | None,
+        typer.Option("--tenant", metavar="NAME", help="The key's tenant; `default` if omitted."),
     ] = None,
     expires: Annotated[
         str | None,
@@ -48,7 +49,9 @@ def create(
     ] = None,
     first: Annotated[
         bool,
-        typer.Option("--first", help="Create the node's first key, with every scope, if none is."),
+        typer.Option(
+            "--first", help="Create the node's first key, with every scope, unless it has a key."
+        ),
     ] = False,
     output: Annotated[
         str | None,
@@ -200,7 +203,7 @@ def reset(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a new first key if keys.json is lost or damaged. Every other key ends."""
+    """Create a new first key if keys.json is lost or damaged. Every other key is revoked."""
     from thermocline.server.access.audit import Audit
     from thermocline.server.access.keys import KeyStore
     from thermocline.server.access.private_files import write_private

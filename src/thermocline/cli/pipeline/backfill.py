@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 InputFormatOption = Annotated[
     str | None,
     typer.Option(
-        "--input-format", metavar="NAME", help="parquet, csv or json. By the file's ending."
+        "--input-format",
+        metavar="NAME",
+        help="parquet, csv or json; default: by the file's ending.",
     ),
 ]
 TimeColumnOption = Annotated[
@@ -62,7 +64,7 @@ ColumnTypeOption = Annotated[
     typer.Option(
         "--column-type",
         metavar="NAME=TYPE",
-        help="Declare a new column's type; once for each. All cells are counted without it.",
+        help="Declare a new column's type; once for each. By default all cells decide it.",
     ),
 ]
 

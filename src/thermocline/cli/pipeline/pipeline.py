@@ -35,7 +35,7 @@ from thermocline.cli.pipeline.workspace import (
 def run(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="JOB", help="export, compact, rollup, retain. All without it."),
+        typer.Argument(metavar="JOB", help="export, compact, rollup or retain; default: all."),
     ] = None,
     table: Annotated[
         str | None, typer.Option("--table", metavar="TABLE", help="Only this table.")
@@ -47,7 +47,7 @@ def run(
     *,
     target: JobTarget,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Let retain delete even every row of a table.")
+        bool, typer.Option("--yes", "-y", help="Let retain delete every row of a table.")
     ] = False,
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
@@ -99,7 +99,7 @@ def prepare(json: JsonOption = False) -> None:
 @expand_options
 def list_jobs(
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="How many of them.")
+        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="At most this many.")
     ] = 20,
     *,
     target: JobTarget,
