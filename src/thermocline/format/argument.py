@@ -22,6 +22,7 @@ import pyarrow as pa
 from thermocline.errors import Invalid
 
 SECONDS_MAX = threading.TIMEOUT_MAX
+PARAMETER_DEPTH_MAX = 32  # of lists and mappings in one parameter of a query
 
 
 def check_text(value: Any, argument: str) -> str:

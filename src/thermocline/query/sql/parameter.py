@@ -18,17 +18,17 @@ from uuid import UUID
 import duckdb
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import PARAMETER_DEPTH_MAX
 from thermocline.format.instant import NS_PER_S, Nanoseconds
 
 DIGITS_MAX = 38
-DEPTH_MAX = 32
 _EXACT_DOUBLE = 2**53
 _PASSED_AS_IS = (str, bytes, bytearray, memoryview, date, time, timedelta, UUID)
 
 
 def convert_parameter(value: Any, name: str, depth: int = 0) -> Any:
     """Return a parameter's value in a form that the engine does not change."""
-    if depth > DEPTH_MAX:
+    if depth > PARAMETER_DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", parameter=name)
     if value is None or type(value) in (bool, float, str, bytes):
         return value
