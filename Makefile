@@ -14,7 +14,7 @@ CHROMIUM ?= /usr/bin/chromium
 
 # What `make quick` runs: the rules about the code, and the rooms that every other room stands on.
 # They need no browser, no Java and no PostgreSQL, and they find most mistakes.
-QUICK := tests/tidy tests/format tests/contract tests/cold tests/hot tests/ingest tests/query
+QUICK := tests/tidy tests/format tests/contract tests/cold tests/hot tests/ingest
 
 .PHONY: help demo test quick check docs console bench evidence clean
 

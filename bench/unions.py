@@ -94,7 +94,7 @@ class Thermocline:
     def open(self, root: str) -> int:
         """Open a lake and return how many rows its journal brought back."""
         self._lake = self._library.connect(root, **SETTINGS)
-        return int(self._lake.tier.recovered.rows)
+        return int(self._lake.tier.recovery_report.rows)
 
     def frames(self) -> int:
         """Return how many writes the journal brought back."""
@@ -126,7 +126,7 @@ class Thermocline:
 
     def prepare(self, count: int) -> None:
         """Take so many queries up to where the engine would begin to read rows."""
-        session = self._lake._ready()  # noqa: SLF001  to prepare and not run has no public face
+        session = self._lake._open_session()  # noqa: SLF001  to prepare and not run has no public face
         for _ in range(count):
             with session._open_query(f"select * from {TABLE}", None):  # noqa: SLF001
                 pass

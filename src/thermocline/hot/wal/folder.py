@@ -129,7 +129,7 @@ def require_identity(disk: Disk, folder: str) -> JournalIdentity:
     if is_there and list_file_numbers(disk, folder):
         hint = "restore journal.json from a copy: it says which files belong to the journal"
         path = f"{folder}/{IDENTITY_NAME}"
-        raise Corruption("a journal's files without its identity", hint=hint, path=path)
+        raise Corruption("the journal has files, but no identity file", hint=hint, path=path)
     raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
 
 
