@@ -98,7 +98,7 @@ class Thermocline:
 
     def frames(self) -> int:
         """Return how many writes the journal brought back."""
-        return int(self._lake.tier.recovered.frames)
+        return int(self._lake.tier.recovery_report.frames)
 
     def run(self, text: str) -> int:
         """Answer one query and return its number of rows."""
