@@ -46,6 +46,8 @@ FLIPS_PER_FILE = 9
 TABLES = {("default", "a"), ("default", "b"), ("acme", "a"), ("bolt", "a")}
 PIN_S = 86_400
 LEASE_S = 0.2
+MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where damaged lakes are kept: in memory, where an fsync costs nothing."""
 
 KINDS = {
     "commit": r"_log/\d{20}\.json",
