@@ -166,7 +166,7 @@ def test_what_the_targets_own_retention_took_does_not_come_back(site, source):
     run_here(site, HOURLY)
     target = site.table("hourly")
     target.alter("set retention", lambda spec, schema: (replace(spec, retention="1d"), schema))
-    target.retain(is_confirmed=True)
+    target.retain(yes=True)
     assert find_due(site, HOURLY) is None
     put(source, [(5, "a", 1.0)])
     assert find_due(site, HOURLY) is None
@@ -257,7 +257,7 @@ def test_rollups_come_after_what_they_are_made_of_and_never_of_each_other():
         ({"aggregates": {"x": "percentile(value)"}}, "needs a share"),
         ({"aggregates": {"x": "percentile(value, 95)"}}, "out of range"),
         ({"aggregates": {"x": "avg(value, 0.5)"}}, "only percentile"),
-        ({"every": "1 fortnight"}, "not a duration"),
+        ({"every": "1 fortnight"}, "the duration cannot be read"),
         ({"every": "0d"}, "out of range"),
         ({"by": "host"}, "list of columns"),
         ({"name": "metrics"}, "name of a rollup"),

@@ -353,7 +353,7 @@ def _parse_words(text: str, argument: str) -> tuple[int, str]:
     unit = _UNIT_OF_WORD.get(found[2].lower()) if found else None
     if found is None or unit is None:
         raise Invalid(
-            "not a duration",
+            "the duration cannot be read",
             hint="write a whole number and a unit: 30s, 15min, 6h, 90d, 2w",
             argument=argument,
             value=text,
@@ -370,7 +370,7 @@ def parse_duration_s(duration: object, argument: str = "duration") -> int:
         return _count_seconds(duration, argument)
     if not isinstance(duration, str):
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-        message = "a duration needs a unit" if is_number else "not a duration"
+        message = "a duration needs a unit" if is_number else "the duration cannot be read"
         hint = "give a unit: '30d', or a timedelta"
         raise Invalid(message, hint=hint, argument=argument, type=type(duration).__name__)
     count, unit = _parse_words(duration, argument)

@@ -77,7 +77,7 @@ class QueryRequest(StrictRequest):
     mode: Mode | None = None
 
 
-class ColumnRequest(StrictRequest):
+class NewColumnRequest(StrictRequest):
     """A column to declare: its name, and its type as a text such as `int64`, or as commits do."""
 
     name: Annotated[str, Meta(min_length=1, max_length=255)]
@@ -105,7 +105,7 @@ class NewTableRequest(StrictRequest):
     entities_max: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
     schema: (
         Annotated[
-            list[ColumnRequest],
+            list[NewColumnRequest],
             Meta(max_length=COLUMNS_MAX, description="the columns; else the first rows add them"),
         ]
         | None
