@@ -381,3 +381,25 @@ def test_the_gap_of_a_table_and_a_column_that_are_keywords_is_asked_for(watched,
             page.locator("[aria-labelledby=missing]").get_by_role("link", name="Query").click()
             page.get_by_role("grid").wait_for()
             page.locator("[role=gridcell]").get_by_text("2024-06-01 01:00").wait_for()
+
+
+def test_a_table_of_whole_numbers_is_drawn_without_a_clock(watched, node):
+    name = "heights"
+    with node.client() as client:
+        table = {"name": name, "index_column": "height", "bucket": 1_000}
+        assert client.post("/api/v1/tables", json=table).status_code == 201
+        rows = [{"height": 5}, {"height": 2_500}]
+        assert client.post(f"/api/v1/tables/{name}/rows", json=rows).json() == {"rows": 2}
+    with watched() as one:
+        page = one.open(f"#/coverage/{name}")
+        page.locator(".heat canvas").wait_for()
+        one.settled()
+        legend = page.locator(".legend .quiet").inner_text()
+        assert legend.startswith("0 to 3,000, 3 buckets of 1000")
+        box = page.locator(".blocks").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 10)
+        page.get_by_text("all rows, 1,000 to 2,000: 1 bucket missing").wait_for()
+        page.mouse.down()
+        page.mouse.up()
+        page.get_by_role("heading", name="Missing of all rows").wait_for()
+        page.get_by_role("cell", name="1,000", exact=True).first.wait_for()

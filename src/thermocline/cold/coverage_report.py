@@ -62,6 +62,7 @@ class CoverageReport:
         after = whole.last() + 1 if high is None else bucket.number_of(high - 1) + 1
         if low is not None and high is not None:
             bucket.span(low, high)
+        first, after = bucket.clamp(first), bucket.clamp(after)
         return first, max(first, after)
 
     def buckets(self, entity: object = None) -> Buckets:

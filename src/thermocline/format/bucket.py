@@ -166,6 +166,10 @@ class Bucket:
             return _days_of_months(buckets * self.count) * SECONDS_PER_LETTER["d"]
         return buckets * self._fixed_s - self._offset_s
 
+    def clamp(self, bucket: int) -> int:
+        """Return a bucket's number, or the nearest one that coverage can hold."""
+        return bucket if self.is_time else min(max(bucket, -_COVERAGE_BIAS), _NUMBER_MAX + 1)
+
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Return the half-open range of buckets that touch the half-open range of positions."""
         if end <= start:

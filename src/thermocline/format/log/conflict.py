@@ -15,9 +15,9 @@ The rules compare files, time windows and settings, never the names of operation
     same_writer     sets a writer's number   sets the same number     a batch would count twice
 
 Two appends with the policy `allow` read nothing, so they never conflict. An append that must not
-overlap reads its own time window; a delete reads the window it searches; a restore reads
-everything, so it conflicts with any commit that adds or removes rows. A `NoteFlush` counts as
-moving one shared mark, whatever its source.
+overlap reads its own time window; a delete reads the window it searches, and an update that of its
+keys; a restore reads everything, so it conflicts with any commit that adds or removes rows. A
+`NoteFlush` counts as moving one shared mark, whatever its source.
 """
 
 from collections.abc import Callable, Iterable
