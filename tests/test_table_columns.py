@@ -1,5 +1,7 @@
 """What a table's user says about columns and files: schema, metadata, structs, writer settings."""
 
+import uuid
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -205,3 +207,38 @@ def test_a_fact_of_an_error_is_an_attribute_of_it(table):
     assert error.bucket == "1h"
     with pytest.raises(AttributeError):
         _ = error.nothing
+
+
+def test_uuids_and_json_are_kept_as_what_they_are(tmp_path):
+    ids = [uuid.UUID(int=1), uuid.UUID(int=2**127), None]
+    with tc.connect(tmp_path / "lake") as lake:
+        table = lake.create_table(
+            "m",
+            time_column="ts",
+            bucket="1h",
+            schema={"ts": "timestamp[us]", "id": "uuid", "doc": "json"},
+        )
+        assert table.spec().features == ("uuid_json",)
+        times = [f"2024-06-01T00:0{minute}:00" for minute in range(3)]
+        docs = [{"a": [1, 2]}, '{"b": null}', None]
+        table.write(
+            [{"ts": t, "id": i, "doc": d} for t, i, d in zip(times, ids, docs, strict=True)]
+        )
+        for _ in ("hot", "cold"):
+            found = lake.sql("select id, doc->'$.a' a from m order by ts").to_pylist()
+            assert [row["id"] for row in found] == [i and str(i) for i in ids]
+            assert found[0]["a"] == "[1,2]"
+            exact = table.to_arrow()
+            assert exact.schema.types[1:] == [pa.uuid(), pa.json_()]
+            assert exact.column("id").to_pylist() == ids
+            table.flush()
+        where = f"select count(*) n from m where id = '{ids[1]}'"
+        assert lake.sql(where).column("n").to_pylist() == [1]
+        with pytest.raises(Invalid):
+            table.write([{"ts": times[0], "id": "no uuid"}])
+        with pytest.raises(Invalid):
+            table.write([{"ts": times[0], "doc": "{no json"}])
+    plain = made(tmp_path)
+    plain.append(pa.table({"ts": pa.array([0], TS), "id": pa.array([ids[0]], pa.uuid())}))
+    assert plain.spec().features == ("uuid_json",)
+    assert plain.to_arrow().column("id").to_pylist() == ids[:1]

@@ -24,14 +24,16 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.commit import Commit
 from thermocline.format.schema import Schema, TableColumn
+from thermocline.format.writer_settings import WriterSettings
 
 BLOCKS = TableSpec(
     table_id="626c6f636b7330303030303030303030",
     time_column="height",
     bucket=Bucket(1_000, UINT64),
     entity_columns=("chain",),
-    features=("integer_index", "unique"),
+    features=("integer_index", "unique", "uuid_json"),
     is_unique=True,
+    writer=WriterSettings("gzip", level=9, dictionary=False),
 )
 MONTHS = TableSpec(
     table_id="6d6f6e74687330303030303030303030",
@@ -43,8 +45,10 @@ COLUMNS = Schema(
     (
         TableColumn(1, "height", pa.uint64(), nullable=False, metadata=(("unit", "block"),)),
         TableColumn(2, "chain", pa.string()),
+        TableColumn(3, "id", pa.uuid()),
+        TableColumn(5, "document", pa.json_()),
     ),
-    next_id=3,
+    next_id=6,
     metadata=(("source", "node 7"), ("Größe", "ja")),
 )
 SEGMENT = Segment(

@@ -69,6 +69,7 @@ from thermocline.format.log.action import (
     SetTable,
     TableSpec,
     removal,
+    require_types,
 )
 from thermocline.format.log.commit import Commit
 from thermocline.format.log.commit_note import NoteFlush, NoteHole
@@ -119,7 +120,7 @@ class ColdTable:
         self.storage.probe()
         unique = (UNIQUE_FEATURE,) if spec.is_unique else ()
         features = dict.fromkeys((*spec.features, *spec.bucket.features, *unique))
-        spec = replace(spec, table_id=new_id(), features=tuple(features))
+        spec = require_types(replace(spec, table_id=new_id(), features=tuple(features)), schema)
         first = Commit(
             Version(1),
             Version(0),
@@ -399,7 +400,9 @@ class ColdTable:
             if (spec, schema) == (state.spec, state.schema):
                 return None
             schema_id = state.schema_id if schema == state.schema else max(state.schemas) + 1
-            return CommitPlan(operation, (SetTable(spec, schema_id, schema),))
+            return CommitPlan(
+                operation, (SetTable(require_types(spec, schema), schema_id, schema),)
+            )
 
         return self.run_transaction(Stage(self.storage), plan)
 

@@ -45,7 +45,11 @@ _PLAIN: dict[str, pa.DataType] = {
     "binary_view": pa.binary_view(),
     "date32": pa.date32(),
     "date64": pa.date64(),
+    "uuid": pa.uuid(),
+    "json": pa.json_(),
 }
+EXTENSIONS = frozenset({pa.uuid(), pa.json_()})
+"""Types that Arrow and Parquet keep as another type with a meaning."""
 _ALIASES = {
     "int": "int64",
     "float": "float64",
@@ -121,6 +125,12 @@ def is_column_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return bool(name) and len(name) <= NAME_LENGTH_MAX and "\x00" not in name
+
+
+def has_extension(kind: pa.DataType) -> bool:
+    """Tell whether a type is a UUID or JSON, or has one inside."""
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return kind in EXTENSIONS or any(has_extension(one) for one in inner)
 
 
 def check_inner_names(kind: pa.DataType, column: str) -> None:

@@ -24,8 +24,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from types import NoneType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
@@ -37,6 +39,7 @@ from thermocline.format.index_column import default_index_type
 from thermocline.format.instant import NS_PER_S, NS_PER_UNIT, from_count
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
+from thermocline.format.types import EXTENSIONS
 
 _ZONED = r"(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _CLOCK = r"^\d{4}-\d\d-\d\d[T ]"
@@ -346,7 +349,7 @@ def _parse_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec)
         return _parse_times(texts, kind, spec if name == spec.time_column else None)
     if kinds.is_duration(kind):
         return texts.cast(pa.int64()).cast(kind)
-    if kinds.is_time(kind):
+    if kinds.is_time(kind) or kind in EXTENSIONS:
         return pa.array([_exact_value(text, kind) for text in texts.to_pylist()], kind)
     if kinds.is_nested(kind):
         raise ValueError("a text cannot be read as this type")
@@ -422,6 +425,8 @@ def _exact_value(value: Any, kind: pa.DataType) -> Any:
         return None
     if type(value).__module__ == "numpy" and hasattr(value, "item") and not value.shape:
         value = value if type(value).__name__ in _MISSING else value.item()
+    if kind in EXTENSIONS:
+        return _exact_uuid(value) if kind == pa.uuid() else _exact_json(value)
     if kinds.is_temporal(kind):
         return _exact_time(value, kind)
     if kinds.is_integer(kind) or kinds.is_floating(kind):
@@ -432,6 +437,24 @@ def _exact_value(value: Any, kind: pa.DataType) -> Any:
         return _exact_nested(value, kind)
     if _is_text(kind) != isinstance(value, str) and not kinds.is_boolean(kind):
         raise ValueError(f"{type(value).__name__} is not {kind}")
+    return value
+
+
+def _exact_uuid(value: Any) -> UUID:
+    if isinstance(value, str):
+        return UUID(value)
+    if isinstance(value, bytes):
+        return UUID(bytes=value)
+    if not isinstance(value, UUID):
+        raise ValueError(f"a UUID is expected, not {type(value).__name__}")
+    return value
+
+
+def _exact_json(value: Any) -> str:
+    """Return JSON as text: a text as it is, if it is JSON, and any other value encoded."""
+    if not isinstance(value, str):
+        return orjson.dumps(value).decode()
+    orjson.loads(value)
     return value
 
 

@@ -34,6 +34,7 @@ from thermocline.format.log.action import (
     SetTable,
     SetTxn,
     TableSpec,
+    require_types,
 )
 from thermocline.format.log.commit_note import NoteRequests
 from thermocline.format.log.conflict import TimeWindow
@@ -315,7 +316,7 @@ def plan_columns(
         for wider in found.wider:
             schema, is_new = schema.widen_column(wider.name, wider.type), True
             check_entities(schema, spec)
-    return AppendColumns(spec, state.schema_id + is_new, schema, is_new)
+    return AppendColumns(require_types(spec, schema), state.schema_id + is_new, schema, is_new)
 
 
 def brings_columns(arrow: pa.Schema, state: TableState) -> bool:

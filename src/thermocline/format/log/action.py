@@ -41,18 +41,20 @@ from thermocline.format.log.commit_note import (
     encode_note,
 )
 from thermocline.format.schema import Schema, decode_schema, encode_schema
-from thermocline.format.types import TypeJson
+from thermocline.format.types import TypeJson, has_extension
 from thermocline.format.writer_settings import DEFAULT_WRITER, WriterSettings, encode_writer
 
 Mark = NewType("Mark", int)
 Json: TypeAlias = dict[str, Any]
 
+EXTENSION_FEATURE = "uuid_json"
+"""The feature of a table that has, or has had, a UUID or JSON column."""
 UNIQUE_FEATURE = "unique"
 """The feature of a table with at most one row in each bucket of each entity."""
 ENTITIES_FEATURE = "entities"
 """The feature of a table whose rows are entities: each commit that moves rows has a NoteFlush."""
 FEATURES_SUPPORTED: frozenset[str] = frozenset(
-    {ENTITIES_FEATURE, INTEGER_FEATURE, LONG_FEATURE, UNIQUE_FEATURE}
+    {ENTITIES_FEATURE, INTEGER_FEATURE, LONG_FEATURE, UNIQUE_FEATURE, EXTENSION_FEATURE}
 )
 OVERLAP_POLICIES = ("reject", "allow", "replace")
 
@@ -191,6 +193,14 @@ Action: TypeAlias = (
     | NoteRequests
     | NoteFlush
 )
+
+
+def require_types(spec: TableSpec, schema: Schema) -> TableSpec:
+    """Return the spec with the feature that the types of its columns need."""
+    is_needed = any(has_extension(column.type) for column in schema.columns)
+    if not is_needed or EXTENSION_FEATURE in spec.features:
+        return spec
+    return replace(spec, features=(*spec.features, EXTENSION_FEATURE))
 
 
 def removal(segment: Segment) -> RemoveSegment:

@@ -39,6 +39,8 @@ _PLAIN: dict[pa.DataType, str] = {
     pa.binary(): "BLOB",
     pa.date32(): "DATE",
     pa.date64(): "DATE",
+    pa.uuid(): "UUID",
+    pa.json_(): "JSON",
 }
 
 # Every writer stores these types in the same way. Others depend on the writer: an unsigned 32-bit
@@ -55,6 +57,8 @@ _ALWAYS_AS_IS = frozenset(
         pa.string(),
         pa.binary(),
         pa.date32(),
+        pa.uuid(),
+        pa.json_(),
         pa.timestamp("us"),
         pa.timestamp("us", tz="UTC"),
     }
