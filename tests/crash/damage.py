@@ -141,7 +141,7 @@ def build_world(folder: Path) -> World:
             for tenant, name in sorted(TABLES):
                 first = 3_000 + part * 20
                 node.lake(tenant).table(name).write(ticks(*range(first, first + 20), hour=part))
-        node.close(is_flushed=False)
+        node.close(flush=False)
     return World(now, older)
 
 
@@ -296,7 +296,7 @@ def _node(root: Path) -> Iterator[Node]:
     try:
         yield node
     finally:
-        node.close(is_flushed=False)
+        node.close(flush=False)
 
 
 def ask_open(root: Path) -> object:

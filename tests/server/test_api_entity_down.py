@@ -86,3 +86,19 @@ def test_without_postgres_each_mode_answers_as_it_says(stopped):
         time.sleep(0.2)
     assert found.json()["document"] == {"status": "newer"}
     assert "thermocline-warning" not in found.headers
+
+
+def test_a_node_started_without_its_postgres_answers_best_effort_from_the_lake(
+    tmp_path, own_postgres
+):
+    with serving_entities(tmp_path, own_postgres.dsn) as served, served.client() as client:
+        client.post(f"{PATH}/schema", json=ORDER)
+        client.put(f"{PATH}/a", json={"status": "exported"})
+        client.post(f"{PATH}/export")
+    own_postgres.stop()
+    with serving_entities(tmp_path, own_postgres.dsn) as served, served.client() as client:
+        assert client.get(f"{PATH}/a").status_code == 503
+        assert client.put(f"{PATH}/a", json={"status": "x"}).status_code == 503
+        found = client.get(f"{PATH}/a", params={"mode": "best_effort"})
+        assert (found.status_code, found.json()["document"]) == (200, {"status": "exported"})
+        assert found.headers["thermocline-warning"] == LAKE_ALONE

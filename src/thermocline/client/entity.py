@@ -21,7 +21,6 @@ import pyarrow as pa
 from thermocline.client.http import ARROW, JSON, Wire, problem_error, quote_part
 from thermocline.client.parameters import wire_at
 from thermocline.contract.contract import Contract
-from thermocline.contract.document.key import parse_id
 from thermocline.contract.document.text import check_value, decode, encode_text
 from thermocline.contract.schema.register import parse_contract
 from thermocline.entity.model import (
@@ -43,19 +42,24 @@ from thermocline.hot.postgres.page.page import (
     Filter,
     Not,
     Page,
-    page_request,
+    PageRequest,
 )
+from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
-    OPERATION_KINDS,
     Operation,
     OperationKind,
     StoredEntity,
     WriteResult,
-    parse_operations,
 )
+from thermocline.names import parse_id
 
 MERGE_PATCH = "application/merge-patch+json"
-_WORDS = {deed: word for word, deed in OPERATION_KINDS.items()}
+_REQUESTS = {
+    OperationKind.CREATE: ("POST", JSON),
+    OperationKind.REPLACE: ("PUT", JSON),
+    OperationKind.PATCH: ("PATCH", MERGE_PATCH),
+    OperationKind.DELETE: ("DELETE", JSON),
+}
 
 
 def register_type(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
@@ -66,7 +70,7 @@ def register_type(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
     return ClientEntityTable(wire, name)
 
 
-class ClientEntityTable:
+class ClientEntityTable(EntityInterface):
     """The entities of one type; every call is a request to the node."""
 
     def __init__(self, wire: Wire, name: str) -> None:
@@ -89,38 +93,27 @@ class ClientEntityTable:
 
     # Writing.
 
-    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
-        """Create an entity; `Conflict` when the id exists. Without an id the node generates one."""
-        key = None if id is None else parse_id(id)
-        return self._write("POST", self._path, json_bytes(document), params={"id": key})
+    def write_one(self, operation: Operation) -> WriteResult:
+        """Run one operation, in a request of its own."""
+        method, media = _REQUESTS[operation.kind]
+        is_new = operation.kind is OperationKind.CREATE
+        path = self._path if is_new else self._address(operation.id)
+        content = b"" if method == "DELETE" else json_bytes(operation.document)
+        headers = {"Content-Type": media}
+        if operation.if_match is not None:
+            headers["If-Match"] = f'"{operation.if_match}"'
+        params = {"id": operation.id} if is_new else None
+        answer = self._wire.send(method, path, params=params, content=content, headers=headers)
+        return _parse_written(decode(answer.content))
 
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Replace an entity's document, or create the entity."""
-        return self._write("PUT", self._address(id), json_bytes(document), if_match)
-
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; the result must fit its contract."""
-        data = json_bytes(merge_patch)
-        return self._write("PATCH", self._address(id), data, if_match, media=MERGE_PATCH)
-
-    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Delete an entity; `NotFound` when there is none."""
-        return self._write("DELETE", self._address(id), b"", if_match)
-
-    def bulk(
-        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
+    def write_many(
+        self, operations: Sequence[Operation], *, atomic: bool
     ) -> list[WriteResult | ThermoclineError]:
-        """Do many operations in order, in one transaction; return the result of each.
-
-        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is written.
-        """
-        parsed = parse_operations(operations, atomic=atomic)
-        results: list[WriteResult | ThermoclineError | None] = [None] * len(parsed)
+        """Run operations in order, in one request and one transaction."""
+        results: list[WriteResult | ThermoclineError | None] = [None] * len(operations)
         bodies: dict[int, dict[str, Any]] = {}
-        for place, operation in enumerate(parsed):
+        for place, operation in enumerate(operations):
             try:
-                if isinstance(operation, Invalid):
-                    raise operation
                 bodies[place] = _operation_body(operation)
             except Invalid as error:
                 if atomic:
@@ -156,27 +149,16 @@ class ClientEntityTable:
         as_of = _parse_time(told["as_of"]) or _LONG_AGO
         return FindAnswer(_parse_entity(self, told), as_of, told["warning"])
 
-    def page(
-        self,
-        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
-        sort: Sequence[str] = (),
-        fields: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        refs: Sequence[str] = (),
-        *,
-        with_total: bool = False,
-    ) -> Page:
-        """Return one page of entities and the cursor of the next; see `EntityStore.page`."""
-        asked = page_request(filter, sort, fields, after, limit, refs, with_total=with_total)
+    def read_page(self, request: PageRequest) -> Page:
+        """Return the requested page."""
         body = {
-            "filter": None if asked.filter is None else _filter_body(asked.filter),
-            "sort": list(asked.sort),
-            "fields": None if asked.fields is None else list(asked.fields),
-            "after": asked.after,
-            "limit": asked.limit,
-            "refs": list(asked.refs),
-            "total": asked.with_total,
+            "filter": None if request.filter is None else _filter_body(request.filter),
+            "sort": list(request.sort),
+            "fields": None if request.fields is None else list(request.fields),
+            "after": request.after,
+            "limit": request.limit,
+            "refs": list(request.refs),
+            "total": request.with_total,
         }
         told = self._post_json("search", body)
         targets = {
@@ -263,25 +245,6 @@ class ClientEntityTable:
             is_read=True,
         )
 
-    def _write(
-        self,
-        method: str,
-        path: str,
-        content: bytes,
-        if_match: int | None = None,
-        *,
-        params: Mapping[str, Any] | None = None,
-        media: str = JSON,
-    ) -> WriteResult:
-        headers = {"Content-Type": media}
-        if if_match is not None:
-            Operation(
-                OperationKind.DELETE, "any", None, if_match
-            )  # `Invalid` for a malformed version
-            headers["If-Match"] = f'"{if_match}"'
-        answer = self._wire.send(method, path, params=params, content=content, headers=headers)
-        return _parse_written(decode(answer.content))
-
 
 def json_bytes(value: Any) -> bytes:
     """Return a value as JSON text with every digit; bytes must be JSON text already.
@@ -304,8 +267,8 @@ def _type_path(name: str) -> str:
 
 
 def _operation_body(operation: Operation) -> dict[str, Any]:
-    made: dict[str, Any] = {"op": _WORDS[operation.deed], "id": operation.id}
-    if operation.deed is not OperationKind.DELETE:
+    made: dict[str, Any] = {"op": operation.kind.verb, "id": operation.id}
+    if operation.kind is not OperationKind.DELETE:
         data = json_bytes(operation.document)
         decode(data)  # malformed JSON would make the whole request malformed
         made["document"] = msgspec.Raw(data)

@@ -125,8 +125,8 @@ def _parse_operation(line: bytes, key: str | None, *, is_replace: bool) -> "Oper
     document = decode(line)
     if not isinstance(document, dict):
         raise Invalid("a line is not a JSON object", hint="give one JSON object a line")
-    deed = OperationKind.REPLACE if is_replace else OperationKind.CREATE
-    return Operation(deed, new_key() if key is None else document.get(key), line)  # type: ignore[arg-type]
+    kind = OperationKind.REPLACE if is_replace else OperationKind.CREATE
+    return Operation(kind, new_key() if key is None else document.get(key), line)  # type: ignore[arg-type]
 
 
 def _add_line(error: ThermoclineError, line: int) -> ThermoclineError:

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 from starlette.types import Message, Send
 
+from thermocline.contract.document.text import encode_text
 from thermocline.server.api.http.encode import (
     MEDIA_TYPES,
     content_type,
@@ -65,6 +66,11 @@ def encode_answer(call: ApiRequest, value: Any) -> ApiResponse:
     return ApiResponse(msgspec.json.encode(value), call.route.status)
 
 
+def exact_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> ApiResponse:
+    """Encode an answer so that its numbers keep all digits."""
+    return ApiResponse(encode_text(value).encode(), status, headers=headers or {})
+
+
 async def send_answer(send: Send, done: ApiResponse) -> None:
     """Send a whole answer."""
     await _send(send, done.status, done.value, done.media_type, done.headers)
@@ -105,4 +111,12 @@ async def send_in_time(send: Send, message: Message) -> None:
         raise ClientGone from error
 
 
-__all__ = ["JSON", "choose_format", "encode_answer", "send_answer", "send_in_time", "send_problem"]
+__all__ = [
+    "JSON",
+    "choose_format",
+    "encode_answer",
+    "exact_json",
+    "send_answer",
+    "send_in_time",
+    "send_problem",
+]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from thermocline.server.api.handle import entity
 from thermocline.server.api.types import request_types, response_types
 from thermocline.server.api.types.route import API, EVERY_FORMAT, JSON, ApiRequest, ApiRoute
 
@@ -25,12 +26,12 @@ WRITTEN = "When the answer arrives, the write is durable and visible to every la
 WORTH = ("Thermocline-As-Of", "Thermocline-Warning")
 
 
-def _lazy_handler(module: str, name: str) -> Callable[[ApiRequest], Any]:
-    """Return a handler that is imported at its first call."""
+def _lazy_handler(name: str) -> Callable[[ApiRequest], Any]:
+    """Return a handler of contracts that is imported at its first call."""
 
     def run(call: ApiRequest) -> Any:
         _ = call.lake.entities  # `Invalid` if the lake has no PostgreSQL
-        return getattr(import_module(f"thermocline.server.api.handle.{module}"), name)(call)
+        return getattr(import_module("thermocline.server.api.handle.schema"), name)(call)
 
     return run
 
@@ -44,7 +45,7 @@ def contract_routes() -> Iterator[ApiRoute]:
         "entity_types",
         "List the entity types",
         response_types.EntityTypesResponse,
-        run=_lazy_handler("schema", "types"),
+        run=_lazy_handler("types"),
         errors=(503,),
     )
     looks: tuple[tuple[str, str, str, str, Any, type], ...] = (
@@ -63,7 +64,7 @@ def contract_routes() -> Iterator[ApiRoute]:
             name,
             summary,
             answer,
-            run=_lazy_handler("schema", run),
+            run=_lazy_handler(run),
             params_type=asked,
             errors=(404, 503),
         )
@@ -81,7 +82,7 @@ def contract_routes() -> Iterator[ApiRoute]:
             name,
             summary,
             answer,
-            run=_lazy_handler("schema", run),
+            run=_lazy_handler(run),
             body=dict,
             is_raw=True,
             errors=(409, 429, 503),
@@ -102,12 +103,12 @@ def _collection_routes() -> Iterator[ApiRoute]:
     reading: dict[str, Any] = {"errors": (404, 429, 501, 503)}
     yield ApiRoute(
         "GET", TYPE, "query", "entity_page", page, response_types.EntityPage,
-        run=_lazy_handler("entity", "page"),
+        run=entity.page,
         params_type=request_types.PageParams, **reading,
     )  # fmt: skip
     yield ApiRoute(
         "POST", f"{TYPE}/search", "query", "entity_search", page, response_types.EntityPage,
-        run=_lazy_handler("entity", "search"), body=request_types.SearchRequest, is_raw=True,
+        run=entity.search, body=request_types.SearchRequest, is_raw=True,
         **reading,
     )  # fmt: skip
     yield ApiRoute(
@@ -117,7 +118,7 @@ def _collection_routes() -> Iterator[ApiRoute]:
         "entity_scan",
         "Read all rows of a type; an inexact answer says so",
         response_types.RowsResponse,
-        run=_lazy_handler("entity", "scan"),
+        run=entity.scan,
         body=request_types.ScanRequest,
         forms=EVERY_FORMAT,
         errors=(404, 406, 429, 503),
@@ -130,7 +131,7 @@ def _collection_routes() -> Iterator[ApiRoute]:
         "entity_bulk",
         "Write many entities: all or none, or each independently",
         response_types.BulkDone,
-        run=_lazy_handler("entity", "bulk"),
+        run=entity.bulk,
         body=request_types.BulkRequest,
         is_raw=True,
         errors=(404, 409, 412, 429, 503),
@@ -143,7 +144,7 @@ def _collection_routes() -> Iterator[ApiRoute]:
         "entity_export",
         "Export every committed change into the lake",
         response_types.ExportDone,
-        run=_lazy_handler("entity", "export"),
+        run=entity.export,
         errors=(404, 409, 503),
     )
 
@@ -156,7 +157,7 @@ def _read_routes() -> Iterator[ApiRoute]:
         "entity",
         "Read an entity, now or as it was",
         response_types.EntityAnswerResponse,
-        run=_lazy_handler("entity", "read"),
+        run=entity.read,
         params_type=request_types.EntityParams,
         errors=(304, 404, 503),
         headers=("ETag", *WORTH),
@@ -169,7 +170,7 @@ def _read_routes() -> Iterator[ApiRoute]:
         "entity_history",
         "List an entity's revisions: at each export, and now",
         response_types.Revisions,
-        run=_lazy_handler("entity", "history"),
+        run=entity.history,
         errors=(404, 503),
     )
 
@@ -183,7 +184,7 @@ def _write_routes() -> Iterator[ApiRoute]:
         "entity_create",
         "Create an entity",
         response_types.EntityWritten,
-        run=_lazy_handler("entity", "create"),
+        run=entity.create,
         params_type=request_types.CreateParams,
         status=201,
         errors=(404, 409, 429, 503),
@@ -197,7 +198,7 @@ def _write_routes() -> Iterator[ApiRoute]:
         "entity_replace",
         "Replace an entity's document, or create the entity",
         response_types.EntityWritten,
-        run=_lazy_handler("entity", "replace"),
+        run=entity.replace,
         errors=(201, 404, 409, 412, 429, 503),
         headers=("ETag",),
         request_headers=("If-Match", "If-None-Match"),
@@ -210,7 +211,7 @@ def _write_routes() -> Iterator[ApiRoute]:
         "entity_patch",
         "Merge a patch (RFC 7386) into an entity",
         response_types.EntityWritten,
-        run=_lazy_handler("entity", "patch"),
+        run=entity.patch,
         body_types=(MERGE_PATCH, JSON),
         errors=(404, 409, 412, 429, 503),
         headers=("ETag",),
@@ -224,7 +225,7 @@ def _write_routes() -> Iterator[ApiRoute]:
         "entity_delete",
         "Delete an entity",
         response_types.EntityWritten,
-        run=_lazy_handler("entity", "delete"),
+        run=entity.delete,
         errors=(404, 409, 412, 429, 503),
         request_headers=("If-Match",),
         description=WRITTEN,
