@@ -94,11 +94,11 @@ class Thermocline:
     def open(self, root: str) -> int:
         """Open a lake and return how many rows its journal brought back."""
         self._lake = self._library.connect(root, **SETTINGS)
-        return int(self._lake.tier.recovered.rows)
+        return int(self._lake.tier.recovery_report.rows)
 
     def frames(self) -> int:
         """Return how many writes the journal brought back."""
-        return int(self._lake.tier.recovered.frames)
+        return int(self._lake.tier.recovery_report.frames)
 
     def run(self, text: str) -> int:
         """Answer one query and return its number of rows."""

@@ -254,7 +254,7 @@ def test_rollups_come_after_what_they_are_made_of_and_never_of_each_other():
         ({"aggregates": {"x": "percentile(value)"}}, "needs a share"),
         ({"aggregates": {"x": "percentile(value, 95)"}}, "out of range"),
         ({"aggregates": {"x": "avg(value, 0.5)"}}, "only percentile"),
-        ({"every": "1 month"}, "not a duration"),
+        ({"every": "1 month"}, "the duration cannot be read"),
         ({"every": "2d"}, "out of range"),
         ({"by": "host"}, "list of columns"),
         ({"name": "metrics"}, "name of a rollup"),

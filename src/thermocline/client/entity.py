@@ -86,8 +86,8 @@ class ClientEntityTable(EntityInterface):
             check_count(version, "version")
         if version is not None and version in self._contracts:
             return self._contracts[version]
-        told = self._read_json(f"{self._path}/schema", version=version)
-        found = with_changes(parse_contract(told["document"]), version=told["version"])
+        data = self._read_json(f"{self._path}/schema", version=version)
+        found = with_changes(parse_contract(data["document"]), version=data["version"])
         self._contracts[found.version] = found
         return found
 
@@ -123,8 +123,8 @@ class ClientEntityTable(EntityInterface):
         content = encode_text({"atomic": atomic, "operations": list(bodies.values())}).encode()
         headers = {"Content-Type": JSON}
         answer = self._wire.send("POST", f"{self._path}/bulk", content=content, headers=headers)
-        for place, told in zip(bodies, decode(answer.content)["results"], strict=True):
-            results[place] = problem_error(told["error"]) if told["error"] else _parse_written(told)
+        for place, data in zip(bodies, decode(answer.content)["results"], strict=True):
+            results[place] = problem_error(data["error"]) if data["error"] else _parse_written(data)
         return [result for result in results if result is not None]
 
     # Reading.
@@ -140,14 +140,16 @@ class ClientEntityTable(EntityInterface):
     def _find_entity(self, key: str, **params: Any) -> FindAnswer:
         if parse_id(key) == "schema":
             hint = "page with a filter of _id"
-            raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
+            raise Invalid(
+                "an entity with the key `schema` cannot be read by its key", hint=hint, id=key
+            )
         try:
-            told = self._read_json(self._address(key), **params)
+            data = self._read_json(self._address(key), **params)
         except EntityNotFound as error:
             as_of = _parse_time(error.facts.get("as_of")) or _LONG_AGO
             return FindAnswer(None, as_of, str(error.facts.get("warning", "")))
-        as_of = _parse_time(told["as_of"]) or _LONG_AGO
-        return FindAnswer(_parse_entity(self, told), as_of, told["warning"])
+        as_of = _parse_time(data["as_of"]) or _LONG_AGO
+        return FindAnswer(_parse_entity(self, data), as_of, data["warning"])
 
     def read_page(self, request: PageRequest) -> Page:
         """Return the requested page."""
@@ -160,16 +162,16 @@ class ClientEntityTable(EntityInterface):
             "refs": list(request.refs),
             "total": request.with_total,
         }
-        told = self._post_json("search", body)
+        data = self._post_json("search", body)
         targets = {
-            name: ClientEntityTable(self._wire, name) for name, held in told["refs"].items() if held
+            name: ClientEntityTable(self._wire, name) for name, held in data["refs"].items() if held
         }
         found = {
             name: {key: _parse_entity(targets[name], one) for key, one in held.items()}
-            for name, held in told["refs"].items()
+            for name, held in data["refs"].items()
         }
-        entities = [_parse_entity(self, one) for one in told["entities"]]
-        return Page(entities, told["after"], told["total"], found)
+        entities = [_parse_entity(self, one) for one in data["entities"]]
+        return Page(entities, data["after"], data["total"], found)
 
     def scan(
         self,
@@ -213,11 +215,11 @@ class ClientEntityTable(EntityInterface):
 
         The key needs the scope `admin`.
         """
-        told = self._wire.change(f"{self._path}/export")["exported"]
-        if told is None:
+        data = self._wire.change(f"{self._path}/export")["exported"]
+        if data is None:
             return None
-        told["as_of"] = to_datetime(parse_instant(told["as_of"]))
-        return ExportResult(**told)
+        data["as_of"] = to_datetime(parse_instant(data["as_of"]))
+        return ExportResult(**data)
 
     def __repr__(self) -> str:
         return f"ClientEntityTable({self.name!r} at {self._wire.url})"
@@ -226,7 +228,7 @@ class ClientEntityTable(EntityInterface):
         if parse_id(key) in (".", ".."):
             # On the way they are taken for steps through folders: it would be another address.
             hint = "write it with bulk, read it with page"
-            raise Invalid("a key of dots has no address", hint=hint, id=key)
+            raise Invalid("a key of dots cannot be part of a URL", hint=hint, id=key)
         return f"{self._path}/{quote_part(key)}"
 
     def _read_json(self, path: str, **params: Any) -> Any:
@@ -277,24 +279,24 @@ def _operation_body(operation: Operation) -> dict[str, Any]:
     return made
 
 
-def _parse_written(told: Mapping[str, Any]) -> WriteResult:
-    return WriteResult(told["id"], told["ver"], OperationKind(told["deed"]))
+def _parse_written(data: Mapping[str, Any]) -> WriteResult:
+    return WriteResult(data["id"], data["ver"], OperationKind(data["deed"]))
 
 
-def _parse_entity(table: ClientEntityTable, told: Mapping[str, Any]) -> StoredEntity:
-    version = told["schema_version"]
+def _parse_entity(table: ClientEntityTable, data: Mapping[str, Any]) -> StoredEntity:
+    version = data["schema_version"]
     return StoredEntity(
-        told["id"],
-        told["ver"],
+        data["id"],
+        data["ver"],
         version,
-        to_datetime(parse_instant(told["written_at"])),
-        _parse_document(table.contract(version), told["document"]),
+        to_datetime(parse_instant(data["written_at"])),
+        _parse_document(table.contract(version), data["document"]),
     )
 
 
-def _parse_document(contract: Contract, told: dict[str, Any]) -> dict[str, Any]:
+def _parse_document(contract: Contract, data: dict[str, Any]) -> dict[str, Any]:
     """Return a document, or some of its properties, with the contract's types."""
-    return contract.join(dict.fromkeys(column.id for column in contract.hot_columns), told)
+    return contract.join(dict.fromkeys(column.id for column in contract.hot_columns), data)
 
 
 def _filter_body(given: Filter) -> dict[str, Any]:

@@ -45,14 +45,14 @@ class Client:
             check_text(api_key, "api_key")
         if not url.startswith(("http://", "https://")) or "@" in url:
             hint = "use a URL like http://127.0.0.1:4320, and pass the key as api_key"
-            raise Invalid("not the address of a node", hint=hint)
+            raise Invalid("the address is not the URL of a node", hint=hint)
         self._wire = Wire(url, api_key, check_seconds(timeout_s, "timeout_s"))
 
     @property
     def flush_error(self) -> ThermoclineError | None:
         """The error of the node's last periodic flush; None when it succeeded."""
-        told = self._wire.read_json("/api/v1/jobs")["flush_error"]
-        return problem_error(told) if told else None
+        problem = self._wire.read_json("/api/v1/jobs")["flush_error"]
+        return problem_error(problem) if problem else None
 
     def root(self) -> str:
         """Return the node's address."""
@@ -170,8 +170,8 @@ class Client:
     def _find_query_error(self, query_id: str) -> ThermoclineError | None:
         """Return the error of a query whose answer was truncated, if the node knows it."""
         try:
-            told = self._wire.read_json(f"/api/v1/queries/{quote_part(query_id)}")
-            return problem_error(told["error"]) if told["error"] else None
+            state = self._wire.read_json(f"/api/v1/queries/{quote_part(query_id)}")
+            return problem_error(state["error"]) if state["error"] else None
         except ThermoclineError:
             return None
 

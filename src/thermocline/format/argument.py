@@ -23,6 +23,7 @@ import pyarrow as pa
 from thermocline.errors import Invalid
 
 SECONDS_MAX = threading.TIMEOUT_MAX
+PARAMETER_DEPTH_MAX = 32  # of lists and mappings in one parameter of a query
 
 
 def check_text(value: Any, argument: str) -> str:
@@ -33,7 +34,7 @@ def check_text(value: Any, argument: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         hint = "remove the lone surrogates"
-        raise Invalid("not a text of Unicode", hint=hint, argument=argument) from error
+        raise Invalid("the text is not valid Unicode", hint=hint, argument=argument) from error
     return value
 
 

@@ -208,9 +208,9 @@ def _write_parts(
     for batch in batches:
         for place in batch.column(0).to_pylist():
             written = write_part(parts[place], target)
-            told = [(place, one.low, one.high, encode_staged([one.staged])) for one in written]
+            output = [(place, one.low, one.high, encode_staged([one.staged])) for one in written]
             # The last row says that the part has ended, even if it has no segment.
-            columns = zip(*told, (place, None, None, None), strict=True)
+            columns = zip(*output, (place, None, None, None), strict=True)
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA)]  # noqa: B905
             yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 

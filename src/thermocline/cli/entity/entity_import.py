@@ -38,7 +38,11 @@ def import_lines(
     ],
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="NAME", help="The key's property. Keys are made without it."),
+        typer.Option(
+            "--key",
+            metavar="NAME",
+            help="The property that holds the key; keys are generated if omitted.",
+        ),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace existing entities; needs --key.")

@@ -31,11 +31,11 @@ POSTGRES = "THERMOCLINE_POSTGRES"
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help=f"The node's address; {URL} without it."),
+    typer.Option("--url", metavar="URL", help=f"The node's address; default: {URL}."),
 ]
 KeyFileOption = Annotated[
     str | None,
-    typer.Option("--key-file", metavar="FILE", help=f"A file with the key; {KEY} without it."),
+    typer.Option("--key-file", metavar="FILE", help=f"A file with the key; default: {KEY}."),
 ]
 LakeOption = Annotated[
     str | None,
@@ -46,7 +46,7 @@ PostgresOption = Annotated[
     typer.Option(
         "--postgres",
         metavar="DSN",
-        help=f"With --lake: where its entities are; {POSTGRES}, or a server under its folder.",
+        help=f"With --lake: its PostgreSQL; default: {POSTGRES}, or a server under its folder.",
     ),
 ]
 TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="The entity type's name.")]

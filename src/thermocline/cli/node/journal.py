@@ -110,9 +110,9 @@ def _set_aside(folder: str, *, dry_run: bool, is_json: bool) -> None:
         for one in found:
             print_line(f"frame     lsn {one.lsn:,} of table {one.table_id}: {one.why}")
         done = "would be kept" if dry_run else "is kept"
-        told = _count_text(len(found), "frame")
+        count = _count_text(len(found), "frame")
         print_line(
-            f"{told} {done} in the quarantine; no query reads them" if found else "nothing to do"
+            f"{count} {done} in the quarantine; no query reads them" if found else "nothing to do"
         )
     if dry_run and found:
         raise Corruption(
@@ -191,10 +191,10 @@ def _file_json(file: "InspectedFile") -> dict[str, Any]:
 def _damage_json(damage: "Damage") -> dict[str, Any]:
     from dataclasses import asdict
 
-    told = asdict(damage)
-    told["after"] = _time_text(told.pop("after_ns"))
-    told["before"] = _time_text(told.pop("before_ns"))
-    return {**told, "lost_lsns": damage.lost_lsns}
+    fields = asdict(damage)
+    fields["after"] = _time_text(fields.pop("after_ns"))
+    fields["before"] = _time_text(fields.pop("before_ns"))
+    return {**fields, "lost_lsns": damage.lost_lsns}
 
 
 def _describe_start(found: "Inspection") -> str:
@@ -218,8 +218,8 @@ def _print_inspection(found: "Inspection") -> None:
 
     mark = found.watermark
     print_line(f"journal   {found.identity.journal_id.hex()} in {found.folder}")
-    told = "none" if mark is None else f"lsn {mark.durable:,} durable, {mark.visible:,} visible"
-    print_line(f"watermark {told}")
+    text = "none" if mark is None else f"lsn {mark.durable:,} durable, {mark.visible:,} visible"
+    print_line(f"watermark {text}")
     _print_rows(
         ("file", "state", "first lsn", "last lsn", "frames", "size"),
         [

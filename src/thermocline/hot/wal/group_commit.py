@@ -145,7 +145,7 @@ class GroupCommit:
         """Fail every waiting request with the reason why the journal thread ended.
 
         Crash here: a bug, or the end of the process. It is unknown whether the rows are durable,
-        so no client may be told that they are.
+        so no client may get an answer that says so.
         """
         unknown = OutcomeUnknown("the journal thread ended", why=repr(error))
         unknown.__cause__ = error

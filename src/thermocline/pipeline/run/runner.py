@@ -207,10 +207,10 @@ class Runner:
         try:
             return self.sessions()
         except Exception as error:
-            self._spark_failure = told = translate_error(error)
-            if not isinstance(told, Unavailable):
-                raise told from error  # a more exact kind: an invalid master, Spark not installed
-            raise SparkNotStarted(told.message, hint=told.hint, **told.facts) from error
+            self._spark_failure = failure = translate_error(error)
+            if not isinstance(failure, Unavailable):
+                raise failure from error  # more exact: an invalid master, Spark not installed
+            raise SparkNotStarted(failure.message, hint=failure.hint, **failure.facts) from error
 
     def _close_session(self) -> None:
         """Let the next task start a new session: Spark itself may have failed."""

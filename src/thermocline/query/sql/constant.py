@@ -32,6 +32,7 @@ from uuid import UUID
 import duckdb
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import PARAMETER_DEPTH_MAX
 from thermocline.format.instant import NS_PER_S, Nanoseconds, from_datetime
 from thermocline.query.sql.engine_types import quote_text as quoted_text
 from thermocline.query.sql.syntax import Tree, expression_text, parameter_names, tree_nodes
@@ -61,7 +62,6 @@ _NANOSECONDS = (
     " epoch_us(try_cast({0} as timestamp))::hugeint * 1000)"
 )
 DIGITS_MAX = 38
-DEPTH_MAX = 32
 _EXACT_DOUBLE = 2**53
 _PASSED_AS_IS = (str, bytes, bytearray, memoryview, date, time, timedelta, UUID)
 
@@ -258,7 +258,7 @@ def used_parameters(constants: Iterable[Constant], parameters: Parameters) -> di
 
 def convert_parameter(value: Any, name: str, depth: int = 0) -> Any:
     """Return a parameter's value in a form that the engine does not change."""
-    if depth > DEPTH_MAX:
+    if depth > PARAMETER_DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", parameter=name)
     if value is None or type(value) in (bool, float, str, bytes):
         return value

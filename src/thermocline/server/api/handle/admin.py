@@ -87,8 +87,8 @@ def create_tenant(call: ApiRequest) -> response_types.TenantsResponse:
 def config(call: ApiRequest) -> response_types.Config:
     """Return every setting with its value and the origin of the value."""
     settings = call.parts.settings
-    told = [] if settings is None else settings.describe()
-    return response_types.Config([response_types.Setting(**one) for one in told])
+    described = [] if settings is None else settings.describe()
+    return response_types.Config([response_types.Setting(**one) for one in described])
 
 
 def jobs(call: ApiRequest) -> response_types.Jobs:

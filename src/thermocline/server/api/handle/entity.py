@@ -216,10 +216,10 @@ def export(call: ApiRequest) -> ApiResponse:
     if done is None:
         return exact_json(response_types.ExportDone(None))
     as_of = _time(done.as_of)
-    told = response_types.ExportedResponse(
+    exported = response_types.ExportedResponse(
         int(done.version), as_of, done.keys, done.rows, done.changes
     )
-    return exact_json(response_types.ExportDone(told))
+    return exact_json(response_types.ExportDone(exported))
 
 
 def _entities(call: ApiRequest) -> "EntityTable":

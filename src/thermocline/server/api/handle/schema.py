@@ -76,14 +76,14 @@ def check(call: ApiRequest) -> ApiResponse:
         problems = error.facts["problems"]
     changes = [] if before is None else diff_documents(before.document, document)
     registered = None if before is None else before.version
-    told = [change.as_json() for change in changes]
-    return exact_json(response_types.CheckedResponse(not problems, registered, problems, told))
+    listed = [change.as_json() for change in changes]
+    return exact_json(response_types.CheckedResponse(not problems, registered, problems, listed))
 
 
 def _document(call: ApiRequest) -> Any:
     document = json_form(decode(call.body))
     if not isinstance(document, dict):
-        raise Invalid("a contract is a JSON object", hint="send a JSON Schema")
+        raise Invalid("the contract is not a JSON object", hint="send a JSON Schema")
     return document
 
 

@@ -151,10 +151,10 @@ class _RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                told = MutableHeaders(scope=message)
-                told["X-Request-Id"] = request_id
+                response_headers = MutableHeaders(scope=message)
+                response_headers["X-Request-Id"] = request_id
                 for name, value in _SAFE_HEADERS.items():
-                    told.setdefault(name, value)
+                    response_headers.setdefault(name, value)
             await send(message)
 
         try:

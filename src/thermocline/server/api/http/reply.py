@@ -59,8 +59,8 @@ def encode_answer(call: ApiRequest, value: Any) -> ApiResponse:
         call.parts.quota.of(call.caller.tenant).check_rows(value.rows.num_rows)
         form = choose_format(call)
         data = encode_table(value.rows, form, is_truncated=value.is_truncated)
-        told = {TRUNCATED: "true" if value.is_truncated else "false"}
-        return ApiResponse(data, call.route.status, content_type(form), told)
+        response_headers = {TRUNCATED: "true" if value.is_truncated else "false"}
+        return ApiResponse(data, call.route.status, content_type(form), response_headers)
     if value is None:
         return ApiResponse(b"", 204)
     return ApiResponse(msgspec.json.encode(value), call.route.status)
@@ -81,8 +81,8 @@ async def send_problem(
 ) -> int:
     """Send an error, and return its status."""
     problem = problem_of(error, request_id)
-    told = problem_headers(error, problem) | (headers or {})
-    await _send(send, problem.status, problem_bytes(problem), PROBLEM_TYPE, told)
+    response_headers = problem_headers(error, problem) | (headers or {})
+    await _send(send, problem.status, problem_bytes(problem), PROBLEM_TYPE, response_headers)
     return problem.status
 
 
