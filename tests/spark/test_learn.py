@@ -16,10 +16,12 @@ LEARN = """
 import sys
 from pathlib import Path
 from thermocline.pipeline.spark import java_cds_archive, java_gateway, session
-java_gateway.java_cache_path = java_cds_archive.java_cache_path = lambda: Path(sys.argv[1]) / "spark.aot"
+path = Path(sys.argv[1]) / "spark.aot"
+java_gateway.java_cache_path = java_cds_archive.java_cache_path = lambda: path
 """
 TWICE = """
-java_cds_archive._run_sample_work = lambda spark, folder: None  # every class more takes Java longer to write down
+# Every class more takes Java longer to write down.
+java_cds_archive._run_sample_work = lambda spark, folder: None
 print(java_cds_archive.learn(print))
 spark = session.session("local[1]")
 beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
