@@ -163,11 +163,13 @@ class CoverageReport:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
         limit = self.state.spec.bucket.number_of(to_instant(before)) if before is not None else None
-        for run in reversed(shared.runs()):
-            end = run.end if limit is None else min(run.end, limit)
-            if end - run.first >= buckets:
-                return end - buckets, end
-        return None
+        first, end = shared.run_bounds()
+        end = end if limit is None else np.minimum(end, limit)
+        fitting = np.flatnonzero(end - first >= buckets)
+        if not len(fitting):
+            return None
+        newest = int(end[fitting[-1]])
+        return newest - buckets, newest
 
     def silent_entities(self, start: object, end: object) -> pa.Table:
         """Return the entities without a row in the range: entity columns and last_seen_before."""

@@ -146,15 +146,15 @@ class Buckets:
 
     def runs(self) -> list[BucketRun]:
         """Return the runs of held buckets, in order."""
+        first, end = self.run_bounds()
+        return [BucketRun(*bounds) for bounds in zip(first.tolist(), end.tolist(), strict=True)]
+
+    def run_bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the first bucket of each run of held buckets, and the bucket after its last."""
         # A run starts where a bit has no bit before it, and ends where it has none after it: the
         # cost grows with the containers, not with the bits.
         bits = self.bitmap
-        starts = (bits - bits.shift(1)).to_array()
-        ends = (bits - bits.shift(-1)).to_array()
-        return [
-            BucketRun(int(first) - BIAS, int(last) - BIAS + 1)
-            for first, last in zip(starts, ends, strict=True)
-        ]
+        return Buckets(bits - bits.shift(1)).numbers(), Buckets(bits - bits.shift(-1)).numbers() + 1
 
     def missing_runs(self, first: int, end: int) -> list[BucketRun]:
         """Return the runs of the range that are not held, in order."""
