@@ -175,10 +175,7 @@ class ThreadedWrites:
         self._lake = thermocline.connect(str(folder / "lake"))
         self._lake.create_table("m", time_column="ts", bucket="1m", entity_columns=["host"])
         self._table = self._lake.table("m")
-        self._rows = [
-            {"ts": f"2024-06-01T00:00:{second:02}", "host": "a", "value": float(second)}
-            for second in range(WRITE_ROWS)
-        ]
+        self._rows = hour(0).slice(0, WRITE_ROWS)
         self._writes = size // self.threads
         self._table.write(self._rows)
 
