@@ -60,7 +60,7 @@ class Thermocline:
             first = next(self._rows)
             table.write(pa.Table.from_batches([first]))
             self._grown_bytes, writes = first.nbytes, 1
-        state, hot = table.cold.state(), self._lake.hot(table.table_id)
+        state, hot = table.cold.state(), table.hot()
         waiting: list[Any] = []
         # By the bytes handed over, not by what the lake counts while some are on their way: two
         # lakes that are compared must get the same rows.
@@ -89,7 +89,7 @@ class Thermocline:
         """Close the lake and leave its hot rows in the journal."""
         lake, self._lake = self._lake, None
         if lake is not None:
-            lake.close(is_flushed=False)
+            lake.close(flush=False)
 
     def open(self, root: str) -> int:
         """Open a lake and return how many rows its journal brought back."""
@@ -138,7 +138,7 @@ class Thermocline:
         one caller at a time is let in, so that each write has its own sync.
         """
         table = self._lake.table(TABLE)
-        state, hot = table.cold.state(), self._lake.hot(table.table_id)
+        state, hot = table.cold.state(), table.hot()
         batch = table.snapshot().parts[0].batch.slice(0, rows)
         given = pa.Table.from_batches([batch])
         door = threading.Lock() if alone else nullcontext()

@@ -201,9 +201,9 @@ def test_the_client_has_every_method_that_an_embedded_lake_shows():
 
     # Of the files beneath a table, and of the process that owns it: they do not travel.
     embedded_only = {
-        "add_column", "append", "append_parquet", "at", "checkpoint", "create", "fsck", "held",
-        "hot", "open", "pin", "rename_column", "root", "scan", "set_overlap", "set_retention",
-        "snapshot", "spec", "submit", "to_arrow", "widen_column",
+        "add_column", "append", "append_parquet", "at", "checkpoint", "create", "flush_hot",
+        "fsck", "held", "hot", "open", "pin", "rename_column", "root", "scan",
+        "set_overlap", "set_retention", "snapshot", "spec", "submit", "to_arrow", "widen_column",
     }  # fmt: skip
     shown = {name for name in dir(LakeTable) if not name.startswith("_")} - embedded_only
     methods = {name for name in shown if callable(getattr(LakeTable, name))}

@@ -388,7 +388,7 @@ def test_a_history_begins_with_the_oldest_version_that_is_kept(accounts):
     accounts.export()
     accounts.replace("a", account(2))
     second = accounts.export()
-    vacuum(accounts.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(accounts.table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert [one.ver for one in accounts.history("a")] == [2]
     assert accounts.history("a")[0].version == second.version
 
@@ -400,14 +400,14 @@ def test_a_version_that_was_vacuumed_before_postgres_followed_is_rolled_past(acc
     dies(accounts.source, "retire", after=False)
     with pytest.raises(Died):
         accounts.export()
-    vacuum(accounts.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(accounts.table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert balances(accounts) == {"a": 2}
     assert accounts.view().hides.to_pylist() == []
 
 
 def vacuumed_now(entities):
     """Remove all files that no kept version names, however young they are."""
-    return vacuum(entities.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    return vacuum(entities.table, grace_s=0, dry_run=False, allow_short_grace=True)
 
 
 def test_a_reading_keeps_the_files_of_its_version_from_a_vacuum(accounts, another, monkeypatch):

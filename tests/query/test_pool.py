@@ -783,7 +783,7 @@ def test_closing_ends_workers_streams_and_folders(open_pool, tmp_path):
     assert list((tmp_path / "spill").iterdir()) == []
     with pytest.raises(ThermoclineError):
         reader.read_all()
-    with pytest.raises(Invalid):
+    with pytest.raises(Unavailable):
         pool.sql("select 1")
     pool.close()
 

@@ -163,7 +163,7 @@ def test_what_the_targets_own_retention_took_does_not_come_back(site, source):
     run_here(site, HOURLY)
     target = site.table("hourly")
     target.alter("set retention", lambda spec, schema: (replace(spec, retention="1d"), schema))
-    target.retain(is_confirmed=True)
+    target.retain(yes=True)
     assert find_due(site, HOURLY) is None
     put(source, [(5, "a", 1.0)])
     assert find_due(site, HOURLY) is None

@@ -126,7 +126,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def forget_old_versions(self):
-        vacuum(self.source, grace_s=0, is_dry_run=False, allow_short_grace=True)
+        vacuum(self.source, grace_s=0, dry_run=False, allow_short_grace=True)
 
     @rule(start=MINUTES, length=st.integers(1, 200))
     def delete_from_the_rollup(self, start, length):

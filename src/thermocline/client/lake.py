@@ -17,7 +17,7 @@ from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
+from thermocline.format.argument import check_renamed_flag, check_seconds, check_text, list_names
 from thermocline.format.bucket import write_duration
 from thermocline.format.log.action import Mark
 
@@ -181,13 +181,13 @@ class Client:
         marks = self._wire.change(path)["marks"]
         return {table: Mark(mark) for table, mark in marks.items()}
 
-    def close(self, *, is_flushed: bool = True) -> None:
+    def close(self, *, flush: bool = True, is_flushed: bool | None = None) -> None:
         """Close the connections after all submitted writes are sent; the node keeps running.
 
-        `is_flushed` has no effect, because the node decides when it flushes. The argument exists
-        for programs that also run embedded.
+        `flush` has no effect, because the node decides when it flushes. The argument exists for
+        programs that also run embedded. `is_flushed` is its old name.
         """
-        check_flag(is_flushed, "is_flushed")
+        check_renamed_flag(flush, "flush", is_flushed, "is_flushed")
         self._wire.close()
 
     def __enter__(self) -> "Client":

@@ -27,7 +27,7 @@ from thermocline.cold.care.pin import Pin
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
+from thermocline.errors import NotFound, Overloaded, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, check_path, check_text
 from thermocline.format.layout import Version
 from thermocline.hot.tier import HotSnapshot
@@ -224,7 +224,7 @@ class Session:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the session is closed", hint="open another session")
+            raise Unavailable("the session is closed", hint="open another session")
 
     def interrupt(self) -> None:
         """Ask every running query to stop; each stops at the engine's next interrupt check."""

@@ -57,7 +57,7 @@ def run(
     from thermocline.pipeline.spark.java_gateway import spark_home
 
     names = order_jobs(jobs or ())
-    with open_runner(target, master, is_confirmed=yes) as (site, runner):
+    with open_runner(target, master, yes=yes) as (site, runner):
         if table is not None and table.lower() not in {
             one.lower() for one in (*site.tables(), *_rollup_names(target.config))
         }:

@@ -197,7 +197,7 @@ def retain(
 ) -> None:
     """Delete the rows that are older than the table's retention."""
     opened = open_table(table)
-    state, rows = opened.cold.retain(is_confirmed=yes)
+    state, rows = opened.cold.retain(yes=yes)
     _print_change(
         opened, state.version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
     )

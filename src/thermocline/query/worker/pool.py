@@ -294,7 +294,7 @@ class QueryPool:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the pool is closed", hint="open another pool")
+            raise Unavailable("the pool is closed", hint="open another pool")
 
     def worker_ids(self) -> list[int]:
         """Return the process ids of the workers that are alive."""

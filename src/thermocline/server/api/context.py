@@ -11,11 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from thermocline.config import NodeSettings
-from thermocline.errors import Unavailable
 from thermocline.ingest.inflate import BODY_BYTES_MAX
 from thermocline.node import Node
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.guard import Caller, Guard
+from thermocline.server.access.guard import Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.access.quota import Quotas
 from thermocline.server.api.query_queue import QueryQueue
@@ -31,9 +30,9 @@ READING_THREADS = 32
 
 @dataclass(slots=True)
 class ApiContext:
-    """The components that routes use; `held` is None until the node has started."""
+    """The components that routes use."""
 
-    held: Node | None
+    gateway: NodeGateway
     guard: Guard
     quota: Quotas
     metrics: Metrics
@@ -58,11 +57,8 @@ class ApiContext:
 
     @property
     def node(self) -> Node:
-        """The node; `Unavailable` while it starts."""
-        if self.held is None:
-            hint = "wait until /health/ready answers 200"
-            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
-        return self.held
+        """The node; `Unavailable` while it starts or stops."""
+        return self.gateway.node
 
     @property
     def body_bytes_max(self) -> int:

@@ -94,7 +94,7 @@ def repair(
     disk: Disk,
     folder: str,
     *,
-    is_dry_run: bool,
+    dry_run: bool,
     progress: Progress | None = None,
     now_ns: Callable[[], int] = clock.time_ns,
 ) -> JournalRepair:
@@ -104,7 +104,7 @@ def repair(
     `Conflict` while a process holds the journal. `Corruption` when neither a file nor the
     watermark says how far the journal was written. After a crash halfway, repair again.
     """
-    if is_dry_run:
+    if dry_run:
         return _plan_repair(inspect(disk, folder, progress=progress), now_ns)[0]
     require_identity(disk, folder)  # do not create a lock file where there is no journal
     lock = lock_journal(disk, folder, hint="stop that process first, then repair")
