@@ -38,7 +38,7 @@ from typing import Self
 RESULTS = Path(__file__).parent / "RESULTS.md"
 SECTIONS = (
     *("append", "scan", "log", "union", "ingest", "contract", "entities", "entities_read"),
-    *("spark", "spark_delta", "compact", "rollup", "export"),
+    *("spark", "spark_delta", "compact", "rollup", "export", "growth"),
 )
 HEADER = """# Bench results
 

@@ -98,7 +98,7 @@ class TenantNotFound(NotFound):
 
 
 class TableNotFound(NotFound):
-    """A query names a table that is not registered; register it first."""
+    """The lake or the session has no table of this name; create or register it first."""
 
 
 class EntityNotFound(NotFound):

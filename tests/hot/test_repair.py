@@ -177,7 +177,7 @@ def test_a_folder_without_a_journal_is_not_found():
 def test_a_journal_without_its_identity_is_not_taken_for_none():
     disk = verbs.written()
     disk.remove(f"{FOLDER}/journal.json")
-    with pytest.raises(Corruption, match="without its identity"):
+    with pytest.raises(Corruption, match="no identity file"):
         inspect(disk, FOLDER)
 
 

@@ -415,20 +415,20 @@ def killed(site, at):
     """Compact in another process that kills itself with -9 at a point; return when it is dead."""
     program = f"""
         import os, signal
-        from thermocline.pipeline.run.workspace import Site
+        from thermocline.pipeline.run.workspace import JobWorkspace
         from thermocline.pipeline.compact.job import compact, merge_here
-        from thermocline.pipeline.compact.plan import Limits
-        from thermocline.pipeline.run.job import silent
-        from thermocline.pipeline import compact as module
+        from thermocline.pipeline.compact.plan import CompactionLimits
+        from thermocline.pipeline.run.job import ignore_progress
+        from thermocline.pipeline.compact import job as module
         die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        table = Site({site.root!r}).table("readings")
+        table = JobWorkspace({site.root!r}).table("readings")
         ids = [s.segment_id for s in table.state().segments]
-        kernel, rewrite = merge_here, module.rewrite
+        kernel, rewrite = merge_here, module.replace_segments
         if {at!r} == "output":
             kernel = lambda *given: (merge_here(*given), die())
         if {at!r} == "commit":
-            module.rewrite = lambda *given: (rewrite(*given), die())
-        compact(table, ids, kernel, Limits(), silent)
+            module.replace_segments = lambda *given: (rewrite(*given), die())
+        compact(table, ids, kernel, CompactionLimits(), ignore_progress)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
     assert done.returncode == -signal.SIGKILL

@@ -282,7 +282,7 @@ def test_a_declaration_that_cannot_be_right_says_why(change, said):
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"aggregates": {"x": "sum(host)"}}, Invalid, "sum is of numbers"),
+        ({"aggregates": {"x": "sum(host)"}}, Invalid, "sum needs numbers"),
         ({"aggregates": {"x": "sum(valu)"}}, NotFound, "valu"),
         ({"aggregates": {"host": "count(*)"}, "by": ["host"]}, Invalid, "used twice"),
         ({"aggregates": {"TS": "count(*)"}}, Invalid, "used twice"),

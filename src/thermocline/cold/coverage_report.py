@@ -25,9 +25,16 @@ from thermocline.cold.log.commit_log import CLOCK_STEP
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_count, check_flag
-from thermocline.format.bitmap_runs import BitmapRuns, find_runs, invert_runs
+from thermocline.format.bitmap_runs import BitmapRuns, invert_runs
 from thermocline.format.bucket import parse_bucket
-from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
+from thermocline.format.coverage import (
+    BIAS,
+    Buckets,
+    Coverage,
+    collect_runs,
+    entity_key,
+    entity_values,
+)
 from thermocline.format.index_column import REPORTED_TIME, bucket_starts
 from thermocline.format.instant import NS_PER_US, TimeNs, format_instant
 from thermocline.format.log.action import AddSegment, RemoveSegment, SetDeletes
@@ -100,31 +107,30 @@ class CoverageReport:
     ) -> pa.Table:
         """Return the missing ranges: entity columns, start, end, buckets."""
         check_flag(per_entity, "per_entity")
-        keys: list[str] | None
         first, after = self.span(start, end)
         if entity is not None:
-            keys, parts = [self.key(entity)], [self._find_buckets(entity)]
+            keys, runs = collect_runs({self.key(entity): self._find_buckets(entity)})
         elif self.has_entities and per_entity:
-            keys, parts = self._sort_by_entity()
+            keys, runs = collect_runs(self.coverage.entities)
             if not keys:
                 no_entity = entity_key([None] * len(self.state.spec.entity_columns))
-                keys, parts = [no_entity], [self.coverage.whole]
+                keys, runs = collect_runs({no_entity: self.coverage.whole})
         else:
-            keys, parts = None, [self.coverage.whole]
-        runs = find_runs([part.to_bytes() for part in parts])
-        holes = invert_runs(runs, len(parts), first + BIAS, after + BIAS)
-        return self._build_table(holes, keys)
+            keys, runs = collect_runs({"": self.coverage.whole})
+        holes = invert_runs(runs, len(keys), first + BIAS, after + BIAS)
+        has_keys = entity is not None or (self.has_entities and per_entity)
+        return self._build_table(holes, keys if has_keys else None)
 
     def runs(
         self, start: object = None, end: object = None, *, per_entity: bool = True
     ) -> pa.Table:
         """Return the held ranges: entity columns, start, end, buckets; clipped to a range."""
         check_flag(per_entity, "per_entity")
-        keys: list[str] | None = None
-        parts = [self.coverage.whole]
+        keys: Sequence[str] | None = None
         if self.has_entities and per_entity:
-            keys, parts = self._sort_by_entity()
-        runs = find_runs([part.to_bytes() for part in parts])
+            keys, runs = collect_runs(self.coverage.entities)
+        else:
+            runs = collect_runs({"": self.coverage.whole})[1]
         return self._build_table(_clip_runs(runs, *self.span(start, end)), keys)
 
     def _sort_by_entity(self) -> tuple[list[str], list[Buckets]]:
@@ -172,13 +178,11 @@ class CoverageReport:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
         limit = None if before is None else bucket.number_of(bucket.parse_position(before))
-        for run in reversed(shared.runs()):
-            end = run.end if limit is None else min(run.end, limit)
-            if end <= run.first:
-                continue
-            first = bucket.first_of_window(end, window)
-            if first >= run.first:
-                return first, end
+        starts, ends = shared.run_bounds()
+        ends = ends if limit is None else np.minimum(ends, limit)
+        for first, end in zip(starts[::-1].tolist(), ends[::-1].tolist(), strict=True):
+            if end > first and (begin := bucket.first_of_window(end, window)) >= first:
+                return begin, end
         return None
 
     def silent_entities(self, start: object, end: object) -> pa.Table:

@@ -227,8 +227,9 @@ def coerce_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.R
     if schema.matches_arrow(batch.schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow)
     arrays = []
+    present = set(batch.schema.names)
     for column in schema.columns:
-        if column.name not in batch.schema.names:
+        if column.name not in present:
             arrays.append(pa.nulls(batch.num_rows, column.type))
             continue
         array = batch.column(column.name)
