@@ -115,15 +115,15 @@ class Predicate:
             )
 
     def _check_texts(self, expression: Tree) -> None:
-        """Raise `Invalid` for a text that the engine would round to a number or time."""
-        for texts, others in find_text_comparisons(expression):
-            for other in others:
+        """Raise `Invalid` for a text that the engine would change to a number or time."""
+        for compared in find_text_comparisons(tree_nodes(expression)):
+            for other in compared.others:
                 try:
                     text = expression_text(self._cursor, other)
                     (kind,) = self._cursor.sql(_select_text(f"SELECT {text}", "true")).types
                 except duckdb.Error:
                     continue  # a part of a lambda: the engine cannot bind it alone
-                for one in texts:
+                for one in compared.texts:
                     check_text_fits(one, str(kind))
 
     def _implied_constraints(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:

@@ -47,6 +47,7 @@ from thermocline.query.sql.constant import (
 )
 from thermocline.query.sql.constraint import Constraint, prune_segments, time_window
 from thermocline.query.sql.engine_types import Shape, quote_identifier, shape_of
+from thermocline.query.sql.exact_text import check_statement_texts
 from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement
 from thermocline.query.sql.parameter import convert_parameter
 from thermocline.query.sql.plan import find_constraints
@@ -271,7 +272,9 @@ class _Preparation:
         if kept is not None and self._still_holds(kept):
             self._counts |= kept.counts
             return dict(kept.relations), dict(kept.files)
-        found = find_constraints(self._cursor, self._statement, self._shapes(), self._parameters)
+        shapes = self._shapes()
+        check_statement_texts(self._statement, shapes, self._parameters)
+        found = find_constraints(self._cursor, self._statement, shapes, self._parameters)
         relations: dict[int, str] = {}
         files: dict[str, str] = {}
         viewed: dict[str, list[list[Constraint]]] = {}
