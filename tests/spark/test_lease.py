@@ -64,7 +64,7 @@ def test_a_table_is_one_holders_at_a_time_and_free_afterwards(lease):
 def test_the_lease_of_a_holder_that_died_ends_by_itself(lease, clock):
     died = lease("a")
     died.__enter__()
-    died._left.set()  # its process is gone: no beat comes any more
+    died._released.set()  # its process is gone: no beat comes any more
     died._renewer.join()
     clock.go_on(59)
     with pytest.raises(TableBusy), lease("b"):
@@ -75,6 +75,19 @@ def test_the_lease_of_a_holder_that_died_ends_by_itself(lease, clock):
         with pytest.raises(Conflict, match="lease of this table was lost") as lost:
             died.check()
         assert lost.value.facts["holder"] == "b"
+        now.check()
+
+
+def test_S09_a_holder_that_died_while_its_clock_was_years_ahead_keeps_no_table(lease, clock):
+    years_s = 10 * 365 * 24 * 3_600
+    clock.go_on(years_s)
+    died = lease("a")
+    died.__enter__()
+    died._released.set()
+    died._renewer.join()
+    clock.go_on(-years_s)
+    with lease("b") as now:
+        assert now.epoch == 2
         now.check()
 
 
@@ -162,9 +175,9 @@ def test_a_holder_that_lost_its_lease_commits_nothing_and_leaves_no_file(table, 
     before = table.state().version
     late = lease("late")
     late.__enter__()
-    table.guard = late.check
+    table.check_before_commit = late.check
     table.append(one_row(2), AppendOptions())  # it has the lease still
-    late._left.set()
+    late._released.set()
     late._renewer.join()
     clock.go_on(3_600)
     with lease("next"), pytest.raises(Conflict, match="it commits nothing"):
@@ -181,7 +194,7 @@ def test_a_holder_stopped_between_its_look_and_its_commit_is_put_right_by_the_lo
         if not stops:
             stops.append(opened().append(one_row(1), batch))
 
-    table.guard = stands_still
+    table.check_before_commit = stands_still
     table.append(one_row(1), batch)
     assert table.state().version == before + 1 == stops[0].version
     assert sum(segment.row_count for segment in table.state().segments) == 1
