@@ -54,12 +54,14 @@ class CoverageReport:
     def span(self, start: object, end: object) -> tuple[int, int]:
         """Return the bucket numbers of a time range; a missing end is that of what is held."""
         bucket, whole = self.state.spec.bucket, self.coverage.whole
-        if not whole and (start is None or end is None):
+        start_ns = None if start is None else to_instant(start)
+        end_ns = None if end is None else to_instant(end)
+        if start_ns is not None and end_ns is not None:
+            bucket.span(start_ns, end_ns)
+        elif not whole:
             return (0, 0)
-        first = bucket.number_of(to_instant(start)) if start is not None else whole.first()
-        after = bucket.number_of(to_instant(end) - 1) + 1 if end is not None else whole.last() + 1
-        if start is not None and end is not None:
-            bucket.span(to_instant(start), to_instant(end))
+        first = whole.first() if start_ns is None else bucket.number_of(start_ns)
+        after = whole.last() + 1 if end_ns is None else bucket.number_of(end_ns - 1) + 1
         return first, max(first, after)
 
     def buckets(self, entity: object = None) -> Buckets:
@@ -158,11 +160,11 @@ class CoverageReport:
         """Return the newest range of this many buckets that is held in full, or None."""
         if check_count(buckets, "buckets") < 1:
             raise Invalid("a window must have at least one bucket", hint="ask for a longer window")
+        limit = self.state.spec.bucket.number_of(to_instant(before)) if before is not None else None
         parts = [self._find_buckets(entity)] if entity is not None else self._list_buckets()
         if not parts:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
-        limit = self.state.spec.bucket.number_of(to_instant(before)) if before is not None else None
         for run in reversed(shared.runs()):
             end = run.end if limit is None else min(run.end, limit)
             if end - run.first >= buckets:
